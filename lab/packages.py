@@ -21,7 +21,7 @@ class MachineNotReady(Exception):
 
 
 def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
-    """Those of ``names`` that dpkg does not report as installed.
+    """Return those of ``names`` that dpkg does not report as installed.
 
     Raises MachineNotReady where there is no dpkg to ask.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this machine has its Debian packages from, as apt itself knows it."""
+"""Sources of this machine's Debian packages, as apt knows them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _POCKETS = ("", "-updates", "-security", "-backports")
 
 
 def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
-    """The files, in either of apt's formats and whatever their names are, with Debian *codename*
-    and its updates. Not those of others: their packages are neither wanted nor needed.
+    """Return the files with Debian *codename* and its updates, in either of apt's formats.
+
+    Not those of others: their packages are neither wanted nor needed.
 
     :param options: of apt, with which it reads other files than this machine's
     :raises lab.packages.MachineNotReady: where apt knows none
@@ -48,8 +49,9 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
 def files_of(
     codename: str, others: Iterable[str], folder: Path, options: Sequence[str] = ()
 ) -> tuple[Path, ...]:
-    """Return :func:`files`, or, where this machine has another release's alone, copies of those in
-    *folder* that name *codename*: a mirror carries both.
+    """Return :func:`files`, or copies in *folder* of those of another release that name *codename*.
+
+    A mirror carries both.
 
     :raises lab.packages.MachineNotReady: where apt knows none of *others* either
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of OpenStackClient, ``openstack gpu``: they ask Nova and Placement by their APIs."""
+"""Commands of OpenStackClient, ``openstack gpu``, which use the APIs of Nova and Placement."""

@@ -45,18 +45,20 @@ class Command(command.Command):
         return False
 
     def connection(self, parsed_args: argparse.Namespace) -> Any:
-        """The connection of openstacksdk, with the rights of whoever runs the command. Its requests
-        raise CommandError where a service does not answer in time."""
+        """Return the connection of openstacksdk, with the rights of whoever runs the command.
+
+        Its requests raise CommandError where a service does not answer in time.
+        """
         connection = self.app.client_manager.sdk_connection
         _hurry(connection.session, parsed_args.timeout)
         return connection
 
     def say(self, text: str) -> None:
-        """Writes a line beside the output, whose machine-readable forms have no place for it."""
+        """Write a line beside the output, whose machine-readable forms have no place for it."""
         print(printable.lines(text), file=self.app.stderr, flush=True)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Do what the command does, and return its exit status.
+        """Run the command, and return its exit status.
 
         :raises CommandError: as :meth:`take_action`
         """
@@ -90,7 +92,7 @@ def _cell(value: Any) -> Any:
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Has *parser* take ``--timeout``, which :meth:`Command.connection` goes by."""
+    """Add ``--timeout`` to *parser*, for :meth:`Command.connection`."""
     parser.add_argument(
         "--timeout",
         metavar="<seconds>",
@@ -101,7 +103,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
-    """Has *parser* take ``--for`` and ``--every``, the attributes ``for_s`` and ``every_s``.
+    """Add ``--for`` and ``--every`` to *parser*, the attributes ``for_s`` and ``every_s``.
 
     :param for_s: the default of the former; 0 tries once
     """
@@ -125,7 +127,7 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
 
 
 def _hurry(session: Any, timeout_s: float) -> None:
-    """Gives each later request of a keystoneauth *session* this deadline."""
+    """Give each later request of a keystoneauth *session* this deadline."""
     sending = session.session
     for prefix, adapter in list(sending.adapters.items()):
         # There is one already where a token was asked for, or a command ran before in one shell.
@@ -148,7 +150,10 @@ class _Impatient(adapters.BaseAdapter):
     def send(
         self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
     ) -> requests.Response:
-        """:raises CommandError: past all who would make something else of it"""
+        """Send the request, and give up after the timeout.
+
+        :raises CommandError: past all who would make something else of it
+        """
         kwargs["timeout"] = self._timeout_s
         try:
             response = self.patient.send(request, *args, **kwargs)
@@ -170,7 +175,7 @@ class _Impatient(adapters.BaseAdapter):
 
 
 def seconds(text: str) -> float:
-    """The number an option says.
+    """Return the number an option says.
 
     :raises argparse.ArgumentTypeError: where it is none that one can wait for
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu capacity FLAVOR``"""
+"""``openstack gpu capacity FLAVOR``."""
 
 from __future__ import annotations
 

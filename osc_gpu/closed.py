@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that get no new instance with GPUs, as an administrator empties them, and those that get no
-preemptible one, as theirs are kept for who asked: the traits of their compute nodes that say so.
+"""Traits of compute nodes that are closed to new instances with GPUs, or to preemptible ones.
 
 They are named by the provider of the compute node. ``connection`` is an
 openstack.connection.Connection.
@@ -22,12 +21,12 @@ DRAINED = "it is drained"
 
 
 def drained(connection: Any) -> frozenset[str]:
-    """The hosts that are drained"""
+    """Return the hosts that are drained."""
     return with_trait(connection, names.DRAINED)
 
 
 def kept_until(connection: Any) -> Mapping[str, datetime.datetime]:
-    """The hosts that are kept now, and until when"""
+    """Return the hosts that are kept now, and until when."""
     found: dict[str, datetime.datetime] = {}
     for trait in kept.in_force(kept_traits(connection, "&associated=true"), timeutils.utcnow()):
         if end := kept.until(trait):

@@ -105,7 +105,7 @@ def _line(told: Mapping[str, Any]) -> str:
 
 
 def _why_then(server: Any) -> Iterator[str]:
-    """What the server's fault says of the moment in which it was refused"""
+    """Yield what the server's fault says of the moment in which it was refused."""
     fault = (server.fault or {}).get("message", "")
     if failures.NOT_ENOUGH_HOSTS in fault:
         yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
@@ -118,7 +118,10 @@ def _why_then(server: Any) -> Iterator[str]:
 
 
 def _together(connection: Any, server: Any) -> int | None:
-    """How many servers were asked for in the same request; ``None`` where it is the only one"""
+    """Return how many servers were asked for in the same request.
+
+    ``None`` where it is the only one.
+    """
     if not server.reservation_id:
         return None
     with rest.clean_refusals("Nova"):
@@ -133,5 +136,5 @@ def in_column(text: str) -> str:
 
 
 def _in_utc(time: str) -> str:
-    """Nova's times are in UTC, and those of an instance's actions do not say so."""
+    """Mark a time as UTC, which those of an instance's actions do not say."""
     return time if time.endswith("Z") else f"{time}Z"

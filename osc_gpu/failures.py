@@ -16,13 +16,15 @@ _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
 
 def last_failed(connection: Any, server: Any) -> Any:
-    """The last action that failed, or ``None``. Of a move the server itself shows no fault: it goes
-    on where it was."""
+    """Return the last action that failed, or ``None``.
+
+    Of a move the server itself shows no fault: it goes on where it was.
+    """
     return next((each for each in _newest_first(connection, server) if each.message), None)
 
 
 def last(connection: Any, server: Any) -> Any:
-    """The last action, failed or not, or ``None``"""
+    """Return the last action, failed or not, or ``None``."""
     return next(iter(_newest_first(connection, server)), None)
 
 
@@ -33,21 +35,26 @@ def _newest_first(connection: Any, server: Any) -> list[Any]:
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
-    """What the host, or the conductor, said of the action; empty where Nova does not show that"""
+    """Return what the host, or the conductor, said of the action.
+
+    Empty where Nova does not show that.
+    """
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
     return [each["details"] for each in action.events or () if each.get("details")]
 
 
 def why_last(connection: Any, server: Any) -> str | None:
-    """What was said of the last action, where that failed and Nova shows it"""
+    """Return what was said of the last action, where that failed and Nova shows it."""
     done = last(connection, server)
     return next(iter(details(connection, server, done)), None) if done and done.message else None
 
 
 def reason(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Why the action failed, in the compute host's words where Nova shows them to whoever asks;
-    else what is known of such a guest, and where those words are."""
+    """Return why the action failed, in the compute host's words where Nova shows them.
+
+    Else return what is known of such a guest, and where those words are.
+    """
     if said := details(connection, server, failed):
         return said[:1]
     asked = servers.requests_of(server)
@@ -64,7 +71,7 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
 
 
 def _is_container(asked: Iterable[Request]) -> bool | None:
-    """Whether the flavor is for containers; ``None`` where it leaves that to the hosts"""
+    """Return whether the flavor is for containers; ``None`` where it leaves that to the hosts."""
     for each in asked:
         for group in each.groups:
             for key, condition, _ in each.conditions(group):

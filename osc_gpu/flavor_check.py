@@ -61,7 +61,7 @@ class CheckFlavor(asking.Lister):
 
 
 def _described(asked: FlavorRequest) -> tuple[str, str]:
-    """What the flavor asks for, and whether quota counts it"""
+    """Return what the flavor asks for, and whether quota counts it."""
     try:
         if not asked.requests:
             return "", ""

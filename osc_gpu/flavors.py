@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavors as Nova's API shows them to whoever asks, and ``openstack gpu flavor create``"""
+"""Flavors as Nova's API shows them to whoever asks, and ``openstack gpu flavor create``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HYPERVISORS = ("kvm", "lxc", "qemu")
 
 
 def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
-    """Flavors, one after the other.
+    """Yield flavors.
 
     :param named: names or IDs; without any, all there are
     :raises CommandError: where there is none of that name
@@ -54,7 +54,7 @@ def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
 
 
 def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
-    """Sets extra specs of *flavor*, within :func:`osc_gpu.rest.clean_refusals`."""
+    """Set extra specs of *flavor*, within :func:`osc_gpu.rest.clean_refusals`."""
     answer = connection.compute.post(
         f"/flavors/{flavor.id}/os-extra_specs",
         json={"extra_specs": dict(specs)},
@@ -64,12 +64,12 @@ def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
 
 
 def request_of(flavor: Any) -> FlavorRequest:
-    """What *flavor* asks for, openstacksdk's by itself or of a server."""
+    """Return what *flavor* asks for, openstacksdk's by itself or of a server."""
     return request.of(flavor.extra_specs or {})
 
 
 def in_words(asked: FlavorRequest) -> str:
-    """What is asked for, in words.
+    """Return what is asked for, in words.
 
     :raises InvalidExtraSpec: where it cannot be understood
     """
@@ -82,7 +82,7 @@ def in_words(asked: FlavorRequest) -> str:
 
 
 def asked_for(asked: FlavorRequest) -> str:
-    """What is asked for, in words, or what is wrong with that"""
+    """Return what is asked for, in words, or what is wrong with that."""
     try:
         if words := in_words(asked):
             return words
@@ -249,7 +249,7 @@ def _refuse_half_made(connection: Any, name: str) -> None:
 def properties(
     counts: Mapping[str, int | None], words: Mapping[str, str | None], more: Mapping[str, str]
 ) -> dict[str, str]:
-    """The extra specs of a flavor for so many GPUs, or vGPUs.
+    """Return the extra specs of a flavor for so many GPUs, or vGPUs.
 
     :param counts: of ``gpus`` and ``vgpus``
     :param words: what each of them must be, by key
@@ -282,8 +282,9 @@ def properties(
 
 
 def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> None:
-    """Refuses an architecture that neither the table of products nor a host has, and a hypervisor
-    that no host with GPUs can have.
+    """Refuse an architecture or a hypervisor that no host with GPUs can have.
+
+    An architecture is unknown if neither the table of products nor a host has it.
 
     :param specs: those that can be read
     :param known_traits: asked only where the table has not all
@@ -308,7 +309,7 @@ _OF_YOUR_OWN = (
 
 
 def _unknown(asked: condition.Condition | None, known: Collection[str]) -> str | None:
-    """The first name of *asked* that is not among *known*, where it compares whole names"""
+    """Return the first name of *asked* that is not among *known*, where it compares whole names."""
     if asked is None or asked.operator is condition.Operator.IN:
         return None
     return next(iter(sorted(asked.values - set(known))), None)

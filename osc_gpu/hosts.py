@@ -24,7 +24,7 @@ Summaries = Mapping[str, Mapping[str, Any]]
 
 
 def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacity.Answer]:
-    """How many instances of such a flavor each host could take now.
+    """Return how many instances of such a flavor each host could take now.
 
     :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`
     """
@@ -34,7 +34,7 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
 
 
 def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> list[Host]:
-    """All compute nodes with a provider of GPUs, or of vGPUs.
+    """Return all compute nodes with a provider of GPUs, or of vGPUs.
 
     Two answers of Placement say all of those with a GPU free; for each group that has less free
     than any part of what is *asked* for three more requests find out why.
@@ -69,7 +69,7 @@ def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> l
 
 
 def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
-    """uuid and root_provider_uuid of each group of GPUs"""
+    """Return uuid and root_provider_uuid of each group of GPUs."""
     answer = rest.placement(
         connection,
         f"/resource_providers?required={names.TRAIT_GPU}",
@@ -80,7 +80,7 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
-    """The summary of each provider, by uuid, on all hosts that have one of the class free"""
+    """Return the summary of each provider, by uuid, on all hosts with some of the class free."""
     url = f"/allocation_candidates?resources={resource_class}:1"
     found: Summaries = rest.placement(connection, url)["provider_summaries"]
     return found
@@ -110,7 +110,7 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
 
 
 def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
-    """The compute nodes for which there is a candidate"""
+    """Return the compute nodes for which there is a candidate."""
     summaries = candidates["provider_summaries"]
     return frozenset(
         summaries[provider]["root_provider_uuid"]
@@ -122,7 +122,7 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
 def _group(
     connection: Any, uuid: str, summaries: Summaries, smallest: int, resource_class: str
 ) -> Group | None:
-    """``None`` for a provider that has none of the class, or is gone by now."""
+    """Return ``None`` for a provider that has none of the class, or is gone by now."""
     summary = summaries.get(uuid, {"resources": {}})
     counted = summary["resources"].get(resource_class)
     if counted and counted["capacity"] - counted["used"] >= smallest:
@@ -151,13 +151,15 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def nameless(connection: Any, uuid: str) -> tuple[str, str]:
-    """A host like those of :func:`compute_nodes`, for a provider that is none of Nova's"""
+    """Return a host like those of :func:`compute_nodes`, for a provider that is none of Nova's."""
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 
 def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
-    """(name, why no instance with GPUs is started there) by the uuid, which is that of the provider
-    too"""
+    """Return the name of each compute node, and why no instance with GPUs is started there.
+
+    The key is the uuid of the node and of its provider.
+    """
     found = {}
     none_new = closed.drained(connection)
     for node in _nodes(connection):
@@ -179,17 +181,17 @@ def _nodes(connection: Any) -> list[Any]:
 
 
 def nodes_by_name(connection: Any) -> Mapping[str, str]:
-    """The uuid of each compute node by the node's name"""
+    """Return the uuid of each compute node by the node's name."""
     return {node.name: node.id for node in _nodes(connection)}
 
 
 def up(connection: Any) -> frozenset[str]:
-    """The names of the nodes whose compute service is there, also where it is disabled"""
+    """Return the names of the nodes whose compute service is there, also where it is disabled."""
     return frozenset(node.name for node in _nodes(connection) if node.state == "up")
 
 
 def services(connection: Any) -> Mapping[str, str]:
-    """The host's name of each node's compute service, which moves take, by the node's name"""
+    """Return the host of each node's compute service, which moves take, by the node's name."""
     return {
         node.name: (node.service_details or {}).get("host", node.name)
         for node in _nodes(connection)
@@ -197,7 +199,7 @@ def services(connection: Any) -> Mapping[str, str]:
 
 
 def zones(connection: Any) -> Mapping[str, str]:
-    """The availability zone of each node, by the node's name"""
+    """Return the availability zone of each node, by the node's name."""
     with rest.clean_refusals("Nova"):
         listed = connection.compute.services(binary="nova-compute")
         of_service = {each.host: each.availability_zone for each in listed}

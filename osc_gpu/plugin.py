@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpenStackClient loads through the entry point group ``openstack.cli.extension``.
+"""The plugin of OpenStackClient, in the entry point group ``openstack.cli.extension``.
 
 The commands ask Placement and Nova through the client's own openstacksdk connection, so that there
 is no client to make, no version to choose and no option to add.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of GPUs as Placement has them, of all hosts or of one instance; ``openstack gpu group
-list``, and ``gpu host list``, which adds them up.
+"""The groups of GPUs as Placement has them, of all hosts or of one instance.
+
+``openstack gpu group list``, and ``gpu host list``, which adds them up.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ _OF_HOSTS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Fre
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """A group of GPUs. ``host`` is the compute node's name, ``unusable`` why nothing is started
-    there, ``key`` what the provider's name says: ``None`` of one that somebody else has made."""
+    """A group of GPUs.
+
+    ``host`` is the compute node's name, ``unusable`` why nothing is started there, ``key`` what the
+    provider's name says: ``None`` of one that somebody else has made.
+    """
 
     uuid: str
     host: str
@@ -43,7 +47,7 @@ class Provider:
 
     @property
     def product(self) -> str:
-        """``10de:1091``"""
+        """``10de:1091``."""
         return f"{self.key.vendor_id}:{self.key.product_id}" if self.key else _UNKNOWN
 
     @property
@@ -59,7 +63,7 @@ class Provider:
 
     @property
     def model(self) -> str:
-        """The model in the form that ``gpu:model`` of a flavor is compared with"""
+        """The model in the form that ``gpu:model`` of a flavor is compared with."""
         return self._said(names.TRAIT_MODEL)
 
     def _said(self, prefix: str) -> str:
@@ -87,7 +91,7 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
 
 
 def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
-    """The providers that an instance or a move has allocations of, with the GPUs of each.
+    """Return the providers that an instance or a move has allocations of, with the GPUs of each.
 
     :raises Refused: as :func:`read`
     """
@@ -117,7 +121,9 @@ def _providers(
     summary: Mapping[str, Any] | None,
     reserved: bool = True,
 ) -> Iterator[Provider]:
-    """A Provider for each class of GPUs that the resource provider has; none where it is gone.
+    """Yield a Provider for each class of GPUs that the resource provider has.
+
+    None where it is gone.
 
     :param summary: as :func:`osc_gpu.hosts.summaries` has it, which spares two requests, and
         all three where *reserved* GPUs do not count
@@ -193,8 +199,7 @@ def _hint(host: str, there: Sequence[str]) -> str:
 
 
 class ListHosts(asking.Lister):
-    """List the hosts with whole GPUs, how many they have, and whether instances are started with
-    them.
+    """List the hosts with whole GPUs, their numbers, and whether instances can start there.
 
     For administrators.
     """
@@ -215,7 +220,9 @@ class ListHosts(asking.Lister):
 
 
 def _host_rows(found: Iterable[Provider], kept: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
-    """:param found: by host
+    """Yield the rows of the table.
+
+    :param found: by host
     :param kept: which instances get no GPUs of some hosts, by host
     """
     for host, of_host in itertools.groupby(found, key=lambda each: each.host):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler would ask Placement for one instance of a flavor with GPUs."""
+"""The scheduler's query to Placement for one instance of a flavor, as Nova makes it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class Unservable(exceptions.CommandError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
-    """A query of Placement's. ``amounts`` are those of the compute node itself, by resource class.
-    ``groups`` are those of ``resource_class``: of whole cards, where the flavor asks for any."""
+    """A query of Placement's.
+
+    ``amounts`` are those of the compute node itself, by resource class. ``groups`` are those of
+    ``resource_class``: of whole cards, where the flavor asks for any.
+    """
 
     text: str
     resource_class: str
@@ -36,14 +39,14 @@ class Query:
 
 
 def known_traits(connection: Any) -> Collection[str]:
-    """The GPU traits that some provider has now."""
+    """Return the GPU traits that some provider has now."""
     url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
     traits: list[str] = rest.placement(connection, url)["traits"]
     return traits
 
 
 def placement_query(connection: Any, size: Size, asked: FlavorRequest) -> Query:
-    """The query for one instance of a flavor.
+    """Return the query for one instance of a flavor.
 
     :param connection: asked for traits where the flavor cannot be spelled out without them
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse

@@ -74,8 +74,9 @@ class WriteReport(asking.Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """The capacity for one flavor with GPUs. ``answers`` has one for each host; ``wrong`` is why
-    there is none.
+    """The capacity for one flavor with GPUs.
+
+    ``answers`` has one for each host; ``wrong`` is why there is none.
     """
 
     flavor: str
@@ -92,7 +93,7 @@ class Fleet:
 
 
 def read(connection: Any) -> Fleet:
-    """What ``gpu group list``, ``gpu usage`` and, of each flavor, ``gpu capacity`` show.
+    """Return what ``gpu group list``, ``gpu usage`` and, of each flavor, ``gpu capacity`` show.
 
     :param connection: an openstack.connection.Connection
     :raises Refused: where Placement does not show it to whoever asks
@@ -119,7 +120,7 @@ def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
 
 
 def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
-    """The *fleet* as one HTML page that loads nothing and runs nothing.
+    """Return the *fleet* as one HTML page that loads nothing and runs nothing.
 
     Names are data of strangers: they become text nodes of a tree, never markup, each isolated from
     the direction in which its neighbours are read. Should one get through all the same, the page's
@@ -197,7 +198,10 @@ def _tile(noun: str, value: str) -> Any:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """A table. Each cell has the head of its column, which a narrow page shows in its place."""
+    """Return a table.
+
+    Each cell has the head of its column, which a narrow page shows in its place.
+    """
     body = [
         E.tr(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
         for row in rows
@@ -233,7 +237,7 @@ def _group(each: Provider) -> Sequence[Any]:
 
 
 def _bar(each: Provider) -> Any:
-    """A bar drawn by attributes, as the page's policy forbids styles of elements"""
+    """Return a bar drawn by attributes, as the page's policy forbids styles of elements."""
     group = each.group
     out = inventory.out_of_service(group.total, group.free, group.used)
     svg = E.svg(
@@ -257,7 +261,7 @@ def _key() -> Any:
 
 
 def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
-    """The projects, those with most of both kinds first"""
+    """Yield the projects, those with most of both kinds first."""
     by_project: dict[str, list[Held]] = {}
     for each in held:
         by_project.setdefault(each.project, []).append(each)

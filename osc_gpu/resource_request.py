@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's scheduler asks Placement for one instance of a flavor whose image asks for nothing.
+"""The scheduler's query to Placement for one instance of a flavor, with an image without requests.
 
 The client runs where Nova is not. A test compares it with ``nova.scheduler.utils.ResourceRequest``,
 whose order of steps it has.
@@ -55,7 +55,10 @@ class Size:
 
     @classmethod
     def of(cls, flavor: Any, *, boots_from_volume: bool = False) -> Size:
-        """:param flavor: openstacksdk's, by itself or of a server"""
+        """Return the size of an instance of *flavor*.
+
+        :param flavor: openstacksdk's, by itself or of a server
+        """
         return cls(
             vcpus=flavor.vcpus,
             ram=flavor.ram,

@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Refused(exceptions.CommandError):
-    """A request that policy does not allow to whoever makes it"""
+    """A request that policy does not allow to whoever makes it."""
 
 
 class Snapshot:
@@ -58,7 +58,7 @@ class _Once:
 
 
 def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: Any = None) -> Any:
-    """The body of the answer to GET *url*.
+    """Return the body of the answer to GET *url*.
 
     :param connection: an openstack.connection.Connection
     :param unknown_trait: what stands for the answer where no provider ever had a trait
@@ -76,8 +76,9 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
 
 
 def of_provider(connection: Any, uuid: str, noun: str) -> Any:
-    """A resource provider's *noun*: its inventories, usages, allocations or traits; nothing where
-    it is gone since it was listed.
+    """Return a resource provider's *noun*: its inventories, usages, allocations or traits.
+
+    Nothing where it is gone since it was listed.
 
     :raises Refused: as :func:`placement`
     """
@@ -86,7 +87,9 @@ def of_provider(connection: Any, uuid: str, noun: str) -> Any:
 
 
 def put(connection: Any, url: str, body: Any = None) -> bool:
-    """Whether Placement took *body*; it does not where another has written there since it was read.
+    """Return whether Placement took *body*.
+
+    It does not where another has written there since it was read.
 
     :param connection: an openstack.connection.Connection
     :raises Refused: to whom it is not allowed
@@ -100,10 +103,10 @@ def put(connection: Any, url: str, body: Any = None) -> bool:
 
 
 def delete(connection: Any, url: str) -> None:
-    """Has Placement delete what is at *url*, unless it is gone, or in use.
+    """Delete what is at *url* in Placement, unless it is gone, or in use.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: to whom it is not allowed
+    :raises Refused: where the user may not
     """
     with clean_refusals("Placement"):
         answer = connection.placement.delete(url, microversion=_VERSION, raise_exc=False)
@@ -112,7 +115,10 @@ def delete(connection: Any, url: str) -> None:
 
 
 def _judge(verb: str, url: str, answer: Any) -> None:
-    """:raises CommandError: for any answer that says no"""
+    """Refuse an answer that is an error.
+
+    :raises CommandError: with its text
+    """
     path = url.partition("?")[0]
     if answer.status_code in (401, 403):
         raise Refused(
@@ -127,7 +133,7 @@ def _judge(verb: str, url: str, answer: Any) -> None:
 
 
 def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
-    """What *ask* answers, again and again, and for the last time when *patience_s* are over"""
+    """Yield the answers of *ask*, the last one when *patience_s* are over."""
     until = time.monotonic() + patience_s
     while True:
         yield ask()
@@ -138,7 +144,7 @@ def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
 
 @contextlib.contextmanager
 def clean_refusals(service: str) -> Iterator[None]:
-    """Makes one line of whatever *service* refuses or does not answer.
+    """Make one line of whatever *service* refuses or does not answer.
 
     :raises Refused: as :func:`placement`
     :raises CommandError: for all else

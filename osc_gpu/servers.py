@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One instance, as Nova shows it to whoever asks, and ``openstack gpu show``"""
+"""One instance, as Nova shows it to whoever asks, and ``openstack gpu show``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
 class ShowOne(asking.ShowOne):
-    """A command that shows one server"""
+    """A command that shows one server."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -36,7 +36,9 @@ class ShowOne(asking.ShowOne):
 
 
 def find(connection: Any, name_or_id: str) -> Any:
-    """The server, of the caller's project; an administrator finds one of any project by its name.
+    """Return the server, of the caller's project.
+
+    An administrator finds one of any project by its name.
 
     :raises CommandError: where there is none of that name, or several
     """
@@ -52,13 +54,13 @@ def find(connection: Any, name_or_id: str) -> Any:
 
 
 def get(connection: Any, uuid: str) -> Any:
-    """The server as it is now"""
+    """Return the server as it is now."""
     with rest.clean_refusals("Nova"):
         return connection.compute.get_server(uuid)
 
 
 def request_of(server: Any) -> FlavorRequest:
-    """What the flavor asked for that the server was made with, or resized to"""
+    """Return what the flavor asked for that the server was made with, or resized to."""
     # openstacksdk makes the flavor anew at each access: a millisecond, for each of thousands.
     known: FlavorRequest | None = vars(server).get(_REQUEST)
     if known is None:
@@ -68,12 +70,12 @@ def request_of(server: Any) -> FlavorRequest:
 
 
 def boots_from_volume(server: Any) -> bool:
-    """Whether the server's root disk is a volume, which its flavor then has no disk for"""
+    """Return whether the server's root disk is a volume, which its flavor then has no disk for."""
     return not (server.image and server.image.id)
 
 
 def requests_of(server: Any) -> tuple[Request, ...]:
-    """The requests for whole cards and for parts; none too where its flavor has mistakes"""
+    """Return the requests for whole cards and for parts; none too where its flavor has mistakes."""
     try:
         return request_of(server).requests
     except exception.InvalidExtraSpec:
@@ -90,12 +92,12 @@ def gave_back(server: Any) -> bool:
 
 
 def asked_for(server: Any) -> str:
-    """What the server's flavor asks for, in words, or what is wrong with that"""
+    """Return what the server's flavor asks for, in words, or what is wrong with that."""
     return flavors.asked_for(request_of(server))
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
-    """What the guest's diagnostics say of each of its GPUs, and why they say no more.
+    """Return what the guest's diagnostics say of each of its GPUs, and why they say no more.
 
     :raises Refused: where they are not for whoever asks
     """
@@ -139,7 +141,10 @@ class ShowServer(ShowOne):
 
 
 def _held(connection: Any, server: Any) -> dict[str, Any]:
-    """:raises Refused: where that is not for whoever asks"""
+    """Return the devices of the server.
+
+    :raises Refused: where the user may not read them
+    """
     held = providers.of_instance(connection, server.id)
     listed, reason = cards(connection, server) if held else ([], "")
     return {
@@ -156,7 +161,10 @@ def _group(each: Mapping[str, Any]) -> str:
 
 
 def _card(each: Mapping[str, Any]) -> str:
-    """:param each: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address"""
+    """Return a card as text.
+
+    :param each: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address
+    """
     text = each.get("address", "")
     if product := each.get("product"):
         text += f" {each.get('name') or 'unknown'} ({product})"

@@ -22,8 +22,10 @@ _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """What Placement counts of one group of GPUs for an instance, or for a move. ``server`` is the
-    instance's uuid, and the consumer's where Nova knows none."""
+    """The GPUs of one group that Placement counts for an instance, or for a move.
+
+    ``server`` is the instance's uuid, and the consumer's where Nova knows none.
+    """
 
     server: str
     name: str
@@ -71,10 +73,10 @@ def _row(each: Held) -> tuple[Any, ...]:
 
 
 def held(connection: Any) -> list[Held]:
-    """What Placement counts, for each instance or move and group of GPUs, by host, product and name
+    """Return what Placement counts, for each instance or move and group, by host, product and name.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises Refused: where Placement does not show them to whoever asks
+    :raises Refused: where the user may not read it
     """
     found = []
     groups = providers.read(connection, reserved=False)
@@ -100,7 +102,7 @@ class _Consumers:
         self._moves: Mapping[str, str] | None = None
 
     def describe(self, consumer: str) -> tuple[str, str, str, str]:
-        """The uuid, name and project of the consumer, and a remark"""
+        """Return the uuid, name and project of the consumer, and a remark."""
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):
                 return server.id, server.name, server.project_id, ""

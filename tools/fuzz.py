@@ -22,7 +22,10 @@ TESTS = ROOT / "tests/unit"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """:returns: 0 where every property held, else 1"""
+    """Try the properties.
+
+    :returns: 0 where every property held, else 1
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument(
         "--examples", type=int, default=1_000_000, help="inputs in all (default: %(default)s)"

@@ -21,8 +21,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """``folder`` is the guest's; ``neighbours`` are the packages that it has its door in, and
-    ``tests`` the rest's, which ran beside the guest's."""
+    """``folder`` is the guest's.
+
+    ``neighbours`` are the packages that it has its door in, and ``tests`` the rest's, which ran
+    beside the guest's.
+    """
 
     folder: str
     neighbours: tuple[str, ...]

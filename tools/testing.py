@@ -37,9 +37,11 @@ SKIPPED = 77
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Commands, each of which is one test where its output names none. ``lane``: suites of one lane
-    share something, and run one after another. ``pick``: the option before a test's name, None
-    where none can be picked. ``on_request``: not for each commit."""
+    """Commands, each of which is one test where its output names none.
+
+    ``lane``: suites of one lane share something, and run one after another. ``pick``: the option
+    before a test's name, None where none can be picked. ``on_request``: not for each commit.
+    """
 
     commands: tuple[str, ...]
     lane: str = ""
@@ -220,8 +222,11 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
 
 
 def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
-    """Run the failed tests of a suite alone. One that passes then is unsteady: it takes a quiet
-    machine for granted. More than a few have a common cause, which is not gone."""
+    """Run the failed tests of a suite alone.
+
+    One that passes then is unsteady: it takes a quiet machine for granted. More than a few have a
+    common cause, which is not gone.
+    """
     if first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
         return
     if any(test.endswith("ended with 124") for test in first.failed):
@@ -236,7 +241,7 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
 
 def scripts() -> list[str]:
-    """What a shell runs"""
+    """Return what a shell runs."""
     named = [".ci/package", ".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
     named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
     named += [f"debian/tests/{name}" for name in ("client", "import", "list", "upgrade-check")]
@@ -248,7 +253,7 @@ def environment(nova: int) -> Path:
 
 
 def variables(nova: int) -> dict[str, str]:
-    """The process environment in which the suites run"""
+    """Return the process environment in which the suites run."""
     venv = environment(nova)
     own = {"PATH": f"{venv}/bin:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT)}
     # Seconds, read by oslotest's base class: a test that stands still fails by name.
@@ -308,8 +313,10 @@ def refuse_skips(outcome: Outcome) -> None:
 
 
 def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Outcome:
-    """Print a line for each suite, and return all of them together. The processor time of a daemon
-    that outlives what started it is not counted."""
+    """Print a line for each suite, and return all of them together.
+
+    The processor time of a daemon that outlives what started it is not counted.
+    """
     total = Outcome("(all)", seconds=elapsed_s)
     for outcome in outcomes:
         total.add(outcome)

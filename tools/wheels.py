@@ -36,7 +36,7 @@ _UNUSED = ("numpy", "setuptools")
 
 
 def listed() -> list[str]:
-    """What the suite needs, a line of a file of requirements each"""
+    """Return what the suite needs, a line of a file of requirements each."""
     files = (ROOT / "requirements.txt", ROOT / "tests/gpu/requirements.txt")
     lines = [line for file in files for line in file.read_text().splitlines()]
     words = [line.partition(" #")[0].strip() for line in lines]
@@ -48,7 +48,7 @@ class Failed(Exception):
 
 
 def needed(names: Iterable[str], python: str) -> dict[str, str]:
-    """What is installed here and wanted by those, by way of others too: the version of each.
+    """Return what is installed here and wanted by those, by way of others too: the version of each.
 
     *names* are lines as in requirements.txt.
 
@@ -114,7 +114,7 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
 
 
 def _pip(command: str, *arguments: str) -> str | None:
-    """What it says where it fails"""
+    """Return what it says where it fails."""
     argv = [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments]
     # pbr asks git for the version of what it builds: a checkout without tags has one all the same.
     environ = {**os.environ, "PBR_VERSION": "0.0.0"} if str(ROOT) in argv else None

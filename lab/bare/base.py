@@ -61,8 +61,9 @@ def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) 
 
 @contextlib.contextmanager
 def folder(parent: Path, archived: Path) -> Iterator[Path]:
-    """A folder in *parent* with what is *archived*; removed in the end, with its loop devices. One
-    that a killed run left is removed as well.
+    """Yield a folder in *parent* with the *archived* files; remove it in the end.
+
+    Its loop devices are removed, too, and a folder that a killed run left.
 
     :raises RootFailed: where it cannot be unpacked, or where something is mounted in it
     """
@@ -84,7 +85,7 @@ def folder(parent: Path, archived: Path) -> Iterator[Path]:
 
 
 def remove(root: Path) -> None:
-    """Removes *root*.
+    """Remove *root*.
 
     :raises RootFailed: where anything is mounted in it: to go on would remove that
     """
@@ -101,7 +102,10 @@ def remove(root: Path) -> None:
 
 
 def _detach_loops(root: Path) -> None:
-    """Those with a file in *root*. By its number: the mounts are gone in which it had a name."""
+    """Detach loop devices with a file in *root*.
+
+    They are found by number: the mounts are gone in which the file had a name.
+    """
     device = root.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     argv = ["losetup", "--list", "--json", "--output", "NAME,BACK-INO,BACK-MAJ:MIN"]
@@ -116,7 +120,7 @@ def _detach_loops(root: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(root: Path) -> Iterator[bool]:
-    """Whether the lock of *root* is ours, as long as it is entered."""
+    """Yield whether the lock of *root* is ours."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

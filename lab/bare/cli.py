@@ -98,8 +98,10 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
 
 
 def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
-    """Those of guests that were killed. Another's that is just being made is empty as well, but not
-    for long."""
+    """Remove the control groups of guests that were killed.
+
+    Another's that is just being made is empty as well, but not for long.
+    """
     empty = [group for group in groups if not group.pids]
     if empty:
         time.sleep(1.0)
@@ -110,14 +112,17 @@ def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
 
 
 def _keep_systems(images: Store, made: Path) -> int:
-    """Keeps those that *made* has. Returns how many were new."""
+    """Keep those that *made* has.
+
+    Returns how many were new.
+    """
     paths = sorted(made.iterdir()) if made.is_dir() else []
     found = [path for path in paths if path.is_dir() and _SYSTEMS.fullmatch(path.name)]
     return sum(images.keep_folder(path) for path in found)
 
 
 def _clone(root: Path) -> None:
-    """What is committed, as a fresh clone has it."""
+    """Clone what is committed."""
     with tempfile.NamedTemporaryFile("w") as config:
         # The checkout may be another user's, as where CI made it.
         config.write("[safe]\n\tdirectory = *\n")
@@ -151,8 +156,10 @@ def _clone(root: Path) -> None:
 
 @contextlib.contextmanager
 def kept_in(wanted: Path) -> Iterator[Path]:
-    """*wanted*, or a folder of this run's where that is not ours to trust: what is in it becomes
-    root's programs."""
+    """Return *wanted*, or a folder of this run's where that is not ours to trust.
+
+    What is in it becomes root's programs.
+    """
     try:
         wanted.mkdir(parents=True, exist_ok=True)
         found = wanted.stat()
@@ -180,13 +187,18 @@ def _install_mmdebstrap() -> None:
 
 
 def _is_remote(address: str) -> bool:
-    """Whether an index is one to be asked from here. Not with a name and password in it: those go
-    no further than to pip."""
+    """Return whether an index is one to be asked from here.
+
+    Not with a name and password in it: those go no further than to pip.
+    """
     return address.startswith(("http://", "https://")) and "@" not in address
 
 
 def upstream(variables: Mapping[str, str]) -> index.Upstream:
-    """The indexes that pip would ask; none where it needs a certificate of its own for them."""
+    """Return the indexes that pip would ask.
+
+    None where it needs a certificate of its own for them.
+    """
     if variables.get("PIP_CLIENT_CERT"):
         return index.Upstream(())
     indexes = [variables.get("PIP_INDEX_URL", index.PYPI)]
@@ -200,7 +212,7 @@ def upstream(variables: Mapping[str, str]) -> index.Upstream:
 def index_variables(
     variables: Mapping[str, str], asked: index.Upstream, addresses: Sequence[str]
 ) -> dict[str, str]:
-    """*variables* with the addresses here in the place of the indexes'."""
+    """Return *variables* with the addresses here in the place of the indexes'."""
     here = dict(zip(asked.indexes, addresses, strict=True))
     first = variables.get("PIP_INDEX_URL", index.PYPI)
     changed = {**variables, "PIP_INDEX_URL": here.get(first, first)}
@@ -215,7 +227,7 @@ def index_variables(
 
 
 def _guest_groups() -> list[cgroups.GuestGroup]:
-    """The control groups of guests: of what they belong to they are all that outlives it."""
+    """Return the control groups of guests: of what they belong to they are all that outlives it."""
     found = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
     return [group for hierarchy in found for group in cgroups.guest_groups(hierarchy)]
 

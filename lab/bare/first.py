@@ -33,7 +33,7 @@ def main(folder: str, command: list[str]) -> int:
 
 
 def _as_usual() -> None:
-    """What the first process does otherwise is not the command's, which would inherit it."""
+    """Reset what the command would inherit of the first process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

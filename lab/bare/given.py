@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How this machine reaches Debian's mirror and the package index: that it gives a bare root.
+"""The sources of this machine for Debian's packages and Python's, for a bare root.
 
 What its administrator has set for apt and pip is read, and no more of it than that: hooks, pins and
 places of caches are the machine's own.
@@ -38,8 +38,11 @@ _OPTIONAL = ("/etc/apt/auth.conf",)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Given:
-    """``variables``: of the environment. ``copied`` and ``bound``: files and folders, at the same
-    path in the root; a folder that is there already is not bound."""
+    """``variables``: of the environment.
+
+    ``copied`` and ``bound``: files and folders, at the same path in the root; a folder that is
+    there already is not bound.
+    """
 
     variables: Mapping[str, str]
     copied: tuple[Path, ...]
@@ -47,7 +50,7 @@ class Given:
 
 
 def acquire() -> str:
-    """What apt is told of how to fetch, in the format of apt.conf.
+    """Return what apt is told of how to fetch, in the format of apt.conf.
 
     :raises FileNotFoundError: where there is no apt
     """
@@ -56,7 +59,7 @@ def acquire() -> str:
 
 
 def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """pip's configuration as variables: of *files*, each before the next, and of *environ*."""
+    """Return pip's configuration of *files* and *environ* as variables; the first one counts."""
     found: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
@@ -73,7 +76,7 @@ def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
 
 
 def paths(texts: Iterable[str]) -> list[Path]:
-    """The paths that *texts* name and that are there."""
+    """Return the paths that *texts* name and that are there."""
     found = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
     return [path for path in dict.fromkeys(found) if path.exists() and len(path.parts) > 2]
 
@@ -81,7 +84,10 @@ def paths(texts: Iterable[str]) -> list[Path]:
 def by(
     environ: Mapping[str, str], apt: str, sources: Iterable[Path], pip_files: Iterable[Path]
 ) -> Given:
-    """What there is to give. *apt*: of :func:`acquire`."""
+    """Return what there is to give.
+
+    *apt*: of :func:`acquire`.
+    """
     variables = {name: value for name, value in environ.items() if _VARIABLES.fullmatch(name)}
     variables |= pip_variables(pip_files, environ)
     named = paths([*variables.values(), apt, *(path.read_text() for path in sources)])
@@ -102,7 +108,7 @@ def by(
 
 
 def machine(apt: str, sources: Iterable[Path]) -> Given:
-    """What this machine gives."""
+    """Return what this machine gives."""
     files = [Path(name).expanduser() for name in _PIP_FILES]
     if own := os.environ.get("PIP_CONFIG_FILE"):
         files.append(Path(own))

@@ -37,8 +37,11 @@ _TIMEOUT_S = 120.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upstream:
-    """The indexes asked, by number. ``certificates``: a file with those believed, ``None`` the
-    usual ones; ``proxy``: the one asked through, ``None`` the environment's."""
+    """The indexes asked, by number.
+
+    ``certificates``: a file with those believed, ``None`` the usual ones; ``proxy``: the one asked
+    through, ``None`` the environment's.
+    """
 
     indexes: tuple[str, ...]
     certificates: str | None = None
@@ -61,8 +64,10 @@ def _opener(certificates: str | None, proxy: str | None) -> urllib.request.Opene
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Served:
-    """``addresses``: for pip, one for each of the indexes. ``fetched``: the files that were not
-    kept before."""
+    """``addresses``: for pip, one for each of the indexes.
+
+    ``fetched``: the files that were not kept before.
+    """
 
     addresses: tuple[str, ...]
     fetched: list[str]
@@ -70,7 +75,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
-    """The index, as long as this is entered."""
+    """Serve the index meanwhile."""
     fetched: list[str] = []
 
     class Handler(_Handler):
@@ -90,8 +95,10 @@ def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
 
 
 def page(text: str, url: str) -> str:
-    """An index's page for one project, as it is at *url*, with its files here. One without a digest
-    stays where it is: nobody could tell that it is the same again."""
+    """Return an index's page for one project, as it is at *url*, with its files here.
+
+    One without a digest stays where it is: nobody could tell that it is the same again.
+    """
     lines = ["<!DOCTYPE html>"]
     for address, rest, name in _ANCHOR.findall(text):
         absolute = urllib.parse.urljoin(url, html.unescape(address))
@@ -161,4 +168,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Not on the terminal, where the command's output is."""
+        """Log nothing: the command's output is on the terminal."""

@@ -29,7 +29,7 @@ _PATIENCE_S = 120.0
 
 
 def obstacle() -> str | None:
-    """Why no command can be run so on this machine, ``None`` where it can."""
+    """Return why no command can be run so on this machine, ``None`` where it can."""
     if os.geteuid() != 0:
         return "needs root: it makes mounts and a root folder of its own"
     if missing := [name for name in _PROGRAMS if not shutil.which(name)]:
@@ -47,7 +47,10 @@ def obstacle() -> str | None:
 
 
 def script(root: Path, bound: Iterable[Path]) -> str:
-    """The shell commands that make *root* the root; its first process is what they become."""
+    """Return the shell commands that make *root* the root.
+
+    Its first process is what they become.
+    """
     quoted = shlex.quote(str(root))
     lines = [
         "mount --make-rprivate /",
@@ -76,8 +79,10 @@ def script(root: Path, bound: Iterable[Path]) -> str:
 def run(
     root: Path, command: Sequence[str], variables: Mapping[str, str], bound: Iterable[Path]
 ) -> int:
-    """*command*'s exit status, 128 and the signal's number where one ended it. SIGTERM and SIGHUP
-    here are SIGTERM there: it has two minutes to end. Nothing runs any more afterwards.
+    """Return *command*'s exit status, 128 and the signal's number where one ended it.
+
+    SIGTERM and SIGHUP here are SIGTERM there: it has two minutes to end. Nothing runs any more
+    afterwards.
     """
     environment = {
         "HOME": "/root",
@@ -108,7 +113,7 @@ def run(
 
 
 class _Asked:
-    """Whether this process was asked to end, as long as it is entered; and with which status."""
+    """The request to this process to end, as long as it is entered, with its status."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -137,7 +142,7 @@ def _block_sigterm() -> None:
 
 
 def _ask(parent: int) -> bool:
-    """SIGTERM to the first process, which is the child of *parent*. Whether there was one."""
+    """Send SIGTERM to the first process, the child of *parent*; return whether there was one."""
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         for pid in children:

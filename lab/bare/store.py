@@ -37,7 +37,7 @@ class Store:
     sparse: bool = False
 
     def find(self, name: str) -> Path | None:
-        """The file kept as *name*, a path within the store; ``None`` where none is sound."""
+        """Return the file kept as *name*, a path within the store; ``None`` where none is sound."""
         for path in self._kept(name):
             if self._is_sound(path):
                 return path
@@ -45,8 +45,11 @@ class Store:
         return None
 
     def put(self, name: str, source: Path) -> Path:
-        """Keeps *source* as *name* and returns where that is; of another content it had before, no
-        more. A link where that can be: *source* must not be written to again."""
+        """Keep *source* as *name* and returns where that is.
+
+        Of another content it had before, no more. A link where that can be: *source* must not be
+        written to again.
+        """
         digest = self._digest(source)
         kept = self.folder / f"{name}{_MARK}{digest}"
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,10 @@ class Store:
         return kept
 
     def take_all(self, into: Path) -> int:
-        """Puts all sound files into the folder *into*, as they were called. Returns how many."""
+        """Put all sound files into the folder *into*, as they were called.
+
+        Returns how many.
+        """
         count = 0
         for path, name, _ in self._files():
             if not self._is_sound(path):
@@ -74,8 +80,10 @@ class Store:
         return count
 
     def keep(self, source: Path, names: Iterable[Path]) -> int:
-        """Puts those of the files *names* in the folder *source* that are not here yet. Returns how
-        many those were."""
+        """Put those of the files *names* in the folder *source* that are not here yet.
+
+        Returns how many those were.
+        """
         known = {(found.st_dev, found.st_ino) for _, _, found in self._files()}
         count = 0
         for name in names:
@@ -86,8 +94,10 @@ class Store:
         return count
 
     def take_folders(self, into: Path) -> int:
-        """Puts into the folder *into* the folders that were kept, each whole or not at all. Returns
-        how many."""
+        """Put into the folder *into* the folders that were kept, each whole or not at all.
+
+        Returns how many.
+        """
         count = 0
         for listed in [name for _, name, _ in self._files() if Path(name).name == _NAMES]:
             folder = Path(listed).parent
@@ -108,8 +118,10 @@ class Store:
         return count
 
     def keep_folder(self, source: Path) -> bool:
-        """Keeps the files in the folder *source* under its name, ``KIND-KEY``, and of its kind the
-        one before it: two checkouts may take turns. Returns whether it was new."""
+        """Keep the files in *source* under its name, ``KIND-KEY``; return whether it was new.
+
+        Of its kind the one before it is kept, too: two checkouts may take turns.
+        """
         if any(name == f"{source.name}/{_NAMES}" for _, name, _ in self._files()):
             return False
         files = [path for path in source.iterdir() if path.is_file()]
@@ -126,7 +138,7 @@ class Store:
         return True
 
     def prune(self) -> None:
-        """Removes what is older than a month; what is still in use is kept anew then."""
+        """Remove what is older than a month; what is still in use is kept anew then."""
         oldest = time.time() - _DAYS * _DAY_S
         for path, _, found in self._files():
             if found.st_mtime < oldest:
@@ -137,7 +149,10 @@ class Store:
                     path.unlink()
 
     def _files(self) -> list[tuple[Path, str, os.stat_result]]:
-        """Each file with its name within the store. Others' files are none of it."""
+        """Return each file with its name within the store.
+
+        Others' files are none of it.
+        """
         files = []
         for path in sorted(self.folder.rglob(f"*{_MARK}*")):
             if found := _own(path):
@@ -188,7 +203,7 @@ class Store:
 
 
 def _own(path: Path) -> os.stat_result | None:
-    """Of a file of ours, ``None`` of anything else, as what another run has just removed."""
+    """Return a file of ours, ``None`` for anything else, such as a removed one."""
     with contextlib.suppress(FileNotFoundError):
         found = path.lstat()
         if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():

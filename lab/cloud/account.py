@@ -10,7 +10,7 @@ from lab.cloud import settings, steps
 
 
 def create(lab: settings.Lab) -> None:
-    """Makes the user, unless there is one."""
+    """Make the user, unless there is one."""
     try:
         pwd.getpwnam(settings.USER)
     except KeyError:
@@ -21,7 +21,7 @@ def create(lab: settings.Lab) -> None:
 
 
 def remove(lab: settings.Lab) -> list[str]:
-    """Removes the user, if it is the lab's; returns why it could not, in words."""
+    """Remove the user, if it is the lab's; returns why it could not, in words."""
     if not is_ours(lab):
         return []
     result = subprocess.run(["userdel", settings.USER], capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def remove(lab: settings.Lab) -> list[str]:
 
 
 def is_ours(lab: settings.Lab) -> bool:
-    """Whether there is a user nova that this lab made."""
+    """Return whether there is a user nova that this lab made."""
     try:
         return pwd.getpwnam(settings.USER).pw_gecos == lab.tag
     except KeyError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new cloud has to know: its own services, the role Nova asks for, a user, an image."""
+"""The first records of a new cloud: its services, the role Nova asks for, a user, an image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERVICES = {
 
 
 def fill(lab: settings.Lab, client: rest.Client) -> None:
-    """The endpoints of all but Keystone, which has made its own; the ordinary user."""
+    """Create the endpoints of all but Keystone, which has made its own, and the ordinary user."""
     for service, (name, kind, path) in _SERVICES.items():
         body = {"service": {"name": name, "type": kind}}
         identifier = client.post("keystone", "/v3/services", body)["service"]["id"]
@@ -59,7 +59,7 @@ def _limit_nothing(client: rest.Client, service: str) -> None:
 
 
 def _grant(client: rest.Client, user: str, role: str) -> None:
-    """To the user in the project of that name."""
+    """Grant a role to the user in the project of that name."""
 
     def named(path: str, name: str) -> str:
         (found,) = client.get("keystone", f"/v3/{path}?name={name}")[path]
@@ -70,7 +70,7 @@ def _grant(client: rest.Client, user: str, role: str) -> None:
 
 
 def add_image(client: rest.Client, path: pathlib.Path) -> str:
-    """Uploads the guest's disk. Returns the image's id."""
+    """Upload the guest's disk, and return the image's id."""
     image: dict[str, Any] = {
         "name": IMAGE,
         "disk_format": "raw",

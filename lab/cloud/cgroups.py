@@ -16,8 +16,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Layout(enum.StrEnum):
-    """v1: one hierarchy per controller. hybrid: the same, and an empty v2 one beside them, which
-    libvirt's LXC driver stumbles over. v2: one hierarchy, devices judged by a BPF program.
+    """v1: one hierarchy per controller. hybrid.
+
+    The same, and an empty v2 one beside them, which libvirt's LXC driver stumbles over. v2: one
+    hierarchy, devices judged by a BPF program.
     """
 
     V1 = "v1"
@@ -39,7 +41,7 @@ class Mount:
 
 
 def mounts(mountinfo: str) -> list[Mount]:
-    """Of the text of /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
+    """Parse the text of /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
     found = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -53,7 +55,10 @@ def mounts(mountinfo: str) -> list[Mount]:
 
 
 def detect(mountinfo: str) -> Layout:
-    """:raises Unservable: where no guest could be started, with the reason and the remedy"""
+    """Return the control groups of this machine.
+
+    :raises Unservable: where no guest could be started, with the reason and the remedy
+    """
     v1 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup"]
     v2 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup2"]
     if not v1 and not v2:
@@ -82,13 +87,14 @@ def detect(mountinfo: str) -> Layout:
 
 
 def hierarchies(mountinfo: str) -> list[pathlib.Path]:
-    """The mount point of every hierarchy, v1 and v2."""
+    """Return the mount point of every hierarchy, v1 and v2."""
     return [mount.target for mount in mounts(mountinfo) if mount.type in ("cgroup", "cgroup2")]
 
 
 def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
-    """``cgroup.procs`` of each group that a process is in, by the text of its /proc/<pid>/cgroup
-    (cgroups(7)), found through the mounts that the reader has.
+    """Yield ``cgroup.procs`` of each group of a process, through the mounts that the reader has.
+
+    The groups are in the text of its /proc/<pid>/cgroup (cgroups(7)).
     """
     found = []
     for line in membership.splitlines():
@@ -118,8 +124,9 @@ class GuestGroup:
 
 
 def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
-    """Every LXC guest's group below *hierarchy*: libvirt puts them into ``machine``, or into
-    ``machine.slice`` where systemd is asked.
+    """Return every LXC guest's group below *hierarchy*.
+
+    Libvirt puts them into ``machine``, or into ``machine.slice`` where systemd is asked.
     """
     found = []
     for parent in hierarchy.glob("machine*"):
@@ -131,7 +138,10 @@ def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
 
 
 def remove(group: GuestGroup) -> None:
-    """Removes the group with all below it. :raises OSError: EBUSY while a process is in it"""
+    """Remove the group with all below it.
+
+    :raises OSError: EBUSY while a process is in it
+    """
     below = [path for path in group.path.rglob("*") if path.is_dir()]
     for path in sorted(below, reverse=True):
         path.rmdir()

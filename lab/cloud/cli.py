@@ -108,7 +108,7 @@ def _openrc(arguments: argparse.Namespace) -> int:
 
 
 def _compute(arguments: argparse.Namespace) -> int:
-    """Without the lab's being up as a whole: what runs there can be looked at when it is not."""
+    """Return the compute host, also of a lab that is not up as a whole."""
     lab = settings.load(settings.folder(arguments.dir))
     if lab is None:
         raise steps.Failed("there is no lab here: bring one up first")
@@ -180,14 +180,14 @@ def _running(arguments: argparse.Namespace) -> settings.Lab:
 
 
 def _alone(lab: settings.Lab) -> settings.Lab:
-    """What counts the GPUs of one host is for a lab of one."""
+    """Return what counts the GPUs of one host is for a lab of one."""
     if lab.computes > 1:
         raise steps.Failed(f"this is for a lab with one compute host; this has {lab.computes}")
     return lab
 
 
 def _lab(arguments: argparse.Namespace) -> settings.Lab:
-    """The lab with the settings asked for, or as it is if it is up."""
+    """Return the lab with the settings asked for, or as it is if it is up."""
     path = settings.folder(arguments.dir)
     lab = settings.load(path)
     if lab is not None and cloud.is_up(lab):

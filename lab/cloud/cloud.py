@@ -37,17 +37,19 @@ _GONE_S = 60.0
 
 
 def libvirt(lab: settings.Lab) -> libvirtd.PrivateLibvirtd:
-    """The first compute host's libvirtd, whether it runs or not."""
+    """Return the first compute host's libvirtd, whether it runs or not."""
     return compute.libvirt(lab.hosts[0])
 
 
 def is_up(lab: settings.Lab) -> bool:
-    """Whether there is a cloud, whose compute hosts may be off."""
+    """Return whether there is a cloud, whose compute hosts may be off."""
     return all(process.pid(lab, name) for name in services.CONTROLLER)
 
 
 def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -> None:
-    """:param with_gpus: else Nova alone, and nothing of this project is installed
+    """Bring the cloud up.
+
+    :param with_gpus: else Nova alone, and nothing of this project is installed
     :param computes: how many of its compute hosts are switched on, else all
     :raises steps.Failed: saying what, why, and in which log
     """
@@ -98,7 +100,7 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
 
 
 def add(host: settings.Host) -> None:
-    """Switches one more compute host on, with nova-gpu, in a cloud that has it."""
+    """Switch one more compute host on, with nova-gpu, in a cloud that has it."""
     with steps.step(f"{host.name}: configuration, GPUs, libvirtd"):
         config.write_host(host)
         compute.power_on(host)
@@ -113,7 +115,10 @@ def _started(host: settings.Host, client: rest.Client, with_gpus: bool) -> None:
 
 
 def down(lab: settings.Lab) -> list[str]:
-    """Takes all of it away but the folder. Returns what is left nevertheless, in words."""
+    """Take all of it away but the folder.
+
+    Returns what is left nevertheless, in words.
+    """
     with steps.step("services stopped, from compute to database", lab.log / "nova-compute.log"):
         for name in services.names(lab):
             process.stop(lab, name, _PATIENCE_S)
@@ -127,7 +132,7 @@ def down(lab: settings.Lab) -> list[str]:
 
 
 def _taken_away(lab: settings.Lab) -> list[str]:
-    """Takes away what is there but the services; what is left nevertheless, in words."""
+    """Take away what is there but the services; what is left nevertheless, in words."""
     _clear(lab)
     with contextlib.suppress(OSError):
         # Only where nothing is in it.
@@ -136,7 +141,7 @@ def _taken_away(lab: settings.Lab) -> list[str]:
 
 
 def found(lab: settings.Lab) -> list[str]:
-    """Everything on the machine that is of this lab, in words; nothing after ``down``."""
+    """Return everything on the machine that is of this lab, as text; nothing after ``down``."""
     return [
         *(each for host in lab.hosts for each in compute.libvirt(host).leftovers()),
         *leftovers.found(lab.folder),
@@ -146,7 +151,7 @@ def found(lab: settings.Lab) -> list[str]:
 
 
 def _clear(lab: settings.Lab) -> list[str]:
-    """Removes what a killed run left; returns it, in words."""
+    """Remove what a killed run left; returns it, in words."""
     cleared = []
     for host in lab.hosts:
         cleared += compute.libvirt(host).leftovers()

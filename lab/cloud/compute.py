@@ -21,7 +21,7 @@ _TIMEOUT_S = 600.0
 
 
 def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
-    """The host's libvirtd, whether it runs or not."""
+    """Return the host's libvirtd, whether it runs or not."""
     lab = host.lab
     gpus = nodes.real_gpus() if lab.real else nodes.pretend_nvidia()
     covers = {
@@ -34,7 +34,10 @@ def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
 
 
 def named(lab: settings.Lab, name: str | None) -> settings.Host:
-    """The host of that name, the first one without. :raises steps.Failed: where there is none"""
+    """Return the host of that name, the first one without.
+
+    :raises steps.Failed: where there is none
+    """
     for host in lab.hosts:
         if name in (None, host.name):
             return host
@@ -49,7 +52,7 @@ def is_on(host: settings.Host) -> bool:
 
 
 def pretend(host: settings.Host) -> None:
-    """Makes the host's GPUs anew, as files."""
+    """Make the host's GPUs anew, as files."""
     lab = host.lab
     shutil.rmtree(host.tree, ignore_errors=True)
     argv = [lab.program("python"), "-m", "tests.fixtures.hosts", _MACHINE, str(host.tree)]
@@ -58,7 +61,9 @@ def pretend(host: settings.Host) -> None:
 
 
 def power_on(host: settings.Host, again: bool = False) -> None:
-    """:param again: with what was on its disks when it was powered off
+    """Power the host on.
+
+    :param again: with what was on its disks when it was powered off
     :raises steps.Failed: where libvirtd does not start
     """
     if not again and not host.lab.real:
@@ -71,15 +76,16 @@ def power_on(host: settings.Host, again: bool = False) -> None:
 
 
 def power_off(host: settings.Host) -> list[str]:
-    """Ends all that runs on the host, nova-compute first: it must not live to tell of the guests'
-    end. Returns what is left nevertheless, in words.
+    """End all that runs on the host, nova-compute first.
+
+    It must not live to tell of the guests' end. Returns what is left nevertheless, in words.
     """
     process.kill(host.lab, host.service)
     return libvirt(host).stop()
 
 
 def start(host: settings.Host) -> None:
-    """nova-compute, without a database, and with what Nova's rootwrap allows it."""
+    """Start nova-compute, without a database, and with what Nova's rootwrap allows it."""
     lab = host.lab
     for folder in (lab.instances, host.state):
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +99,7 @@ def stop(host: settings.Host) -> None:
 
 
 def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) -> None:
-    """Starts nova-compute and waits until it has told of its resources and says that it is there.
+    """Start nova-compute and wait until it has told of its resources and says that it is there.
 
     It does the second after the first, so that what Placement has is what it found at this start.
     Whether the API has it as up is no matter: not while somebody forces it down.
@@ -123,7 +129,7 @@ def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) ->
 
 
 def wait_until_down(host: settings.Host, client: rest.Client) -> None:
-    """Until the API says so."""
+    """Wait until the API says so."""
 
     def down() -> bool:
         service = _service(host, client)

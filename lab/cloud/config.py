@@ -32,7 +32,10 @@ _FILES = {
 
 
 def values(host: settings.Host) -> dict[str, str]:
-    """What the templates name with a dollar; *host* is of interest to those of compute hosts."""
+    """Return what the templates name with a dollar.
+
+    *host* is of interest to those of compute hosts.
+    """
     lab, ports = host.lab, host.lab.ports
     plain = {
         "database": f"mysql+pymysql://lab:{lab.password}@127.0.0.1:{ports.mariadb}",
@@ -55,19 +58,22 @@ def values(host: settings.Host) -> dict[str, str]:
 
 
 def render(template: str, names: dict[str, str]) -> str:
-    """:raises KeyError: where the template names what *names* lacks"""
+    """Render the template.
+
+    :raises KeyError: where the template names what *names* lacks
+    """
     return string.Template((_TEMPLATES / template).read_text()).substitute(names)
 
 
 def text(template: str, names: dict[str, str], with_gpus: bool = True) -> str:
-    """The file as the services read it, with nova-gpu or with Nova alone."""
+    """Return the file as the services read it, with nova-gpu or with Nova alone."""
     added = _ADDED.get(template) if with_gpus else None
     parts = [render(template, names), *([(_SAMPLES / added).read_text()] if added else [])]
     return "\n".join(parts)
 
 
 def write(lab: settings.Lab, with_gpus: bool = True) -> None:
-    """Writes all of etc/, and what the services read that may not be where the user nova can."""
+    """Write all of etc/, and what the services read that may not be where the user nova can."""
     shutil.rmtree(lab.etc, ignore_errors=True)
     names = values(lab.hosts[0])
     group = grp.getgrnam(settings.USER).gr_gid
@@ -90,7 +96,7 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
 
 
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:
-    """What is /etc/nova on the compute host: one file has all."""
+    """Write what is /etc/nova on the compute host: one file has all."""
     names, group = values(host), grp.getgrnam(settings.USER).gr_gid
     parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
     _secret(host.etc / "nova.conf", "\n".join(parts), group)
@@ -104,7 +110,7 @@ def _secret(path: pathlib.Path, content: str, group: int) -> None:
 
 
 def digest(lab: settings.Lab) -> str:
-    """Of all that decides what the databases hold before the first request."""
+    """Return the digest of all that decides what the databases hold before the first request."""
     rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
     installed = (lab.venv / ".installed").read_text()
     return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to see, each command line shown as an operator or a user types it."""
+"""The demo, each command line shown as an operator or a user types it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 
 
 def run(lab: settings.Lab) -> None:
-    """:raises steps.Failed: where anything is not as it must be"""
+    """Run the demo.
+
+    :raises steps.Failed: where anything is not as it must be
+    """
     with notifications.listening(lab) as ear:
         _run(lab, ear)
 
@@ -87,7 +90,7 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
 
 
 def _forget(client: rest.Client) -> None:
-    """Deletes what a demo before has left in the cloud."""
+    """Delete what a demo before has left in the cloud."""
     servers.delete_all(client, "demo-")
     for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if found["name"] in (_FLAVOR, _LARGE):
@@ -113,7 +116,7 @@ def _named(client: rest.Client, name: str) -> Any:
 
 
 def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int, real: bool) -> list[str]:
-    """Lists and opens the nodes as a user without rights; returns the cards' nodes."""
+    """List and open the nodes as a user without rights; returns the cards' nodes."""
     for command in ("id -u", "ls -l /dev/nvidia*", _OPEN):
         result = guest.run(lv, domain, ["/bin/sh", "-c", command], image.USER_ID)
         steps.say(f"{image.USER}@{domain}$ {command}")
@@ -152,7 +155,7 @@ def _usage(lab: settings.Lab, client: rest.Client, provider: str, expected: int)
 
 
 def _offer(client: rest.Client, provider: str) -> tuple[str, int]:
-    """(architecture, how many) of the cards of the resource provider"""
+    """Return the architecture and the number of the cards of the resource provider."""
     path = f"/resource_providers/{provider}"
     total = client.get("placement", f"{path}/inventories")["inventories"]["PGPU"]["total"]
     traits = client.get("placement", f"{path}/traits")["traits"]

@@ -47,7 +47,7 @@ class Attempt:
 
 
 def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
-    """The guest's process 1 as the host counts.
+    """Return the guest's process 1 as the host counts.
 
     :raises subprocess.CalledProcessError: where no such domain runs
     """
@@ -57,7 +57,7 @@ def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
 
 
 def enter(pid: int, kind: str) -> None:
-    """The calling thread is in a namespace of the process *pid* from now on.
+    """Move the calling thread into a namespace of the process *pid*.
 
     :param kind: its name in ``/proc/<pid>/ns``. Into ``mnt`` only a process of one thread gets
     :raises OSError: from setns(2)
@@ -87,8 +87,9 @@ def _join(
 def run(
     lv: libvirtd.PrivateLibvirtd, domain: str, argv: Sequence[str], uid: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Runs *argv* in the guest, as the guest's user *uid*: in all its namespaces, the user's
-    included, and in its control groups.
+    """Run *argv* in the guest, as the guest's user *uid*.
+
+    In all its namespaces, the user's included, and in its control groups.
 
     ``virsh lxc-enter-namespace`` does not change the user id: in a user namespace the program
     would be nobody without any capability, and the guest's root would not have been tried.
@@ -101,7 +102,7 @@ def run(
 def made_nodes(
     lv: libvirtd.PrivateLibvirtd, domain: str, devices: Sequence[nodes.Node]
 ) -> list[Attempt]:
-    """What comes of it where the guest's root makes a node for each of *devices* and opens it."""
+    """Return what happens when the guest's root makes a node for each of *devices* and opens it."""
     argv = [f"{device.major}:{device.minor}" for device in devices]
     said = run(lv, domain, ["/bin/sh", "-c", _MAKE, "make", *argv]).stdout.splitlines()
     return [
@@ -113,9 +114,11 @@ def made_nodes(
 def open_from_cgroup(
     lv: libvirtd.PrivateLibvirtd, domain: str, opened: Sequence[nodes.Node]
 ) -> list[int]:
-    """The errno (0: none) of opening each of the host's nodes from the guest's control groups, but
-    with the host's root and files: what remains is the device cgroup's word alone. EPERM refuses;
-    ENXIO and ENODEV come from a number without a driver, after the cgroup has agreed.
+    """Return the errno of opening each of the host's nodes from the guest's control groups.
+
+    0 is none. It is done with the host's root and files: what remains is the device cgroup's
+    verdict. EPERM refuses; ENXIO and ENODEV come from a number without a driver, after the cgroup
+    has agreed.
 
     :raises subprocess.CalledProcessError: where it could not be tried
     """
@@ -128,7 +131,7 @@ def open_from_cgroup(
 def escapes(
     lv: libvirtd.PrivateLibvirtd, domain: str, node: nodes.Node, pci_address: str = "-"
 ) -> list[Attempt]:
-    """Every way known for root in the guest to the device *node* that it was not given.
+    """Return every way known for root in the guest to the device *node* that it was not given.
 
     :raises RuntimeError: where the probe itself did not run, so that silence is no refusal
     """
@@ -147,7 +150,7 @@ def escapes(
 
 
 def network_namespaces(lv: libvirtd.PrivateLibvirtd, domain: str) -> tuple[str, str]:
-    """(the guest's, libvirtd's), as ``net:[4026531840]``"""
+    """Return the guest's and libvirtd's, as ``net:[4026531840]``."""
     guest, host = (
         os.readlink(_PROC / str(pid) / "ns/net") for pid in (init_pid(lv, domain), lv.pid)
     )

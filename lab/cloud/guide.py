@@ -38,7 +38,7 @@ _NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """What stands on the page, and what it is in the lab. ``prompts`` are those where it holds."""
+    """A text on the page, and what it is in the lab. ``prompts`` are those where it holds."""
 
     page: str
     lab: str
@@ -46,9 +46,10 @@ class Place:
 
 
 def places(lab: settings.Lab) -> list[Place]:
-    """All that is not done as it stands on the page, beside ``systemctl restart`` and ``ipmitool``:
-    the lab has neither systemd nor a board to switch a machine with, so that it ends and starts
-    services and hosts itself. The first that fits counts.
+    """Return all that is not done as it is on the page; the first that fits counts.
+
+    ``systemctl restart`` and ``ipmitool`` are others: the lab has neither systemd nor a board to
+    switch a machine with, so that it ends and starts services and hosts itself.
     """
     # What is read beside nova.conf is the controller's own; a compute host has an /etc/nova itself.
     own = f"{lab.etc}/nova/nova-controller.conf"
@@ -65,7 +66,7 @@ def places(lab: settings.Lab) -> list[Place]:
 
 
 def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
-    """The page's *text*, a command of *prompt* or what that prints, with the lab's places."""
+    """Return the page's *text*, a command of *prompt* or its output, with the lab's places."""
     applied = [place for place in table if prompt in place.prompts]
     pattern = "|".join(re.escape(place.page) for place in applied)
     by_page = {place.page: place.lab for place in reversed(applied)}
@@ -73,12 +74,12 @@ def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
 
 
 def is_read(text: str) -> bool:
-    """Whether the command only shows what there is: a cloud takes its time to get there."""
+    """Return whether the command only shows what there is: a cloud takes its time to get there."""
     return bool(_READS.match(text))
 
 
 def run(lab: settings.Lab) -> None:
-    """In a cloud that :func:`lab.cloud.cloud.up` has made without nova-gpu.
+    """Run the page in a cloud that :func:`lab.cloud.cloud.up` has made without nova-gpu.
 
     :raises steps.Failed: naming the block whose command fails or prints something else
     """
@@ -106,7 +107,10 @@ def run(lab: settings.Lab) -> None:
 
 
 def blocks_of(path: pathlib.Path) -> list[page.Block]:
-    """:raises steps.Failed: where the page cannot be followed"""
+    """Return the blocks of the page.
+
+    :raises steps.Failed: where the page cannot be followed
+    """
     try:
         return page.read(path, PROMPTS)
     except (page.Malformed, OSError) as error:
@@ -114,7 +118,7 @@ def blocks_of(path: pathlib.Path) -> list[page.Block]:
 
 
 def _check_is_without(lab: settings.Lab) -> None:
-    """Else the page is not tried from its beginning."""
+    """Refuse a cloud with nova-gpu: the page would not be tried from its beginning."""
     if pathlib.Path(lab.program("nova-gpu")).exists():
         raise steps.Failed(f"nova-gpu is in {lab.venv} before the page installs it")
     if services.gpu_providers(rest.Client(lab)):
@@ -122,7 +126,10 @@ def _check_is_without(lab: settings.Lab) -> None:
 
 
 def _checkout(lab: settings.Lab) -> pathlib.Path:
-    """Where the page's commands are typed: a copy, since pip leaves files where it builds."""
+    """Return where the page's commands are typed.
+
+    A copy, since pip leaves files where it builds.
+    """
     target = lab.folder / "guide" / "nova-gpu"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(settings.ROOT, target, ignore=shutil.ignore_patterns(*_NOT_COPIED))
@@ -132,7 +139,10 @@ def _checkout(lab: settings.Lab) -> pathlib.Path:
 def _executed(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> str | None:
-    """Shows and runs one command of the page. Returns what is wrong, in words."""
+    """Show and run one command of the page.
+
+    Returns what is wrong, in words.
+    """
     steps.say(f"{command.prompt} {command.text}")
     restarted = _RESTART.fullmatch(command.text)
     if restarted:
@@ -154,7 +164,7 @@ def _executed(
 def _shell(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> tuple[int, str]:
-    """(exit status, what it has printed), shown line by line meanwhile"""
+    """Run the command, show its output line by line, and return its status and output."""
     # Not by cwd: who enters a mount namespace is at its root.
     argv = ["env", f"--chdir={checkout}"]
     argv += ["bash", "-c", translated(command.text, command.prompt, table)]
@@ -183,7 +193,7 @@ def _shell(
 
 
 def _powered(host: settings.Host, on: bool) -> str | None:
-    """As the board of the host does it; Nova is started as systemd does it. What is wrong."""
+    """Power a host as its board does, and start Nova as systemd does; return what is wrong."""
     with steps.step(f"{host.name} switched {'on' if on else 'off'}"):
         if not on:
             return "\n".join(compute.power_off(host)) or None
@@ -193,7 +203,7 @@ def _powered(host: settings.Host, on: bool) -> str | None:
 
 
 def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | None:
-    """As systemd does it for a service that says when it is ready. Returns what is wrong."""
+    """Restart a service as systemd does one that says when it is ready; return what is wrong."""
     client = rest.Client(lab)
 
     def api() -> None:

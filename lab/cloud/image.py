@@ -23,7 +23,7 @@ FOLDERS = (
 
 
 def tree(root: pathlib.Path) -> None:
-    """The files of the guest below *root*, which need not exist."""
+    """Write the files of the guest below *root*, which need not exist."""
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
     shutil.copy2(_BUSYBOX, root / "bin/busybox")
@@ -42,7 +42,7 @@ def tree(root: pathlib.Path) -> None:
 
 
 def build(path: pathlib.Path) -> None:
-    """Makes the disk at *path*, replacing one that is there.
+    """Make the disk at *path*, replacing one that is there.
 
     :raises subprocess.CalledProcessError: where mke2fs fails, with what it said
     """

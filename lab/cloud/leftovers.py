@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on this machine because of one lab: processes, mounts, loop devices, control groups.
+"""Remains of one lab on this machine: processes, mounts, loop devices, control groups.
 
 A lab is recognised by its tag. It is in the environment of all that the lab starts, and it is the
 source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and Nova clean the
@@ -27,7 +27,7 @@ _PROC = pathlib.Path("/proc")
 
 
 def tag(folder: pathlib.Path) -> str:
-    """The lab in *folder*, in characters that mountinfo does not escape."""
+    """Return the lab in *folder*, in characters that mountinfo does not escape."""
     return "nova-gpu-lab-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
 
 
@@ -41,7 +41,7 @@ class Process:
 
 
 def command(pid: int, proc: pathlib.Path = _PROC) -> str:
-    """What the process was started as, shortened; empty where there is none."""
+    """Return what the process was started as, shortened; empty where there is none."""
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
         text = b" ".join(words).decode(errors="replace").strip()
@@ -51,7 +51,7 @@ def command(pid: int, proc: pathlib.Path = _PROC) -> str:
 
 
 def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -59,7 +59,7 @@ def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
 
 
 def belongs(pid: int, lab: str, proc: pathlib.Path = _PROC) -> bool:
-    """Whether the process is of the lab with the tag *lab*."""
+    """Return whether the process is of the lab with the tag *lab*."""
     entry = proc / str(pid)
     with contextlib.suppress(OSError):
         if f"{ENVIRONMENT}={lab}".encode() in (entry / "environ").read_bytes().split(b"\0"):
@@ -78,7 +78,7 @@ def _ancestors(pid: int) -> set[int]:
 
 
 def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
-    """The lab's processes, without the one that asks and those it came from."""
+    """Return the lab's processes, without the one that asks and those it came from."""
     mine = _ancestors(os.getpid())
     pids = (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
     return sorted(
@@ -89,7 +89,7 @@ def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
 
 
 def named(name: str) -> list[Process]:
-    """The processes whose program is called *name*, anybody's."""
+    """Return the processes whose program is called *name*, anybody's."""
     pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
     found = []
     for pid in pids:
@@ -100,7 +100,10 @@ def named(name: str) -> list[Process]:
 
 
 def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[Process]:
-    """Ends all the lab's processes; returns them. Those that ignore SIGTERM are killed."""
+    """End all the lab's processes; return them.
+
+    Those that ignore SIGTERM are killed.
+    """
     ended = processes(lab, proc)
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + patience_s
@@ -117,7 +120,7 @@ def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[P
 
 
 def loop_devices(folder: pathlib.Path) -> list[str]:
-    """``/dev/loop3`` and its file, for each one backed by a file in *folder*."""
+    """Return ``/dev/loop3`` and its file, for each one backed by a file in *folder*."""
     found = []
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
@@ -128,14 +131,15 @@ def loop_devices(folder: pathlib.Path) -> list[str]:
 
 
 def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Mount points in *folder* that this process sees, the deepest first."""
+    """Return mount points in *folder* that this process sees, the deepest first."""
     table = cgroups.mounts((_PROC / "self/mountinfo").read_text())
     return sorted((m.target for m in table if m.target.is_relative_to(folder)), reverse=True)
 
 
 def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
-    """Control groups of guests of *folder*'s libvirtd whose controller is gone. Such a guest is
-    known by its log, which stays when everything else of it has been removed.
+    """Return control groups of guests of *folder*'s libvirtd whose controller is gone.
+
+    Such a guest is known by its log, which stays when everything else of it has been removed.
     """
     names = {log.stem for log in (folder / GUEST_LOGS).glob("*.log")}
     hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
@@ -148,7 +152,7 @@ def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
 
 
 def found(folder: pathlib.Path) -> list[str]:
-    """Everything of the lab in *folder* that is still there, each in words."""
+    """Return everything of the lab in *folder* that is still there, each as text."""
     return [
         *(str(process) for process in processes(tag(folder))),
         *(f"mount {path}" for path in mounts(folder)),
@@ -158,7 +162,7 @@ def found(folder: pathlib.Path) -> list[str]:
 
 
 def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
-    """Waits as well: the kernel takes a mount namespace apart some time after its last process."""
+    """Wait as well: the kernel takes a mount namespace apart some time after its last process."""
     deadline = time.monotonic() + patience_s
     while (devices := loop_devices(folder)) and time.monotonic() < deadline:
         for device in devices:
@@ -167,7 +171,7 @@ def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
 
 
 def clear(folder: pathlib.Path) -> list[str]:
-    """Removes what :func:`found` lists, and returns that."""
+    """Remove what :func:`found` lists, and returns that."""
     cleared = found(folder)
     end(tag(folder))
     for path in mounts(folder):

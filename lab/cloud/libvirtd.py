@@ -45,10 +45,11 @@ class LibvirtdFailed(Exception):
 
 @dataclasses.dataclass
 class PrivateLibvirtd:
-    """``folder`` is whose it is, and has its state in ``libvirt``; ``nodes`` are the device nodes
-    of its /dev; members of ``socket_group`` may use its socket (root always may); ``covers`` are
-    shown there in place of files and folders of the machine; with a ``hostname`` it is a host of
-    that name.
+    """``folder`` is whose it is, and has its state in ``libvirt``.
+
+    ``nodes`` are the device nodes of its /dev; members of ``socket_group`` may use its socket (root
+    always may); ``covers`` are shown there in place of files and folders of the machine; with a
+    ``hostname`` it is a host of that name.
     """
 
     folder: pathlib.Path
@@ -72,7 +73,7 @@ class PrivateLibvirtd:
 
     @property
     def pid(self) -> int:
-        """Of the running libvirtd, also one that another process started.
+        """Return the pid of the running libvirtd, also of one that another process started.
 
         :raises LibvirtdFailed: where there is none
         """
@@ -86,23 +87,26 @@ class PrivateLibvirtd:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def enter(self, argv: Sequence[str]) -> list[str]:
-        """*argv* as a command line that runs in libvirtd's mount namespace, and under its name."""
+        """Return the command line of *argv* in libvirtd's mount namespace, under its name."""
         return ["nsenter", f"--target={self.pid}", *self._namespaces(), "--", *argv]
 
     def _namespaces(self) -> list[str]:
         return ["--mount", "--uts"] if self.hostname else ["--mount"]
 
     def virsh(self, *words: str) -> str:
-        """What virsh prints. :raises subprocess.CalledProcessError: with stderr"""
+        """Return what virsh prints.
+
+        :raises subprocess.CalledProcessError: with stderr
+        """
         argv = self.enter(["virsh", "--quiet", "--connect", URI, *words])
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
     def domains(self) -> list[str]:
-        """The names of all domains, running or only defined."""
+        """Return the names of all domains, running or only defined."""
         return self.virsh("list", "--all", "--name").split()
 
     def start(self, again: bool = False) -> None:
-        """Starts it, after clearing what a killed run left in this folder.
+        """Start it, after clearing what a killed run left in this folder.
 
         :param again: with the domains that it had when it was stopped, as a machine has them that
             was off
@@ -132,8 +136,9 @@ class PrivateLibvirtd:
         self._wait()
 
     def stop(self) -> list[str]:
-        """Ends guests, libvirtd and whatever else runs in the namespace. Returns what is left of
-        it nevertheless, in words: nothing, if all went well.
+        """End guests, libvirtd and whatever else runs in the namespace.
+
+        Returns what is left of it nevertheless, in words: nothing, if all went well.
         """
         with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
             for domain in self.virsh("list", "--name").split():
@@ -145,7 +150,7 @@ class PrivateLibvirtd:
         return self.leftovers()
 
     def leftovers(self) -> list[str]:
-        """Processes, mounts, loop devices, domains and control groups that are there, in words."""
+        """Return the processes, mounts, loop devices, domains and control groups, as text."""
         domains: list[str] = []
         with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
             domains = [f"domain {name}" for name in self.domains()]
@@ -183,7 +188,7 @@ class PrivateLibvirtd:
         (self._state / "etc/lxc.conf").write_text('security_driver = "none"\n')
 
     def _script(self, layout: cgroups.Layout) -> Iterable[str]:
-        """The shell commands that furnish the namespace and become libvirtd."""
+        """Return the shell commands that furnish the namespace and become libvirtd."""
         quoted = shlex.quote
         if self.hostname:
             yield f"hostname {quoted(self.hostname)}"

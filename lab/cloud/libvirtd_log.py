@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a libvirtd that did not start has logged, in one line: what it means and what to do."""
+"""The log of a libvirtd that did not start, as one line: what it means and what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEANINGS = (
 
 
 def reason(log: str) -> str:
-    """What stopped a libvirtd that wrote *log*: a line."""
+    """Return what stopped a libvirtd that wrote *log*: a line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return "it logged nothing"

@@ -16,7 +16,10 @@ _COLUMNS = ["-c", "name", "-c", "properties"]
 
 
 def show(lab: settings.Lab) -> None:
-    """:raises steps.Failed: where anything is not as it must be"""
+    """Show the limits.
+
+    :raises steps.Failed: where anything is not as it must be
+    """
     client = rest.Client(lab)
     forget(client)
     try:
@@ -64,7 +67,7 @@ def _boot(openstack: Callable[..., str], name: str, flavor: str, succeeds: bool 
 
 
 def forget(client: rest.Client) -> None:
-    """Takes away what this has made in the cloud."""
+    """Take away what this has made in the cloud."""
     servers.delete_all(client, "quota-")
     for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if found["name"] in (_COUNTED, _UNCOUNTED):

@@ -65,7 +65,7 @@ class Node:
 
 
 def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
-    """The nodes *names* of the machine as they are there; what is not there is left out."""
+    """Return the nodes *names* of the machine as they are there; what is not there is left out."""
     found = []
     for name in names:
         try:
@@ -80,14 +80,16 @@ def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> li
 
 
 def machine() -> list[Node]:
-    """What any guest or libvirtd itself needs, loop devices that do not exist yet included."""
+    """Return what any guest or libvirtd itself needs, with loop devices that do not exist yet."""
     loops = [Node(f"loop{n}", "b", _LOOP_MAJOR, n) for n in range(_LOOP_DEVICES)]
     return copied(_MACHINE) + loops
 
 
 def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
-    """Nodes with the NVIDIA driver's numbers. Without the driver behind it a node answers ENXIO to
-    whom the device cgroup lets through and EPERM to everybody else: enough to tell them apart.
+    """Make nodes with the NVIDIA driver's numbers.
+
+    Without the driver behind it a node answers ENXIO to processes that the device cgroup lets
+    through and EPERM to all others: enough to tell them apart.
     """
     return [
         *(Node(f"nvidia{n}", "c", _NVIDIA_MAJOR, n, 0o666) for n in minors),
@@ -98,13 +100,14 @@ def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
 
 
 def pretend_nvidia_caps(minors: Iterable[int]) -> list[Node]:
-    """The same of what leads to MIG instances, and of what configures and monitors them."""
+    """Return the same of what leads to MIG instances, and of what configures and monitors them."""
     return [Node(f"nvidia-caps/nvidia-cap{n}", "c", _NVIDIA_CAPS_MAJOR, n, 0o444) for n in minors]
 
 
 def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
-    """Nodes in *dev* with the NVIDIA driver's number although *devices*, the text of /proc/devices,
-    has no driver of that number.
+    """Return nodes in *dev* with the NVIDIA driver's number although the kernel has no such driver.
+
+    *devices* is the text of /proc/devices.
     """
     if any(line.split()[:1] == [str(_NVIDIA_MAJOR)] for line in devices.splitlines()):
         return []
@@ -113,6 +116,6 @@ def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
 
 
 def real_gpus(dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
-    """The machine's own GPU nodes."""
+    """Return the machine's own GPU nodes."""
     names = {str(p.relative_to(dev)) for pattern in REAL_GPU_NODES for p in dev.glob(pattern)}
     return copied(sorted(names), dev)

@@ -22,7 +22,7 @@ Heard = Mapping[str, Any]
 
 
 class Ear:
-    """What was heard since it was made."""
+    """A listener, with all that it heard since it was made."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -40,12 +40,15 @@ class Ear:
                 self.heard.append(json.loads(line))
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """:raises steps.Failed: where it cannot listen"""
+        """Wait until it listens.
+
+        :raises steps.Failed: where it cannot listen
+        """
         if not self._ready.wait(timeout_s):
             raise steps.Failed("the listener for notifications does not come up")
 
     def wait_for(self, *event_types: str, timeout_s: float = 30.0) -> Sequence[Heard]:
-        """All that was heard, once each of *event_types* is among it.
+        """Return all that was heard, once each of *event_types* is among it.
 
         :raises steps.Failed: where one is not heard in time
         """
@@ -62,7 +65,7 @@ class Ear:
 
 @contextlib.contextmanager
 def listening(lab: settings.Lab) -> Iterator[Ear]:
-    """Listens from now on.
+    """Listen from now on.
 
     :raises steps.Failed: where that cannot be
     """
@@ -86,7 +89,7 @@ def listening(lab: settings.Lab) -> Iterator[Ear]:
 
 
 def text(heard: Heard) -> str:
-    """For people"""
+    """Return the notification as text."""
     known = {key: heard["payload"][key] for key in _SHOWN if heard["payload"][key]}
     fields = "".join(f"\n      {key}: {_plain(value)}" for key, value in known.items())
     return f"{heard['event_type']} from {heard['publisher_id']}{fields}"
@@ -97,7 +100,7 @@ def _plain(value: Any) -> str:
 
 
 def watch(lab: settings.Lab) -> None:
-    """Prints what is heard, until it is interrupted."""
+    """Print what is heard, until it is interrupted."""
     with listening(lab) as ear:
         steps.say("Listening for notifications about GPUs; Ctrl-C ends it.")
         shown = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lab runs: Debian's packages, and a virtual environment from PyPI.
+"""The packages of the lab: Debian's, and a virtual environment from PyPI.
 
 Both are left as they are where nothing changed, so that only the first run waits for downloads.
 """
@@ -66,7 +66,9 @@ _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
 
 
 def install(lab: settings.Lab, project: bool = True) -> None:
-    """:param project: whether this project is to be there, or to be removed
+    """Install the packages.
+
+    :param project: whether this project is to be there, or to be removed
     :raises steps.Failed: with the log of what failed
     """
     apt, pip = lab.log / "apt.log", lab.log / "pip.log"
@@ -125,7 +127,7 @@ def _debian(names: Sequence[str], log: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _services_stay_stopped() -> Iterator[None]:
-    """Debian starts what it installs, unless policy-rc.d says no (invoke-rc.d(8))."""
+    """Keep Debian from starting what it installs, by policy-rc.d (invoke-rc.d(8))."""
     if _POLICY.exists():
         yield
         return
@@ -144,17 +146,20 @@ def _pip(lab: settings.Lab, names: tuple[str, ...], *options: str) -> None:
 
 
 def _compile(lab: settings.Lab) -> None:
-    """Compile on all processors, as pip takes one, without the tests that packages bring, a third.
-    What is no Python 3, as some templates are, stays as it is."""
+    """Compile on all processors, as pip takes one, without the tests of packages, a third of them.
+
+    What is no Python 3, as some templates are, stays as it is.
+    """
     argv = [lab.program("python"), "-m", "compileall", "-qq", "-j", "0", "-x", "/tests/"]
     sites = map(str, lab.venv.glob("lib/python3*/site-packages"))
     subprocess.run([*argv, *sites], stdout=subprocess.DEVNULL, check=False)
 
 
 def _install_project(lab: settings.Lab) -> None:
-    """Unless what is installed is the same. From a copy, since building leaves files in the tree;
-    without dependencies, which the constraints have named. A checkout may have no tags, whence
-    PBR_VERSION.
+    """Install the project unless what is installed is the same.
+
+    It is installed from a copy, since building leaves files in the tree, and without dependencies,
+    which the constraints have named. A checkout may have no tags, whence PBR_VERSION.
     """
     log, copy, stamp = lab.log / "pip.log", lab.cache / "project", lab.venv / ".project"
     shutil.rmtree(copy, ignore_errors=True)

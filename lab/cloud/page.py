@@ -42,7 +42,10 @@ class Block:
 
 
 def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
-    """:raises Malformed: where a block cannot be run, or the page has none"""
+    """Read the blocks of a page.
+
+    :raises Malformed: where a block cannot be run, or the page has none
+    """
     try:
         return parse(path.read_text(), prompts)
     except Malformed as error:
@@ -50,7 +53,10 @@ def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
 
 
 def parse(text: str, prompts: Collection[str]) -> list[Block]:
-    """The blocks of a page in their order. :raises Malformed: as for :func:`read`"""
+    """Return the blocks of a page in their order.
+
+    :raises Malformed: as for :func:`read`
+    """
     lines = text.splitlines()
     found: list[Block] = []
     for number, line in enumerate(lines, 1):
@@ -69,7 +75,7 @@ def parse(text: str, prompts: Collection[str]) -> list[Block]:
 
 
 def _content(lines: Sequence[str], directive: int) -> list[tuple[int, str]]:
-    """(line number, text) of what is indented below the directive in line *directive*"""
+    """Return line number and text of what is indented below the directive in line *directive*."""
     indented = []
     for line in lines[directive:]:
         if line and not line[0].isspace():
@@ -110,8 +116,9 @@ def _commands(content: Sequence[tuple[int, str]], prompts: Collection[str]) -> I
 
 
 def difference(expected: Sequence[str], printed: str) -> str | None:
-    """What of the page's lines is not what was printed, in words; ``None`` where all is. Widths of
-    columns do not count, and empty lines neither.
+    """Return what of the page's lines is not what was printed, in words; ``None`` where all is.
+
+    Widths of columns do not count, and empty lines neither.
     """
     if not expected:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who listens on a port, so that a stranger can be named instead of met."""
+"""Listeners on ports, so that a stranger is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTEN = "0A"  # include/net/tcp_states.h
 
 
 def _listening_inodes(table: str) -> dict[str, int]:
-    """Port by socket inode, of the text of /proc/net/tcp or tcp6 (proc_net_tcp.rst)."""
+    """Return the port by socket inode, of the text of /proc/net/tcp or tcp6 (proc_net_tcp.rst)."""
     found = {}
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -26,8 +26,9 @@ def _listening_inodes(table: str) -> dict[str, int]:
 def listeners(
     ports: Iterable[int], proc: pathlib.Path = pathlib.Path("/proc")
 ) -> dict[int, leftovers.Process | None]:
-    """Of those *ports* on which something listens, on whatever address: the process, or ``None``
-    where it cannot be seen (another container's, for one).
+    """Return those of *ports* on which something listens, on whatever address, with the process.
+
+    It is ``None`` where it cannot be seen (another container's, for one).
     """
     wanted = set(ports)
     port_by_inode: dict[str, int] = {}
@@ -53,7 +54,7 @@ def listeners(
 
 
 def taken(port_by_service: dict[str, int], proc: pathlib.Path = pathlib.Path("/proc")) -> list[str]:
-    """One sentence for each service whose port somebody else has."""
+    """Return one sentence for each service whose port somebody else has."""
     present = listeners(port_by_service.values(), proc)
     return [
         f"port {port}, which {service} needs, is taken by "

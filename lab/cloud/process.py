@@ -28,7 +28,7 @@ def log_file(lab: settings.Lab, name: str) -> pathlib.Path:
 
 
 def pid(lab: settings.Lab, name: str) -> int | None:
-    """Of the daemon, if it runs: a pid that meanwhile is somebody else's does not count."""
+    """Return the daemon's pid if it runs: a pid that now is another process's does not count."""
     with contextlib.suppress(OSError, ValueError):
         number = int(pid_file(lab, name).read_text())
         if number in _children:
@@ -40,7 +40,7 @@ def pid(lab: settings.Lab, name: str) -> int | None:
 
 
 def tags(lab: settings.Lab) -> list[str]:
-    """Those of all the lab's processes."""
+    """Return those of all the lab's processes."""
     return [lab.tag, *(host.tag for host in lab.hosts)]
 
 
@@ -55,8 +55,9 @@ def start(
     environment: Mapping[str, str] | None = None,
     host: libvirtd.PrivateLibvirtd | None = None,
 ) -> None:
-    """Starts *argv*, which must stay in the foreground, on the compute host of which that is the
-    libvirtd, or beside them.
+    """Start *argv*, which must stay in the foreground.
+
+    It runs on the compute host of which that is the libvirtd, or outside all of them.
     """
     argv = host.enter(argv) if host else _apart(lab, argv)
     tag = host.tag if host else lab.tag
@@ -77,7 +78,7 @@ def start(
 
 
 def _apart(lab: settings.Lab, argv: Sequence[str]) -> list[str]:
-    """*argv* in a mount namespace with the lab's tag in it."""
+    """Return *argv* in a mount namespace with the lab's tag in it."""
     mark = lab.folder / "mark"
     mark.mkdir(parents=True, exist_ok=True)
     script = f'mount -t tmpfs -o size=4k {lab.tag} {shlex.quote(str(mark))} && exec "$@"'
@@ -89,13 +90,16 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def check(lab: settings.Lab, name: str) -> None:
-    """:raises steps.Failed: where the daemon has ended"""
+    """Check that the daemon runs.
+
+    :raises steps.Failed: where the daemon has ended
+    """
     if pid(lab, name) is None:
         raise steps.Failed(f"{name} has ended")
 
 
 def kill(lab: settings.Lab, name: str) -> None:
-    """Ends the daemon as a power cut does."""
+    """End the daemon as a power cut does."""
     number = pid(lab, name)
     if number is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -105,7 +109,7 @@ def kill(lab: settings.Lab, name: str) -> None:
 
 
 def stop(lab: settings.Lab, name: str, timeout_s: float = 20.0) -> None:
-    """Ends the daemon, by SIGKILL where SIGTERM is not enough."""
+    """End the daemon, by SIGKILL where SIGTERM is not enough."""
     number = pid(lab, name)
     if number is not None:
         with contextlib.suppress(ProcessLookupError):

@@ -36,7 +36,9 @@ class Client:
         return self.request(service, "POST", path, body)
 
     def request(self, service: str, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON. *body* is sent as JSON, or as it is where it is bytes.
+        """Return the answer's JSON.
+
+        *body* is sent as JSON, or as it is where it is bytes.
 
         :raises RequestFailed: at any status of 400 and above
         """
@@ -62,7 +64,10 @@ class Client:
 
 
 def answers(url: str) -> bool:
-    """Whether there is a service that works: a refusal counts, an error of its own does not."""
+    """Return whether there is a service that works.
+
+    A refusal counts, an error of its own does not.
+    """
     try:
         _send(url, "GET", {}, None)
     except RequestFailed as error:
@@ -73,7 +78,7 @@ def answers(url: str) -> bool:
 
 
 def _send(url: str, method: str, headers: dict[str, str], body: Any) -> tuple[Any, str]:
-    """The answer's JSON, and the token where it has one."""
+    """Return the answer's JSON, and the token where it has one."""
     binary = isinstance(body, bytes)
     content = "application/octet-stream" if binary else "application/json"
     data = body if binary or body is None else json.dumps(body).encode()

@@ -17,7 +17,7 @@ _MARIADB = "mariadb"
 
 
 def start_mariadb(lab: settings.Lab) -> None:
-    """Starts the server, the files of its databases being there."""
+    """Start the server, the files of its databases being there."""
     port = lab.ports.mariadb
     argv = ["mariadbd", "--no-defaults", f"--user={settings.USER}", f"--port={port}"]
     argv += [f"--datadir={lab.state}/mariadb", f"--socket={lab.state}/mariadb.sock"]
@@ -33,7 +33,7 @@ def start_mariadb(lab: settings.Lab) -> None:
 
 
 def prepare(lab: settings.Lab) -> None:
-    """Leaves a running MariaDB with the databases as they are before the first request."""
+    """Leave a running MariaDB with the databases as they are before the first request."""
     kept = lab.cache / "state"
     stamp = lab.cache / "state.digest"
     wanted = config.digest(lab)
@@ -67,7 +67,7 @@ def _install(lab: settings.Lab) -> None:
 
 
 def _commands(lab: settings.Lab) -> dict[str, list[list[str]]]:
-    """By service, in their order."""
+    """Return the commands by service, in their order."""
     owner = [f"--keystone-user={settings.USER}", f"--keystone-group={settings.USER}"]
     identity = f"{lab.url('keystone')}/v3"
     keystone = ["keystone-manage", "--config-file", f"{lab.etc}/keystone/keystone.conf"]

@@ -15,7 +15,10 @@ _GPU_NODE = re.compile(r"<char>(/dev/(?:nvidia\d+|dri/renderD\d+))</char>")
 
 
 def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> str:
-    """Makes the flavor, anew where there is one of that name. Returns its id."""
+    """Make the flavor, anew where there is one of that name.
+
+    Returns its id.
+    """
     for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if found["name"] == name:
             client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
@@ -32,7 +35,7 @@ def image(client: rest.Client) -> str:
 
 
 def create(client: rest.Client, name: str, flavor_id: str, image_id: str) -> str:
-    """Asks for an instance; returns its id at once."""
+    """Ask for an instance; return its id at once."""
     server = {"name": name, "flavorRef": flavor_id, "imageRef": image_id, "networks": "none"}
     return str(client.post("nova-api", "/v2.1/servers", {"server": server})["server"]["id"])
 
@@ -42,7 +45,7 @@ def show(client: rest.Client, server_id: str) -> Any:
 
 
 def settled(client: rest.Client, server_id: str) -> Any:
-    """The instance, once it is no longer being built."""
+    """Return the instance, once it is no longer being built."""
     deadline = time.monotonic() + _TIMEOUT_S
     while (server := show(client, server_id))["status"] == "BUILD":
         if time.monotonic() > deadline:
@@ -54,7 +57,7 @@ def settled(client: rest.Client, server_id: str) -> Any:
 
 
 def delete(client: rest.Client, server_ids: Sequence[str]) -> None:
-    """Deletes the instances and waits until Nova knows none of them."""
+    """Delete the instances and wait until Nova knows none of them."""
     for server_id in server_ids:
         client.request("nova-api", "DELETE", f"/v2.1/servers/{server_id}")
     deadline = time.monotonic() + _TIMEOUT_S
@@ -76,23 +79,23 @@ def exists(client: rest.Client, server_id: str) -> bool:
 
 
 def delete_all(client: rest.Client, prefix: str) -> None:
-    """Deletes the instances whose name begins with *prefix*."""
+    """Delete the instances whose name begins with *prefix*."""
     found = client.get("nova-api", "/v2.1/servers?all_tenants=1")["servers"]
     delete(client, [server["id"] for server in found if server["name"].startswith(prefix)])
 
 
 def domain(server: Any) -> str:
-    """libvirt's name of the instance."""
+    """Return libvirt's name of the instance."""
     return str(server["OS-EXT-SRV-ATTR:instance_name"])
 
 
 def gpu_nodes(lv: libvirtd.PrivateLibvirtd, name: str) -> list[str]:
-    """The nodes of the cards that the domain has, each ``/dev/nvidia3``."""
+    """Return the nodes of the cards that the domain has, each ``/dev/nvidia3``."""
     return sorted(_GPU_NODE.findall(lv.virsh("dumpxml", name)))
 
 
 def usage(client: rest.Client) -> int:
-    """How many GPUs Placement counts as used."""
+    """Return how many GPUs Placement counts as used."""
     total = 0
     for provider in services.gpu_providers(client):
         path = f"/resource_providers/{provider['uuid']}/usages"

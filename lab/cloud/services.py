@@ -28,12 +28,12 @@ _TIMEOUT_S = 600.0
 
 
 def names(lab: settings.Lab) -> list[str]:
-    """In the order in which they are stopped."""
+    """Return the services in the order in which they are stopped."""
     return [*(host.service for host in lab.hosts), *CONTROLLER]
 
 
 def start_rabbitmq(lab: settings.Lab) -> None:
-    """And waits for it."""
+    """Start RabbitMQ, and wait for it."""
     home = lab.state / "rabbitmq"
     home.mkdir()
     shutil.chown(home, settings.USER, settings.USER)
@@ -56,7 +56,7 @@ def start_rabbitmq(lab: settings.Lab) -> None:
 
 
 def start_neutron(lab: settings.Lab) -> None:
-    """The stand-in for it."""
+    """Start the stand-in for Neutron."""
     port = str(lab.ports.neutron)
     _start(lab, "neutron", [lab.program("python"), f"{lab.etc}/nonet.py", port], {})
 
@@ -84,13 +84,13 @@ def wait_for_api(lab: settings.Lab, name: str) -> None:
 
 
 def start_controller(lab: settings.Lab, name: str) -> None:
-    """nova-scheduler or nova-conductor, which end unless Keystone is there."""
+    """Start nova-scheduler or nova-conductor, which end unless Keystone is there."""
     files = _files(lab, "nova.conf", "nova-controller.conf")
     _start(lab, name, [lab.program(name), *files], {})
 
 
 def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
-    """nova-compute asks it first thing, and an early question costs a timeout of 10 s."""
+    """Wait for the conductor: an early question of nova-compute costs a timeout of 10 s."""
 
     def ready() -> bool:
         process.check(lab, "nova-conductor")
@@ -104,13 +104,13 @@ def _files(lab: settings.Lab, *names: str) -> list[str]:
 
 
 def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
-    """The resource providers with GPUs."""
+    """Return the resource providers with GPUs."""
     found = client.get("placement", "/resource_providers")["resource_providers"]
     return [provider for provider in found if "_gpu_" in provider["name"]]
 
 
 def map_host(lab: settings.Lab) -> None:
-    """Until then the scheduler finds the host in no cell."""
+    """Map the host to its cell; before that the scheduler does not find it."""
     argv = [lab.program("nova-manage"), *_files(lab, "nova.conf", "nova-controller.conf")]
     argv = process.as_user(settings.USER, [*argv, "cell_v2", "discover_hosts"])
     steps.run(argv, lab.log / "nova-manage.log", lab.environment())

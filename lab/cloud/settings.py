@@ -37,7 +37,10 @@ class Ports:
 
     @classmethod
     def from_base(cls, base: int) -> Ports:
-        """Consecutive ones from *base* on. :raises ValueError: where those are no ports"""
+        """Return consecutive ports from *base* on.
+
+        :raises ValueError: where those are no ports
+        """
         count = len(dataclasses.fields(cls))
         if not 1024 <= base <= 65536 - count:
             raise ValueError(f"a port base is from 1024 to {65536 - count}, not {base}")
@@ -78,12 +81,12 @@ class Lab:
 
     @property
     def state(self) -> pathlib.Path:
-        """What the services themselves write, wiped at each ``up``."""
+        """The folder that the services themselves write, wiped at each ``up``."""
         return self.folder / "state"
 
     @property
     def cache(self) -> pathlib.Path:
-        """What is slow to get and the same each time."""
+        """The folder for what is slow to get and the same each time."""
         return self.folder / "cache"
 
     @property
@@ -98,7 +101,7 @@ class Lab:
         return str(self.venv / "bin" / name)
 
     def credentials(self, user: str = ADMIN) -> dict[str, str]:
-        """For OpenStack's clients, as environment; the project has the user's name."""
+        """Return credentials for OpenStack's clients; the project has the user's name."""
         return {
             "OS_AUTH_URL": f"{self.url('keystone')}/v3",
             "OS_USERNAME": user,
@@ -113,7 +116,7 @@ class Lab:
         }
 
     def environment(self) -> dict[str, str]:
-        """What every process of the lab is started with; the tag in it says whose it is."""
+        """Return what every process of the lab is started with; the tag in it says whose it is."""
         return {
             "PATH": f"{self.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self.state),
@@ -136,7 +139,7 @@ class Host:
 
     @property
     def service(self) -> str:
-        """What its nova-compute is called among the lab's processes."""
+        """The name of its nova-compute among the lab's processes."""
         return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
 
     @property
@@ -159,7 +162,7 @@ class Host:
 
     @property
     def etc(self) -> pathlib.Path:
-        """What is /etc/nova on the host."""
+        """The folder that is /etc/nova on the host."""
         return self.lab.etc / self.name
 
 
@@ -168,7 +171,7 @@ def folder(given: str | None) -> pathlib.Path:
 
 
 def load(path: pathlib.Path) -> Lab | None:
-    """The lab in the folder *path*, as it was last brought up; ``None`` if it never was."""
+    """Return the lab in the folder *path*, as it was last brought up; ``None`` if it never was."""
     try:
         saved = json.loads((path / "lab.json").read_text())
     except FileNotFoundError:
@@ -179,7 +182,7 @@ def load(path: pathlib.Path) -> Lab | None:
 def save(
     path: pathlib.Path, port_base: int | None = None, real: bool = False, computes: int = 1
 ) -> Lab:
-    """The lab in the folder *path*, made or with its settings changed as asked."""
+    """Return the lab in the folder *path*, made or with its settings changed as asked."""
     before = load(path)
     lab = Lab(
         path,

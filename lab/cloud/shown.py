@@ -22,7 +22,7 @@ def run(
     succeeds: bool = True,
     last: int | None = None,
 ) -> str:
-    """Runs a client as the cloud's *user*; shows command and answer, or its *last* lines.
+    """Run a client as the cloud's *user*; shows command and answer, or its *last* lines.
 
     :returns: all it has written
     :raises steps.Failed: where it does not end as it should
@@ -51,7 +51,7 @@ def run(
 
 
 def quoted(word: str) -> str:
-    """As the blueprint writes it: gpus='= 2'."""
+    """Return the property as the blueprint writes it: gpus='= 2'."""
     name, equals, value = word.partition("=")
     if equals and name.isidentifier():
         return f"{name}={shlex.quote(value)}"

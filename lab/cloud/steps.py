@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lab says while it works: one line for a step, with its seconds."""
+"""The output of the lab: one line for a step, with its seconds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tail(log: pathlib.Path, lines: int = _TAIL_LINES) -> str:
 
 @contextlib.contextmanager
 def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
-    """Prints *name* with the seconds it took; where it fails, its log and the end of that.
+    """Print *name* with the seconds it took; where it fails, its log and the end of that.
 
     :raises Failed: in place of whatever was raised inside
     """
@@ -55,7 +55,10 @@ def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
 
 
 def together(*steps: Callable[[], None]) -> None:
-    """Runs the steps side by side, and all of them to their end. :raises Failed: the first one's"""
+    """Run the steps side by side, and all of them to their end.
+
+    :raises Failed: the first one's
+    """
     if not steps:
         return
     with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
@@ -69,7 +72,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
 ) -> None:
-    """Runs a command with what it prints added to *log*.
+    """Run a command with what it prints added to *log*.
 
     :raises Failed: where it ends with another status than 0
     """
@@ -87,7 +90,10 @@ def run(
 def wait_for(
     what: str, check: Callable[[], bool], timeout_s: float = 60.0, pause_s: float = 0.2
 ) -> None:
-    """:raises Failed: where *check* is not true within the time"""
+    """Wait until *check* is true.
+
+    :raises Failed: where *check* is not true within the time
+    """
     deadline = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline:

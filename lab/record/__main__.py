@@ -72,7 +72,10 @@ def _heading(looked: discovery.Discovery) -> Iterator[str]:
 
 
 def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
-    """:raises NoAnswer: where it should tell something and does not"""
+    """Record NVML's answers.
+
+    :raises NoAnswer: where it should tell something and does not
+    """
     held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
     if not (held and CONF.gpu.nvml):
         return []
@@ -80,7 +83,7 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
 
 
 def _driver(looked: discovery.Discovery) -> Iterator[str]:
-    """What NVIDIA's driver calls itself"""
+    """Yield what NVIDIA's driver calls itself."""
     try:
         text = files.read(looked.roots.proc / "driver/nvidia/version")
     except (OSError, ValueError):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's cards, what is around them on the bus, and what NVIDIA's library says of them, as
-the tests' generated hosts describe one.
+"""A record of a host for the tests' generated hosts: cards, the bus around them, NVIDIA's library.
 
 Kinds, numbers and places alone: no serial number, no host's name and no uuid, of which that of a
 fabric becomes a number.
@@ -28,7 +27,7 @@ _NO_FABRIC = "0" * 32
 
 
 def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
-    """What ``tests/fixtures/machines`` has of a host, by the kind of device.
+    """Return what ``tests/fixtures/machines`` has of a host, by the kind of device.
 
     It has the cards, the other functions of their slots and IOMMU groups, NVSwitches, the virtual
     functions of cards, and the bridges above all of these. One that cannot be read is left out.
@@ -79,7 +78,7 @@ def _parsed(names: Iterable[str]) -> Iterator[PciAddress]:
 
 
 def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
-    """The bridges above a device, the topmost first"""
+    """Return the bridges above a device, the topmost first."""
     try:
         parts = os.readlink(sysfs.device(address, roots)).split("/")[:-1]
     except OSError:
@@ -109,7 +108,10 @@ def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _device(address: PciAddress, roots: Roots) -> _Entry:
-    """:raises OSError, ValueError: where it cannot be read"""
+    """Record a device.
+
+    :raises OSError, ValueError: where it cannot be read
+    """
     device = sysfs.device(address, roots)
     vendor_id, product_id = sysfs.ids(device)
     return {
@@ -134,8 +136,9 @@ def _place(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _mapped_mib(address: PciAddress, roots: Roots) -> int:
-    """How much of its memory it maps, which is often less than it has: its largest BAR. Which of
-    them that is, cards differ in: tests/recorded/bars.yaml.
+    """Return how much of its memory it maps, which is often less than it has: its largest BAR.
+
+    Which of them that is, cards differ in: tests/recorded/bars.yaml.
 
     :raises OSError, ValueError: as :func:`_device`
     """
@@ -144,8 +147,9 @@ def _mapped_mib(address: PciAddress, roots: Roots) -> int:
 
 
 def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entry]:
-    """What NVIDIA's management library answered about those of the cards that it has, in the words
-    of ``tests/fixtures/nvml.py``: the tests' library can answer so too.
+    """Record the answers of NVIDIA's management library about those of the cards that it has.
+
+    They are in the words of ``tests/fixtures/nvml.py``: the tests' library can answer so too.
 
     :raises NoAnswer: where it tells nothing
     """
@@ -193,7 +197,7 @@ def _instance(told: Mapping[str, Any]) -> _Entry:
 
 
 def _vgpu_types(answer: str) -> Mapping[PciAddress, _Entry]:
-    """The vGPU types of each card by id, and how many GPU instances of each profile it has"""
+    """Return the vGPU types of each card by id, and its number of GPU instances of each profile."""
     try:
         cards = nvml.read(answer.encode(), "cards")
     except nvml.NoAnswer:

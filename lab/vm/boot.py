@@ -36,8 +36,10 @@ _ENVIRONMENT = {
 
 
 class End(enum.Enum):
-    """How a boot came to its end. A panic is the emulator's fault or the kernel's, and says nothing
-    of what ran; a limit does."""
+    """The end of a boot.
+
+    A panic is the emulator's fault or the kernel's, and says nothing of what ran; a limit does.
+    """
 
     EXIT = "it ended"
     PANIC = "the VM's kernel panicked"
@@ -72,7 +74,7 @@ def run(
     on_output: Callable[[str], None],
     on_retry: Callable[[Boot], None],
 ) -> Boot:
-    """The last boot: the first valid one, or after as many as *retries* further ones.
+    """Return the last boot: the first valid one, or after as many as *retries* further ones.
 
     *command*, of a saved VM a module and its arguments, runs in /project and may write to *out*,
     which is /out in the VM and stays from one boot to the next, so that it can go on where it was.
@@ -95,12 +97,12 @@ def run(
 
 
 def variables() -> dict[str, str]:
-    """QEMU's environment. The copied emulator finds its modules by it."""
+    """Return QEMU's environment, by which the copied emulator finds its modules."""
     return {**os.environ, "QEMU_MODULE_DIR": "/usr/lib/x86_64-linux-gnu/qemu"}
 
 
 def write_module(out: pathlib.Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """What a VM runs that was saved: a module and its arguments."""
+    """Write what a VM runs that was saved: a module and its arguments."""
     job = {"words": words, "environment": {**_ENVIRONMENT, **environment}}
     (out / "module.json").write_text(json.dumps(job))
 
@@ -114,8 +116,10 @@ def write_command(
 
 
 def verdict(console: str) -> tuple[End, int | None, str]:
-    """What the console of a VM that is off says of its end. The command's status is the last word:
-    a warning of the kernel before it is none of its end."""
+    """Return what the console of a VM that is off says of its end.
+
+    The command's status is the last word: a warning of the kernel before it is none of its end.
+    """
     if match := _EXIT.search(console):
         return End.EXIT, int(match[1]), ""
     if match := _PANIC.search(console):
@@ -168,7 +172,7 @@ def _once(
 
 
 def _resume(vm: VM, talk: monitor.Monitor) -> None:
-    """Makes the saved VM, whose QEMU was just started, go on.
+    """Make the saved VM, whose QEMU was just started, go on.
 
     :raises monitor.Refused: where QEMU does not
     """

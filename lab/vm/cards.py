@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on the VM's PCI bus: cards for guests, and cards that no guest can be given."""
+"""The VM's PCI bus: cards for guests, and cards that cannot be given to guests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _QEMU = pathlib.Path("/usr/bin/qemu-system-x86_64")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """A root port with what is behind it. ``devices`` are QEMU's words, ``{bus}`` being the port's;
-    ``port`` is the port's place on the bus ``root``, its options behind it. ``unsaved``: QEMU
-    refuses to save the last of the devices."""
+    """A root port with what is behind it.
+
+    ``devices`` are QEMU's words, ``{bus}`` being the port's; ``port`` is the port's place on the
+    bus ``root``, its options behind it. ``unsaved``: QEMU refuses to save the last of the devices.
+    """
 
     port: str
     devices: tuple[str, ...]
@@ -34,7 +36,7 @@ class Slot:
 
 
 def _switch(name: str, chassis: int) -> tuple[str, ...]:
-    """One with two of what :data:`BOARD` is made of."""
+    """Return one with two of what :data:`BOARD` is made of."""
     words = [f"x3130-upstream,id={name},bus={{bus}}"]
     for number in range(2):
         port = f"{name}port{number}"
@@ -115,7 +117,10 @@ FORGOTTEN = (OTHER, ON_BRIDGE, *LARGE, LARGEST)
 
 
 def arguments(*, saved: bool = False) -> list[str]:
-    """QEMU's. *saved*: of a VM that is to be saved, or that was; it lacks :func:`late`."""
+    """Return QEMU's arguments.
+
+    *saved*: of a VM that is to be saved, or that was; it lacks :func:`late`.
+    """
     words = []
     for number, (name, (bus_number, node)) in enumerate(_ROOTS.items()):
         root = f"pxb-pcie,id={name},bus_nr={bus_number},bus=pcie.0,addr={0xC + number:#x}"
@@ -131,7 +136,7 @@ def arguments(*, saved: bool = False) -> list[str]:
 
 
 def late() -> list[dict[str, str]]:
-    """What is plugged into a VM that goes on, as the arguments of QMP's ``device_add``."""
+    """Return what is plugged into a VM that goes on, as the arguments of QMP's ``device_add``."""
     found = []
     for number, slot in enumerate(SLOTS, start=1):
         if slot.unsaved:
@@ -146,8 +151,9 @@ def _bus(number: int) -> str:
 
 
 def emulator(folder: pathlib.Path) -> pathlib.Path:
-    """A copy in *folder* of the machine's QEMU whose displays, and whose switches' ports, have the
-    pretended ids.
+    """Return a copy of the machine's QEMU in *folder* with the pretended ids.
+
+    They are those of displays and of switches' ports.
 
     :raises ValueError: where this build of QEMU has an id elsewhere than expected
     """

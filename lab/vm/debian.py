@@ -19,8 +19,11 @@ CODENAME = "bookworm"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:
-    """What a system is built from. ``kind``: what :mod:`lab.vm.place` calls that, of which
-    none is the beginning of another. ``suite``: whose packages are taken before any other's."""
+    """A release of Debian from which a system is built.
+
+    ``kind``: its name in :mod:`lab.vm.place`; none is the beginning of another. ``suite``: whose
+    packages are taken before any other's.
+    """
 
     name: str
     kind: str
@@ -72,7 +75,7 @@ _APT_GET = ("apt-get", "-o", "APT::Sandbox::User=root")
 
 
 def obstacle() -> str | None:
-    """Why no VM can be built and run on this machine, ``None`` where it can."""
+    """Return why no VM can be built and run on this machine, ``None`` where it can."""
     if platform.machine() != "x86_64":
         return f"needs an x86_64 machine, this is {platform.machine()}"
     if os.geteuid() != 0:
@@ -88,7 +91,7 @@ def obstacle() -> str | None:
 
 
 def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """The sources of *release*, from this machine's: files in *folder*, which is made.
+    """Return the sources of *release*, from this machine's: files in *folder*, which is made.
 
     :raises steps.Failed: where none of this machine's names Debian itself
     :raises lab.packages.MachineNotReady: where apt knows none
@@ -103,7 +106,7 @@ def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path,
 
 
 def with_suite(texts: Sequence[str], release: Release) -> tuple[str, ...]:
-    """Sources in either of apt's formats, and the suite of *release* from the same mirror.
+    """Return sources in either of apt's formats, and the suite of *release* from the same mirror.
 
     :raises steps.Failed: where Debian itself is in none of them
     """
@@ -123,11 +126,12 @@ def with_suite(texts: Sequence[str], release: Release) -> tuple[str, ...]:
 
 
 def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> list[str]:
-    """With which apt has the packages of *release*: none where it has them anyway. The sources are
-    those in *folder*; what apt knows of them is kept below, and this machine's own lists stay what
-    they are.
+    """Return options with which apt has the packages of *release*: none where it has them anyway.
 
-    :raises lab.packages.MachineNotReady: where the mirror does not have them
+    The sources are those in *folder*; what apt knows of them is kept below, and this machine's own
+    lists are not changed.
+
+    :raises tools.testing.machine.MachineNotReady: where the mirror does not have them
     """
     if release.suite == CODENAME:
         return []
@@ -150,7 +154,7 @@ def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> li
 
 
 def kernel(package: str, apt: Sequence[str] = ()) -> str:
-    """What a kernel's metapackage stands for today: ``linux-image-6.1.0-56-amd64``.
+    """Return what a kernel's metapackage stands for today: ``linux-image-6.1.0-56-amd64``.
 
     :param apt: :func:`apt_options`
     :raises steps.Failed: where apt does not say
@@ -165,8 +169,9 @@ def kernel(package: str, apt: Sequence[str] = ()) -> str:
 def unpack(
     packages: Sequence[str], folder: pathlib.Path, log: pathlib.Path, apt: Sequence[str] = ()
 ) -> None:
-    """Fetches *packages* and unpacks all of them into *folder*; nothing is installed. At once, as
-    apt reads all that it knows for each time that it is asked.
+    """Fetch *packages* and unpack all of them into *folder*; nothing is installed.
+
+    At once, as apt reads all that it knows for each time that it is asked.
 
     :param apt: :func:`apt_options`
     :raises steps.Failed: where one cannot be fetched
@@ -181,7 +186,7 @@ def unpack(
 def install_root(
     release: Release, folder: pathlib.Path, written: Sequence[pathlib.Path], log: pathlib.Path
 ) -> None:
-    """The VM's root tree, without a kernel, from the sources that were *written*.
+    """Install the VM's root tree, without a kernel, from the sources that were *written*.
 
     :raises steps.Failed: with the log
     """

@@ -42,8 +42,10 @@ static struct device *parent_or(struct device *own)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """``name``: of the module. ``source``: in the kernel's. ``changes``: what is there once, and
-    what is in its place here."""
+    """``name``: of the module.
+
+    ``source``: in the kernel's. ``changes``: what is there once, and what is in its place here.
+    """
 
     name: str
     source: str
@@ -51,7 +53,7 @@ class Sample:
 
 
 def _parent(start: str, parent: str, own: str) -> tuple[tuple[str, str], ...]:
-    """The changes with which a PCI function can be the parent in the place of *own*."""
+    """Return the changes with which a PCI function can be the parent in the place of *own*."""
     begin = f"\nstatic int __init {start}(void)"
     register = f"mdev_register_parent(&{parent}, "
     return (
@@ -83,7 +85,10 @@ SAMPLES = {
 
 
 def packages(version: str) -> list[str]:
-    """:param version: of the kernel, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``"""
+    """Return the packages with the kernel's modules.
+
+    :param version: of the kernel, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``
+    """
     series = ".".join(version.split(".")[:2])
     name = version.removesuffix("-amd64")
     headers = [f"linux-headers-{version}", f"linux-headers-{name}-common"]
@@ -95,7 +100,7 @@ def packages(version: str) -> list[str]:
 
 
 def changed(sample: Sample, text: str) -> str:
-    """*text* of the sample with what is changed in it.
+    """Return *text* of the sample with what is changed in it.
 
     :raises steps.Failed: where it is not the one that this was written for
     """
@@ -114,8 +119,9 @@ def build(
     log: pathlib.Path,
     apt: Sequence[str] = (),
 ) -> None:
-    """Builds the modules in *folder*, which is made for it, and copies them to *target*: *sample*
-    and our own. *apt*: :func:`lab.vm.debian.apt_options`.
+    """Build the modules in *folder*, which is made for it, and copies them to *target*.
+
+    *sample* and our own. *apt*: :func:`lab.vm.debian.apt_options`.
 
     :raises steps.Failed: with the log
     """

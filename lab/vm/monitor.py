@@ -17,7 +17,7 @@ class Refused(Exception):
 
 
 class Monitor:
-    """Of one QEMU, which is started with :attr:`arguments` and is passed :attr:`fds`."""
+    """The monitor of one QEMU, which gets :attr:`arguments` and :attr:`fds`."""
 
     def __init__(self) -> None:
         self._pairs = {name: socket.socketpair() for name in ("qmp", "word")}
@@ -32,14 +32,17 @@ class Monitor:
         return [*words, "-mon", "chardev=qmp,mode=control", "-serial", "chardev:word"]
 
     def begin(self) -> None:
-        """When it is started."""
+        """Begin, when QEMU is started."""
         for _, theirs in self._pairs.values():
             theirs.close()
         self._answers.readline()
         self.ask("qmp_capabilities")
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """:raises Refused:"""
+        """Run a command of the monitor.
+
+        :raises Refused: where QEMU refuses it
+        """
         question = {"execute": command, "arguments": arguments}
         try:
             self._pairs["qmp"][0].sendall(json.dumps(question).encode() + b"\n")
@@ -54,7 +57,7 @@ class Monitor:
         raise Refused(f"{command}: QEMU has ended")
 
     def wait(self, command: str, status: str, limit_s: float) -> None:
-        """Until what *command* says of its ``status`` is that.
+        """Wait until the ``status`` of *command* is that.
 
         :raises Refused: where it is not within *limit_s*, or cannot become so
         """
@@ -65,7 +68,7 @@ class Monitor:
             time.sleep(_POLL_S)
 
     def tell(self, line: str) -> None:
-        """What who reads the VM's second serial line is told."""
+        """Write to the VM's second serial line."""
         self._pairs["word"][0].sendall(f"{line}\n".encode())
 
     def close(self) -> None:

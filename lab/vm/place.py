@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where what a VM is made of is kept, and how one knows that it need not be made again."""
+"""The files of a VM, and how to know that they need not be made again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ INSIDE = pathlib.Path(__file__).with_name("inside")
 
 
 def digest(*parts: object) -> str:
-    """A short name for what a thing is made of. A path stands for its content."""
+    """Return a short name for what a thing is made of.
+
+    A path stands for its content.
+    """
     found = hashlib.sha256()
     for part in parts:
         content = part.read_bytes() if isinstance(part, pathlib.Path) else repr(part).encode()
@@ -27,7 +30,7 @@ def digest(*parts: object) -> str:
 def made(
     state: pathlib.Path, kind: str, key: str, make: Callable[[pathlib.Path], None]
 ) -> pathlib.Path:
-    """The folder ``KIND-KEY`` below *state*, filled by *make* where it is not there yet.
+    """Return the folder ``KIND-KEY`` below *state*, filled by *make* where it is not there yet.
 
     One with another key is of no more use and is removed, but not while a VM may run from it.
     """
@@ -43,7 +46,7 @@ def made(
 
 
 def prune(state: pathlib.Path, kept: set[pathlib.Path]) -> None:
-    """Removes what was made before of the kinds of *kept*."""
+    """Remove what was made before of the kinds of *kept*."""
     for folder in kept:
         kind = folder.name.rpartition("-")[0]
         for other in state.glob(f"{kind}-*"):

@@ -24,7 +24,7 @@ _POLL_S = 0.2
 
 
 def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str) -> vm.VM:
-    """*made* of *release*, which goes on from where it has imported *module* of its tree.
+    """Return *made* of *release*, which goes on from where it has imported *module* of its tree.
 
     *module* is one that imports no other of the tree.
 
@@ -45,7 +45,7 @@ def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str
 
 
 def _arguments(made: vm.VM) -> list[str]:
-    """QEMU's, without what may be another the next time: where the folders are, and the ports."""
+    """Return QEMU's arguments without what may differ next time: places of folders, and ports."""
     named = dataclasses.replace(
         made,
         emulator=pathlib.Path(made.emulator.parent.name),
@@ -102,8 +102,10 @@ def _save(made: vm.VM, folder: pathlib.Path) -> None:
 
 
 def _clock() -> str:
-    """How fast this machine's counter of cycles runs, which an emulated one has as well; the VM's
-    kernel measures it when it boots."""
+    """Return how fast this machine's counter of cycles runs, which an emulated one has as well.
+
+    The VM's kernel measures it when it boots.
+    """
     found = re.search(r"^bogomips\s*:\s*(\S+)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
     return found[1] if found else ""
 

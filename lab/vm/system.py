@@ -46,7 +46,7 @@ _EARLY = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "9p", "9pnet_vir
 
 
 def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathlib.Path:
-    """The folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`.
+    """Return the folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`.
 
     :raises steps.Failed: with the log of what failed
     """
@@ -95,7 +95,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
 
 
 def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathlib.Path) -> None:
-    """A sparse ext4 filesystem with the files of *tree*, made without mounting anything.
+    """Make a sparse ext4 filesystem with the files of *tree*, without mounting anything.
 
     :raises steps.Failed: with the log
     """
@@ -156,14 +156,14 @@ def _make_guest(folder: pathlib.Path, root: pathlib.Path, kernel: pathlib.Path) 
 
 
 def _wrap_emulator(program: pathlib.Path) -> None:
-    """What is started in its place starts it, beside it: it looks for its files from there."""
+    """Put a script in its place that starts it where it is: it looks for its files from there."""
     program.rename(f"{program}.real")
     shutil.copy2(place.INSIDE / "qemu.sh", program)
     program.chmod(0o755)
 
 
 def _archive(tree: pathlib.Path, path: pathlib.Path) -> None:
-    """*tree* as the kernel unpacks it; it is gone afterwards."""
+    """Pack *tree* as the kernel unpacks it; it is gone afterwards."""
     (tree / "init").chmod(0o755)
     names: Sequence[str] = sorted(str(each.relative_to(tree)) for each in tree.rglob("*"))
     with path.open("wb") as file:

@@ -43,9 +43,11 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VM:
-    """``iommu`` False: the kernel is told not to use it. ``bare``: without udev and libvirtd.
-    ``prepared``: the module that it imports before it is saved. ``saved``: the folder it goes on
-    from, which :mod:`lab.vm.saved` has made."""
+    """``iommu`` False: the kernel is told not to use it.
+
+    ``bare``: without udev and libvirtd. ``prepared``: the module that it imports before it is
+    saved. ``saved``: the folder it goes on from, which :mod:`lab.vm.saved` has made.
+    """
 
     emulator: pathlib.Path
     system: pathlib.Path
@@ -60,7 +62,7 @@ class VM:
     saved: pathlib.Path | None = None
 
     def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
-        """QEMU's whole command line; *out* is what the VM can write to, *console* its console."""
+        """Return QEMU's command line; *out* is what the VM can write to, *console* its console."""
         unsaved = not (self.prepared or self.saved)
         return [
             *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
@@ -95,7 +97,7 @@ class VM:
         return f"labvm{self.line.number}" if self.line else "labvm"
 
     def told(self) -> list[str]:
-        """What a VM that goes on has to learn: its name, and of its line."""
+        """Return what a VM that goes on has to learn: its name, and of its line."""
         return [self.name, *((self.line.address, self.line.mac) if self.line else ())]
 
     def _command_line(self) -> str:
@@ -119,7 +121,7 @@ class VM:
 
 
 def obstacle(venv: pathlib.Path) -> str | None:
-    """Why this machine can run no VM, ``None`` where it can (or lacks packages only)."""
+    """Return why this machine can run no VM, ``None`` where it can (or lacks packages only)."""
     return debian.obstacle() or environment.obstacle(venv)
 
 
@@ -130,7 +132,9 @@ def build(
     release: debian.Release = debian.STABLE,
     **options: object,
 ) -> VM:
-    """Makes what is not there yet. *options* are fields of :class:`VM`.
+    """Make what is not there yet.
+
+    *options* are fields of :class:`VM`.
 
     :raises steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
@@ -171,8 +175,11 @@ def _disk(
     saved: pathlib.Path | None = None,
     overlaid: bool = False,
 ) -> list[str]:
-    """It is never written to: what the VM changes is gone with it. *saved*: and has what a VM had
-    changed that was saved there. *overlaid*: what it changes is kept by who starts it."""
+    """Return the arguments of the disk, which is never written to.
+
+    What the VM changes is gone with it. *saved*: and has what a VM had changed that was
+    saved there. *overlaid*: what it changes is kept by the caller.
+    """
     content = f"file={file},format=raw"
     if saved:
         content = f"file={saved / OVERLAY},format=qcow2,backing.driver=raw"

@@ -200,7 +200,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
 
 
 def _word(name: str, description: str, kind: type[enum.StrEnum]) -> WordValidator:
-    """A validator of a property whose value is a word of *kind*"""
+    """Return a validator of a property whose value is a word of *kind*."""
     return _validator(
         name,
         description,

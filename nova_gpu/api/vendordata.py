@@ -32,13 +32,13 @@ _ROLES = frozenset({"admin", "service"})
 
 
 def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
-    """As paste.deploy calls it"""
+    """Return the filter, as paste.deploy calls it."""
     return application
 
 
 @webob.dec.wsgify  # type: ignore[untyped-decorator]
 def application(request: webob.Request) -> webob.Response:
-    """Answers Nova's POST with what :func:`told` says of the instance that it names."""
+    """Answer Nova's POST with what :func:`told` says of the instance that it names."""
     if request.headers.get("X-Identity-Status") != "Confirmed":
         raise webob.exc.HTTPUnauthorized("keystone has not confirmed who asks")
     roles = {each.strip().lower() for each in request.headers.get("X-Roles", "").split(",")}
@@ -55,7 +55,7 @@ def application(request: webob.Request) -> webob.Response:
 
 
 def told(instance: objects.Instance) -> dict[str, Any]:
-    """The guest's devices and NCCL's topology file; nothing where it has none.
+    """Return the guest's devices and NCCL's topology file; nothing where it has none.
 
     Only its resources say whether it still has what was noted: it may have given it back, or be on
     a host without GPUs.
@@ -67,7 +67,10 @@ def told(instance: objects.Instance) -> dict[str, Any]:
 
 
 def _instance(uuid: str) -> objects.Instance:
-    """:raises nova.exception.NotFound: where there is none"""
+    """Read the instance.
+
+    :raises nova.exception.NotFound: where there is none
+    """
     context = nova_context.get_admin_context()
     mapping = objects.InstanceMapping.get_by_instance_uuid(context, uuid)
     if mapping.cell_mapping is None:

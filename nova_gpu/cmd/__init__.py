@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs. Each reads nova-compute's configuration."""
+"""Programs for the compute host. Each reads nova-compute's configuration."""
 
 import warnings
 

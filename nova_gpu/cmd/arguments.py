@@ -13,7 +13,10 @@ LISTEN = "127.0.0.1:9943"
 
 
 def add_commands(subparsers: Any) -> None:
-    """:param subparsers: of argparse"""
+    """Add the commands.
+
+    :param subparsers: of argparse
+    """
     listing = subparsers.add_parser(
         "list", help="list this host's GPUs, whether each is offered to instances, and why not"
     )

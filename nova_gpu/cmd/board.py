@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands on a host print of cards that guests get in exact sets alone: as the guest says
-that joins them, and nothing where that is not installed."""
+"""Text of the commands on a host about cards that guests get in exact sets.
+
+The guest package that joins them formats it; it is empty where that is not installed.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ class _Text(Protocol):
         """Return what is wrong with the board of a card, and what else there is about its place."""
 
     def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
-        """Return the place of a card on its board and the sets that it is in, None of a card that
-        is on none and of what is not known."""
+        """Return the place of a card on its board and its sets, None without one."""
 
     def table(
         self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]

@@ -35,9 +35,12 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """One card of the host. ``reason`` says why it is not offered to instances, ``None`` of one
-    that is; ``parts`` what can be made of one that is offered as vGPUs; ``ailment`` what is wrong
-    with the card itself, and ``quarantine`` why it is kept there."""
+    """One card of the host.
+
+    ``reason`` says why it is not offered to instances, ``None`` of one that is; ``parts`` what can
+    be made of one that is offered as vGPUs; ``ailment`` what is wrong with the card itself, and
+    ``quarantine`` why it is kept there.
+    """
 
     gpu: GPU
     reason: str | None
@@ -47,7 +50,7 @@ class Card:
 
 
 def read(looked: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
-    """The cards as nova-compute judges them, as far as the caller may see.
+    """Return the cards as nova-compute judges them, as far as the caller may see.
 
     :param watch: one that has looked before sees what has changed since
     :raises DiscoveryFailed: where the host's cards cannot be listed
@@ -80,8 +83,10 @@ def read(looked: discovery.Discovery, watch: monitor.Watch | None = None) -> lis
 def described(
     card: Card, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
 ) -> dict[str, Any]:
-    """One card as plain values; what is not known is ``None``, as are ``instances`` where libvirt
-    was not heard."""
+    """Return one card as plain values.
+
+    What is not known is ``None``, as are ``instances`` where libvirt was not heard.
+    """
     return {
         **places.facts(card.gpu),
         "offered": card.reason is None,
@@ -92,7 +97,7 @@ def described(
 
 
 def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
-    """A table for people; below it, why a card is not offered.
+    """Return a table for people; below it, why a card is not offered.
 
     :param cards: as :func:`described`
     :param unknown: why it is not known which instances have them
@@ -114,7 +119,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
 
 
 def not_known(reason: str) -> str:
-    """The line that stands for the instances where libvirt does not say which has which card."""
+    """Return the line in place of the instances where libvirt does not say which has which card."""
     return f"Which instance has which GPU is not known: {reason}"
 
 
@@ -133,8 +138,9 @@ def _cell(key: str, value: Any) -> str:
 
 
 def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
-    """What ``nova-gpu list`` says of vGPUs that can be made of *card*: each type as plain values;
-    what is not known is ``None``.
+    """Return what ``nova-gpu list`` says of vGPUs that can be made of *card*.
+
+    Each type as plain values; what is not known is ``None``.
 
     ``made`` is how many there are, whoever made them, ``available`` how many more its driver could
     make now. Of virtual functions without a type (``plain``) none is made, and ``available`` is how
@@ -157,7 +163,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
 
 
 def vgpu_lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """For people, one line for each type"""
+    """Yield one line for each type, as text."""
     for each in types:
         made = f"{each['made']} made, {each['available']} more can be"
         if each["mig"]:

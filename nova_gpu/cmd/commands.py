@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each command of ``nova-gpu`` runs."""
+"""The commands of ``nova-gpu``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _discovery() -> discovery.Discovery:
 
 
 def run(command: Any, line: list[str]) -> int:
-    """Runs the command that was given; returns its exit status.
+    """Run the command that was given; returns its exit status.
 
     :param command: ``CONF.command``
     :param line: the program's command line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu exporter``: this host's cards as Prometheus' metrics"""
+"""``nova-gpu exporter``: this host's cards as Prometheus' metrics."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _Samples = Iterable[tuple[tuple[str, ...], float]]
 def main(
     looked: discovery.Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
 ) -> int:
-    """Serves the metrics until it is ended, or prints them *once*.
+    """Serve the metrics until it is ended, or prints them *once*.
 
     :param stop: ends it
     :returns: 0, or 2 where *listen* is no address
@@ -143,7 +143,7 @@ class Metrics(Collector):
         self._seen: tuple[float, list[core.Metric]] | None = None
 
     def describe(self) -> list[Any]:
-        """Nothing: else the registry would look at the host for the names."""
+        """Return nothing: else the registry would look at the host for the names."""
         return []
 
     def collect(self) -> Iterator[core.Metric]:
@@ -230,7 +230,7 @@ def _assigned(
 
 
 def _guests(found: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
-    """How many guests there are among the *users* of each card and its parts"""
+    """Return how many guests there are among the *users* of each card and its parts."""
 
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}

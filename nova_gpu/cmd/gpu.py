@@ -28,8 +28,10 @@ _NO_LIBVIRT = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """:returns: the exit status: 0, 1 where the host or the options cannot be read or the command
-    says so, 2 for a command line that cannot be understood, 3 as :mod:`nova_gpu.cmd.verify` says
+    """Run ``nova-gpu``.
+
+    :returns: the exit status: 0, 1 where the host or the options cannot be read or the command says
+        so, 2 for a command line that cannot be understood, 3 as :mod:`nova_gpu.cmd.verify` says
     """
     CONF.register_cli_opt(_COMMAND)
     line = list(sys.argv if argv is None else argv)

@@ -20,8 +20,10 @@ _DEADLINE_S = 10.0
 def read(
     looked: discovery.Discovery, found: Iterable[GPU], deadline_s: float = _DEADLINE_S
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
-    """The uuids of the domains that name each card, running or only defined (of Nova's those are
-    the instances'), and why nothing is known of that."""
+    """Return the uuids of the domains that name each card, and why that is not known.
+
+    Domains are running or only defined; those of Nova have the instances' uuids.
+    """
     named, unknown = by_domain(looked, found, (), deadline_s)
     return by_card(named), unknown
 
@@ -32,7 +34,7 @@ def by_domain(
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
-    """What each domain has, by its uuid, and why nothing is known of that.
+    """Return what each domain has, by its uuid, and why nothing is known of that.
 
     :param divided: cards that are given in parts, of which it is told which part
     """
@@ -48,7 +50,7 @@ def by_domain(
 
 
 def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
-    """The uuids of who has each card or parts of it, from what each has"""
+    """Return the uuids of who has each card or parts of it, from what each has."""
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):
         # Who has parts of a card is told once.

@@ -27,8 +27,7 @@ from nova_gpu.virt.sets import Sets
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One card: the drivers of its functions, what keeps it from guests (and what to do), and what
-    is worth knowing beside that."""
+    """The findings about one card: its drivers, obstacles with remedies, and notes."""
 
     address: str
     name: str
@@ -38,7 +37,9 @@ class Finding:
 
 
 def check(looked: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
-    """:param root: where /lib/modules is
+    """Check all cards of the host.
+
+    :param root: where /lib/modules is
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = looked.find()
@@ -76,7 +77,9 @@ def _name(gpu: GPU) -> str:
 def _finding(
     looked: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
 ) -> Finding:
-    """:param undivided: why it is not given in parts, where it is divided
+    """Check one card.
+
+    :param undivided: why it is not given in parts, where it is divided
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
@@ -98,9 +101,7 @@ def _finding(
 
 
 def obstacle(looked: discovery.Discovery, gpu: GPU) -> str | None:
-    """The reason why nova-compute would not offer the card, as far as the caller may see who has it
-    open
-    """
+    """Return why nova-compute would not offer the card, as far as the caller may see open files."""
     reason = looked.obstacle(gpu)
     if reason is None and not looked.delivery.shares_driver:
         reason = next(in_use(gpu, looked.roots), None)
@@ -117,7 +118,9 @@ def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
 
 
 def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
-    """What the host itself does with the card. One that a guest has is not in use in this sense.
+    """Yield what the host itself does with the card.
+
+    One that a guest has is not in use in this sense.
 
     :raises OSError: where the card cannot be read
     """
@@ -150,7 +153,7 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
 
 
 def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
-    """How many such cards a guest can have that has all of the host's memory too"""
+    """Return how many such cards a guest can have that has all of the host's memory too."""
     room = guest_address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"
@@ -165,7 +168,7 @@ def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
 
 
 def text(findings: list[Finding]) -> str:
-    """For people"""
+    """Return the findings as text."""
     lines = []
     for each in findings:
         verdict = "cannot be given to a guest" if each.obstacles else "can be given to a guest"
@@ -180,7 +183,10 @@ def text(findings: list[Finding]) -> str:
 
 
 def main(looked: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
-    """:returns: 0 where every card can be given, else 1"""
+    """Print the findings.
+
+    :returns: 0 where every card can be given, else 1
+    """
     findings = check(looked, root)
     if as_json:
         print_json([dataclasses.asdict(each) for each in findings])

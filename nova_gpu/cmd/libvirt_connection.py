@@ -18,13 +18,13 @@ _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
 
 
 def uri() -> str:
-    """The address of nova-compute's libvirt"""
+    """Return the address of nova-compute's libvirt."""
     own: str | None = CONF.libvirt.connection_uri
     return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
 
 
 def open_host() -> libvirt_host.Host:
-    """A connection like nova-compute's, without events, as no command waits for any"""
+    """Return a connection like nova-compute's, without events, as no command waits for any."""
     from nova.virt.libvirt import host as libvirt_host
 
     host = libvirt_host.Host(uri(), read_only=True)
@@ -35,7 +35,7 @@ def open_host() -> libvirt_host.Host:
 
 
 def version() -> int:
-    """The version of libvirt, as the number that it has for it.
+    """Return the version of libvirt, as the number that it has for it.
 
     :raises libvirt.libvirtError: where it does not say
     """
@@ -54,17 +54,24 @@ class Guest:
         return str(self.domain.UUIDString())
 
     def get_xml_desc(self, dump_inactive: bool = False) -> str:
-        """:raises libvirt.libvirtError: where it is gone, or libvirt does not say"""
+        """Return the domain's XML.
+
+        :raises libvirt.libvirtError: where it is gone, or libvirt does not say
+        """
         return str(self.domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE if dump_inactive else 0))
 
 
 class Reader:
-    """libvirt's guests, as :mod:`nova_gpu.virt.usage.domains` asks a Host of Nova's for them. That
-    one needs the bus: it sends a notification when libvirt cannot be reached.
+    """libvirt's guests, as :mod:`nova_gpu.virt.usage.domains` asks a Host of Nova's for them.
+
+    That one needs the bus: it sends a notification when libvirt cannot be reached.
     """
 
     def list_guests(self, only_running: bool = True) -> list[Guest]:
-        """:raises libvirt.libvirtError: where it does not say"""
+        """Return the domains.
+
+        :raises libvirt.libvirtError: where it does not say
+        """
         libvirt.registerErrorHandler(lambda *_: None, None)
         connection = libvirt.openReadOnly(uri())
         flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if only_running else 0

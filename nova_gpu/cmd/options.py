@@ -24,7 +24,7 @@ Unreadable = (cfg.Error, OSError, ValueError)
 
 
 def read(arguments: Sequence[str], prog: str) -> None:
-    """Parses the command line, and what files it names or, without any, those in /etc/nova.
+    """Parse the command line, and what files it names or, without any, those in /etc/nova.
 
     :raises cfg.Error, OSError, ValueError: of which :func:`told` says what is wrong
     :raises SystemExit: for a command line that cannot be understood, and after --help
@@ -44,7 +44,7 @@ def read(arguments: Sequence[str], prog: str) -> None:
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """The configuration files that are not in UTF-8: the error does not name its file"""
+    """Yield the configuration files that are not in UTF-8: the error does not name its file."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     given = parser.parse_known_args(list(arguments))[0].config_file
@@ -56,7 +56,7 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """The files that were read, in the order in which a later one overrules an earlier one"""
+    """Return the files that were read; a later one overrules an earlier one."""
     folders = CONF.config_dir or []
     # As oslo.config goes through a folder.
     inside = [path for each in folders for path in sorted(glob.glob(os.path.join(each, "*.conf")))]
@@ -64,7 +64,7 @@ def files() -> list[str]:
 
 
 def files_told() -> str:
-    """Where the options are from, for people"""
+    """Return where the options are from, for people."""
     if found := files():
         return f"options from {', '.join(found)}"
     return (
@@ -74,7 +74,7 @@ def files_told() -> str:
 
 
 def told(error: BaseException) -> str:
-    """What is wrong and what to do, where *error* is about an option or a configuration file"""
+    """Return the fault and the remedy of an *error* about an option or a file."""
     if isinstance(error.__cause__, exception.InvalidOption):
         error = error.__cause__
     match error:
@@ -140,7 +140,7 @@ def _file_with(name: str, group: str) -> str:
 
 
 def _where(name: str, group: str | None) -> str:
-    """The file that an option's value is from"""
+    """Return the file that an option's value is from."""
     try:
         location = CONF.get_location(name, group)
     except Unreadable:

@@ -19,8 +19,7 @@ _CLOSED = 128 + signal.SIGPIPE
 
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
-    """Ends the program without a word where the reader of its output has ended, as ``| head -1``
-    does.
+    """End the program silently where the reader of its output has ended, as ``| head -1`` does.
 
     Not by the signal itself, which Python ignores: the exporter lives on when one client has gone.
 
@@ -61,7 +60,10 @@ class Format(enum.StrEnum):
 
 
 def add_format(parser: Any) -> None:
-    """:param parser: of argparse; what it parses has a ``format``, one of :class:`Format`"""
+    """Add the options for the output format.
+
+    :param parser: of argparse; what it parses has a ``format``, one of :class:`Format`
+    """
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--format",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where cards are, of a host and, without libvirt, of whatever machine this is: a guest, say."""
+"""The places of cards, of a host and, without libvirt, of any machine, such as a guest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_HOST = (
 
 
 def main(*, as_json: bool) -> int:
-    """``nova-gpu topology`` where the module libvirt is missing.
+    """Return ``nova-gpu topology`` where the module libvirt is missing.
 
     :returns: 0, with cards or without
     :raises DiscoveryFailed: where the cards cannot be listed
@@ -52,7 +52,7 @@ def _find() -> tuple[GPU, ...]:
 
 
 def facts(gpu: GPU) -> dict[str, Any]:
-    """One card as plain values; what is not known is ``None``."""
+    """Return one card as plain values; what is not known is ``None``."""
     return {
         "address": str(gpu.address),
         "product_id": gpu.product.key,
@@ -74,7 +74,7 @@ def facts(gpu: GPU) -> dict[str, Any]:
 
 
 def tree(found: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
-    """For people: what the cards hang on, and of each what *whose* says"""
+    """Yield the tree of the cards as text, each with what *whose* says of it."""
 
     def path(gpu: GPU) -> tuple[str, str, str]:
         node = "NUMA node not known" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}"
@@ -96,7 +96,7 @@ def tree(found: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]
 
 
 def matrix(found: Sequence[GPU]) -> Iterator[str]:
-    """For people: how each of several cards lies to each"""
+    """Yield the connection of each pair of cards as text."""
     if len(found) < 2:
         return
     labels = [f"GPU{number}" for number in range(len(found))]

@@ -14,7 +14,10 @@ from nova_gpu.host.state import quarantine
 
 
 def add_commands(subparsers: Any) -> None:
-    """:param subparsers: of argparse"""
+    """Add the commands.
+
+    :param subparsers: of argparse
+    """
     listing = subparsers.add_parser(
         "list", help="list the cards in quarantine, why they are there and what to do"
     )
@@ -26,7 +29,7 @@ def add_commands(subparsers: Any) -> None:
 
 
 def main(folder: pathlib.Path, command: Any) -> int:
-    """Runs the verb that was given; returns the exit status.
+    """Run the verb that was given; returns the exit status.
 
     :param command: ``CONF.command``
     :raises OSError: where the folder cannot be read or changed
@@ -38,7 +41,7 @@ def main(folder: pathlib.Path, command: Any) -> int:
 
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:
-    """Prints the cards in quarantine; returns 0, with cards or without."""
+    """Print the cards in quarantine; return 0, with cards or without."""
     entries = [each for each in quarantine.load(folder).values() if not each.cleaning]
     if as_json:
         print_json([{**dataclasses.asdict(each), "address": str(each.address)} for each in entries])
@@ -50,7 +53,7 @@ def listed(folder: pathlib.Path, *, as_json: bool) -> int:
 
 
 def release(folder: pathlib.Path, address: str) -> int:
-    """Ends a card's quarantine; returns 0, or 1 where it is not in quarantine."""
+    """End a card's quarantine; return 0, or 1 where it is not in quarantine."""
     found = quarantine.release(folder, PciAddress.parse(address))
     if found is None:
         print(f"nova-gpu: GPU {address} is not in quarantine.", file=sys.stderr)

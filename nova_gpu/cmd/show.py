@@ -16,7 +16,7 @@ from nova_gpu.virt.inventory import discovery
 
 
 def main(looked: discovery.Discovery, text: str, *, as_json: bool) -> int:
-    """Prints what is known of a card; returns 0, or 1 where there is no such card.
+    """Print what is known of a card; returns 0, or 1 where there is no such card.
 
     :raises InvalidPciAddress: where *text* is none
     :raises DiscoveryFailed: where the host's cards cannot be listed
@@ -44,7 +44,7 @@ def main(looked: discovery.Discovery, text: str, *, as_json: bool) -> int:
 
 
 def _is_at(gpu: GPU, address: PciAddress) -> bool:
-    """Whether one of the card's functions is at *address*"""
+    """Return whether one of the card's functions is at *address*."""
     return address in (gpu.address, *gpu.companions)
 
 
@@ -56,7 +56,7 @@ def _driver(function: PciAddress, looked: discovery.Discovery) -> str | None:
 
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
-    """A table for people, which says what is not known."""
+    """Return a table for people, which says what is not known."""
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
         if key not in ("companions", "driver"):  # functions has both

@@ -41,7 +41,7 @@ _profiler = importutils.try_import("osprofiler.opts")
 
 
 def _connect() -> None:
-    """Makes Nova's databases known to this process, as Nova's own commands do."""
+    """Make Nova's databases known to this process, as Nova's own commands do."""
     objects.register_all()
     # Nova reads osprofiler's options to connect, where that is installed, and oslo.messaging's to
     # look into a cell. Its own commands have registered both when they parsed the command line
@@ -59,7 +59,7 @@ def _connect() -> None:
 
 
 def _flavors_with_mistakes() -> list[str]:
-    """A line for each mistake of a flavor that says something of GPUs"""
+    """Return a line for each mistake of a flavor that says something of GPUs."""
     context = nova_context.get_admin_context()
     return [
         f"{flavor.name}: {mistake}"
@@ -69,8 +69,10 @@ def _flavors_with_mistakes() -> list[str]:
 
 
 def _hosts_of_another_version() -> list[str]:
-    """A line for each host whose GPUs are told in another version than this one's: an older one
-    tells less, a newer one cannot be read."""
+    """Return a line for each host whose GPUs are told in another version than this one's.
+
+    An older one tells less, a newer one cannot be read.
+    """
     context = nova_context.get_admin_context()
     found = []
     for cell in objects.CellMappingList.get_all(context):
@@ -93,8 +95,9 @@ def _differs(text: str) -> str | None:
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """The checks. The docstring of each says on which hosts it finds what: the reference is made of
-    these.
+    """The checks.
+
+    The docstring of each says on which hosts it finds what: the reference is made of these.
 
     :param connect: makes Nova's databases known to this process
     """
@@ -266,8 +269,10 @@ def _listed(found: list[str], heading: str) -> upgradecheck.Result:
 
 
 def main() -> int:
-    """Runs the checks; returns as nova-status does: 0, 1 for a warning, 2 where something has to be
-    done first; that is so of options that cannot be read, too
+    """Run the checks; return as nova-status does.
+
+    0, 1 for a warning, 2 where something has to be done first; that is so of options that cannot be
+    read, too.
     """
     upgradecheck.register_cli_options(CONF, Checks())
     try:

@@ -17,7 +17,7 @@ _Held = Mapping[PciAddress, tuple[str, ...]]
 
 
 def main(looked: discovery.Discovery, *, as_json: bool) -> int:
-    """Prints the picture; returns 0, with cards or without.
+    """Print the picture; return 0, with cards or without.
 
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
@@ -35,14 +35,16 @@ def main(looked: discovery.Discovery, *, as_json: bool) -> int:
 
 
 def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
-    """Return the card's place on a board with NVSwitches: ``module`` and ``partitions`` are null of
-    a card that is on none, or whose place is not known."""
+    """Return the card's place on a board with NVSwitches.
+
+    ``module`` and ``partitions`` are null of a card that is on none, or whose place is not known.
+    """
     module, partitions = board.text().facts(sets, card.gpu.address)
     return {"module": module, "partitions": partitions}
 
 
 def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
-    """The tree that the cards hang on and what is between each two of them, for people"""
+    """Yield the tree that the cards hang on and what is between each two of them, for people."""
     gpus = [each.gpu for each in found]
     whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in found}
     yield from places.tree(gpus, whose)

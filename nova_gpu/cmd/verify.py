@@ -36,8 +36,11 @@ INCOMPLETE = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What differs, and what could not be read. ``repaired`` has the differences that --repair has
-    tried to end, and why it did not; ``None`` where it did."""
+    """The differences, and what could not be read.
+
+    ``repaired`` has the differences that --repair has tried to end, and why it did not; ``None``
+    where it did.
+    """
 
     differences: tuple[Difference, ...]
     unread: tuple[str, ...]
@@ -45,7 +48,7 @@ class Verdict:
 
     @property
     def status(self) -> int:
-        """0: all agree; 1: a difference is left; 3: not all of it could be compared"""
+        """0: all agree; 1: a difference is left; 3: not all of it could be compared."""
         if self.unread:
             return INCOMPLETE
         left = [each for each in self.differences if self.repaired.get(each, "") is not None]
@@ -53,7 +56,7 @@ class Verdict:
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
-    """Compares, and a second time where something differs: only what then still does is reported.
+    """Compare the sources, and again where something differs; report what still differs.
 
     :param mend: repair what is safe to
     """
@@ -84,7 +87,7 @@ def _mend(
 
 
 def text(verdict: Verdict) -> str:
-    """For people"""
+    """Return the verdict as text."""
     lines = [f"Not compared: {reason}" for reason in verdict.unread]
     for each in verdict.differences:
         lines.append(f"{each.kind}: {each.text}")
@@ -99,7 +102,7 @@ def text(verdict: Verdict) -> str:
 
 
 def as_plain(verdict: Verdict) -> dict[str, Any]:
-    """For programs"""
+    """Return the verdict as plain values."""
     differences = [
         {
             **dataclasses.asdict(each),
@@ -112,8 +115,9 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def configure(line: list[str]) -> None:
-    """Parses the command line once more, as Nova's programs do: its client of Placement, the bus
-    and the conductor read options of all of Nova.
+    """Parse the command line once more, as Nova's programs do.
+
+    Its client of Placement, the bus and the conductor read options of all of Nova.
 
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
@@ -122,7 +126,7 @@ def configure(line: list[str]) -> None:
 
 
 def main(looked: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
-    """Compares, repairs where it is told to *mend*, and prints the verdict; returns its status."""
+    """Compare, repair if told to *mend*, and print the verdict; return its status."""
     try:
         _connect()
     except Exception as error:  # whatever a driver of the bus raises for its address
@@ -146,14 +150,14 @@ def main(looked: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
 
 
 class Placement:
-    """Nova's client of Placement, made at its first use, as Keystone has to answer for that"""
+    """Nova's client of Placement, made at its first use, as Keystone has to answer for that."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(report.report_client_singleton(), name)
 
 
 def _connect() -> None:
-    """Has Nova's objects ask the conductor, as nova-compute does (``nova.cmd.compute.main``)."""
+    """Let Nova's objects use the conductor, as nova-compute does (``nova.cmd.compute.main``)."""
     objects.register_all()
     rpc.init(CONF)
     nova.db.main.api.DISABLE_DB_ACCESS = True

@@ -14,7 +14,7 @@ _AFTER_S = 2.0
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
-    """A function that calls what it is given and raises TimeoutError where that takes too long.
+    """Return a function that calls its argument and raises TimeoutError where that takes too long.
 
     The call goes on in a thread that does not keep the process. It is one thread for all because
     eventlet, where Nova uses it, answers only the thread that asked first.
@@ -41,7 +41,10 @@ class _Worker:
         threading.Thread(target=self._work, daemon=True).start()
 
     def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
-        """:raises queue.Empty: where there is none in time"""
+        """Return the result of *read*, or its error.
+
+        :raises queue.Empty: where there is none in time
+        """
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         self._waiting.put((read, answers))
         return answers.get(timeout=timeout_s)
@@ -57,7 +60,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def shown(what: str, after_s: float = _AFTER_S) -> Iterator[None]:
-    """Says at a terminal, on standard error, that *what* takes long; in a pipe and a log nothing.
+    """Say at a terminal, on standard error, that *what* takes long; in a pipe and a log nothing.
 
     :param what: such as ``asking libvirt``
     """

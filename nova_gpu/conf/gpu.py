@@ -378,11 +378,14 @@ Related options:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Makes ``conf.gpu`` known. Calling it again changes nothing."""
+    """Make ``conf.gpu`` known.
+
+    Calling it again changes nothing.
+    """
     conf.register_group(GROUP)
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
-    """For oslo-config-generator, through the entry point group ``oslo.config.opts``."""
+    """Return the options for oslo-config-generator (entry point ``oslo.config.opts``)."""
     return [(GROUP, OPTS)]

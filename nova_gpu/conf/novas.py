@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of Nova a command takes without loading Nova: options, readers of them and exceptions."""
+"""Parts of Nova that a command uses without loading Nova: options, their readers and exceptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMOTE_MANAGED = "remote_managed"
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Registers them by Nova's own definitions, without importing all of ``nova.conf``.
+    """Register them by Nova's own definitions, without importing all of ``nova.conf``.
 
     That imports Castellan and the clients of five services, half a second of processor time, which
     a command that reads a handful of options would spend at each call. So its modules are loaded
@@ -46,7 +46,7 @@ def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:
 
 
 def whitelist(device_spec: Sequence[str]) -> Any:
-    """Nova's own reader of what ``[pci]device_spec`` says, without importing most of Nova.
+    """Return Nova's reader of ``[pci]device_spec``, without importing most of Nova.
 
     Of the two modules that would import that, the reader uses one name each.
 
@@ -61,7 +61,7 @@ def whitelist(device_spec: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _standing_in(name: str, **attributes: Any) -> Iterator[None]:
-    """A module of these *attributes* where *name* is not loaded, for who imports it meanwhile."""
+    """Stand in for the module *name* with these *attributes* while it is not loaded."""
     if name in sys.modules:
         yield
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets for its GPUs: device nodes, mounts and environment, as plain values."""
+"""The device nodes, mounts and environment of a container with GPUs, as plain values."""
 
 from __future__ import annotations
 

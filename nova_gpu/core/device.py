@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance is given: a whole card, or one vGPU of a card."""
+"""Devices of an instance: a whole card, or one vGPU of a card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Device: TypeAlias = PciAddress | Slot
 
 @functools.lru_cache(maxsize=1 << 15)  # the same few thousand, at every claim
 def parse(text: str) -> Device:
-    """The reverse of ``str()``: ``0000:3b:00.0``, or ``0000:3b:00.0/nvidia-35/0``.
+    """Parse ``0000:3b:00.0`` or ``0000:3b:00.0/nvidia-35/0``, the reverse of ``str()``.
 
     :raises InvalidValue: where *text* is neither
     """
@@ -24,7 +24,7 @@ def parse(text: str) -> Device:
 
 
 def mode(device: Device, virt_type: str) -> DeliveryMode:
-    """How a host with this ``[libvirt]virt_type`` gives *device*"""
+    """Return how a host with this ``[libvirt]virt_type`` gives *device*."""
     return DeliveryMode.VGPU if isinstance(device, Slot) else DeliveryMode.of_whole_cards(virt_type)
 
 
@@ -33,27 +33,27 @@ def resource_class(device: Device) -> str:
 
 
 def resource_class_of(key: GroupKey) -> str:
-    """The resource class of a group's provider"""
+    """Return the resource class of a group's provider."""
     return resource_class_in(in_parts=key.is_in_parts)
 
 
 def resource_class_in(*, in_parts: bool) -> str:
-    """The resource class of whole cards, or of vGPUs"""
+    """Return the resource class of whole cards, or of vGPUs."""
     return names.VGPU_RESOURCE_CLASS if in_parts else names.RESOURCE_CLASS
 
 
 def cards(devices: Iterable[Device]) -> frozenset[PciAddress]:
-    """The whole cards among *devices*"""
+    """Return the whole cards among *devices*."""
     return frozenset(each for each in devices if isinstance(each, PciAddress))
 
 
 def slots(devices: Iterable[Device]) -> frozenset[Slot]:
-    """The slots of vGPUs among *devices*"""
+    """Return the slots of vGPUs among *devices*."""
     return frozenset(each for each in devices if isinstance(each, Slot))
 
 
 def vgpu_type(device: Device) -> str | None:
-    """The id of a vGPU's type; ``None`` of a whole card"""
+    """Return the id of a vGPU's type, ``None`` for a whole card."""
     return device.type_id if isinstance(device, Slot) else None
 
 
@@ -69,12 +69,12 @@ def card_of(function: PciAddress, cards: Iterable[PciAddress]) -> PciAddress | N
 
 
 def function(device: Device) -> PciAddress:
-    """The PCI function that *device* is, or is made at"""
+    """Return the PCI function that *device* is, or is made at."""
     return device.parent if isinstance(device, Slot) else device
 
 
 def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
-    """The devices that guests have, each with the uuids of all guests that have it"""
+    """Return the devices of guests, each with the uuids of all guests that have it."""
     found: dict[Device, tuple[str, ...]] = {}
     for uuid, devices in sorted(devices_by_uuid.items()):
         for each in devices:
@@ -83,15 +83,17 @@ def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tup
 
 
 def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
-    """The devices that more than one guest has, each with the uuids of all who have it"""
+    """Return the devices that several guests have, each with the uuids of these guests."""
     found = users(devices_by_uuid)
     several = (each for each, uuids in found.items() if len(uuids) > 1)
     return {each: found[each] for each in sorted(several, key=str)}
 
 
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:
-    """The devices of *wanted* that conflict with *taken*: a function is given whole, or in parts
-    that are at different slots. Of a MIG instance it is the same whatever its profile is now.
+    """Return the devices of *wanted* that conflict with *taken*.
+
+    A function is given whole, or in parts at different slots. A MIG instance stays the same one
+    whatever its profile is now.
     """
     places = {each.place for each in taken if isinstance(each, Slot)}
     whole = {each for each in taken if isinstance(each, PciAddress)}

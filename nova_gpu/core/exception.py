@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, named after the fact.
+"""Errors of nova-gpu, named after the fact.
 
 ::
 
@@ -13,7 +13,7 @@
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
     ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
-    ├── FileNotOurs             a file of nova-gpu's name was not written by nova-gpu
+    ├── FileChanged             somebody has changed a file that nova-gpu wrote
     ├── NotClean                a card may not be given to the next tenant
     ├── NotRepaired             nova-gpu verify --repair left something as it was
     ├── PlacementFailed         Placement did not answer: url, reason
@@ -59,7 +59,7 @@ class GPUError(Exception):
 
 
 class InvalidValue(GPUError):
-    """A value of an option, a flavor or a command line that cannot be used"""
+    """A value of an option, a flavor or a command line that cannot be used."""
 
 
 class InvalidPciAddress(InvalidValue):
@@ -144,8 +144,10 @@ class FileNotOurs(GPUError):
 
 
 class NotClean(GPUError):
-    """A card, or a part of one, that a guest had is not clean. Privsep sends the arguments as they
-    are, and makes the error of them anew."""
+    """A card, or a part of one, that is not clean after its last guest.
+
+    Privsep sends the arguments as they are, and makes the error again from them.
+    """
 
     def __init__(self, address: str, reason: str, remedy: str) -> None:
         super().__init__(address, reason, remedy)
@@ -195,7 +197,7 @@ class GuestError(GPUError):
 
     @property
     def fact(self) -> str:
-        """The reason and whom it concerns, for operators"""
+        """The reason, and the instances or processes it concerns, for operators."""
         return f"{self.reason}: {self.others}" if self.others else self.reason
 
     def __str__(self) -> str:
@@ -205,14 +207,14 @@ class GuestError(GPUError):
 
     @property
     def user_text(self) -> str:
-        """The text for the instance's user, who reads neither host nor device"""
+        """The text for the instance's user, who reads neither host nor device."""
         begin = self._begin.replace("GPU {address}", "a GPU")
         remedy = self.for_user or self.remedy
         return _line(_PLACE.sub("a device", f"{begin}{self.reason}; {remedy}"))
 
 
 class RequestMismatch(GuestError):
-    """What an instance holds is not what its flavor asks for."""
+    """An instance that does not hold what its flavor asks for."""
 
     _begin = ""
 
@@ -307,10 +309,10 @@ class GuestFilesUnavailable(GuestCannotStart):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """Why no host can give the GPUs asked for.
+    """The reason why no host can give the GPUs asked for.
 
-    ``log_text`` is for operators. ``user_text`` has what the user could find out as well by asking
-    for less, and neither how many GPUs there are nor how many are in use.
+    ``full`` is for operators. ``fitting`` has only what the user could also find out by asking for
+    less: neither the number of GPUs nor how many are in use.
     """
 
     log_text: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a card, judged by the numbers that it and its driver tell."""
+"""Verdicts on a card by the numbers that it and its driver report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the ho
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a card is given to no new instance, and what to do"""
+    """The reason why a card is not given to new instances, and the remedy."""
 
     reason: str
     remedy: str
@@ -63,9 +63,9 @@ class ErrorCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlHealth:
-    """What NVIDIA's driver says of one card; ``None`` is what it does not tell of this one.
+    """The state of one card by NVIDIA's driver; ``None`` is what it does not report.
 
-    ``lost``: it does not answer its driver; ``refused``: why NVML cannot open it, as of one that
+    ``lost``: it does not answer its driver; ``refused``: why NVML cannot open it, as for one that
     the driver could not initialise (RmInitAdapter, kernel-open/nvidia/nv.c). ``uncorrected`` are
     ECC errors since the driver was loaded or the card was reset; those of its whole life would say
     nothing. ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card
@@ -86,7 +86,7 @@ class NvmlHealth:
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
-    """The verdict on errors of the bus since nova-compute looked for the *first* time"""
+    """Return the verdict on errors of the bus since nova-compute read them *first*."""
     risen = [
         f"{after - before} {kind}"
         for kind, before, after in (
@@ -105,7 +105,7 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
 
 
 def of_nvml(told: NvmlHealth) -> Verdict | None:
-    """The gravest of what the driver says, ``None`` where all is well.
+    """Return the gravest verdict on the driver's report, ``None`` where all is well.
 
     A card that is ``lost`` is not judged here: it cannot be given at all.
     """
@@ -143,7 +143,7 @@ def _of_fabric(told: NvmlHealth) -> str | None:
 
 
 def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
-    """The verdict on an Xid that the driver reported.
+    """Return the verdict on an Xid that the driver reported.
 
     :param text: the driver's own words
     :param instance: the MIG instance that it names, as ``9/0``
@@ -154,8 +154,11 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
 
 
 def of_mig_mode() -> Verdict:
-    """What is wrong with a card for VMs whose guest left it in MIG mode. A100 and A30 remember it
-    over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later ones do not."""
+    """Return the verdict on a card for VMs whose guest left it in MIG mode.
+
+    A100 and A30 keep it over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later ones
+    do not.
+    """
     return Verdict(
         "it is in MIG mode without instances, which a guest has left on, so that CUDA finds no "
         "device there",

@@ -29,7 +29,10 @@ class PciAddress:
 
     @classmethod
     def parse(cls, text: str) -> PciAddress:
-        """:raises InvalidPciAddress: where *text* is not ``domain:bus:slot.function``"""
+        """Parse ``domain:bus:slot.function``.
+
+        :raises InvalidPciAddress: where *text* is not of that form
+        """
         match = _ADDRESS.fullmatch(text)
         if match is None or int(match[3], 16) > 0x1F:
             raise exception.InvalidPciAddress(text)
@@ -41,7 +44,7 @@ class PciAddress:
 
 
 class LinkType(enum.StrEnum):
-    """What joins two GPUs directly, without the host bridge."""
+    """A direct connection of two GPUs, without the host bridge."""
 
     NVLINK = "nvlink"
     XGMI = "xgmi"
@@ -57,7 +60,7 @@ class Link:
 
 
 class DeliveryMode(enum.StrEnum):
-    """How a guest gets its GPUs: whole PCI devices, the host's device nodes, or parts of cards."""
+    """A way to give GPUs to guests: PCI devices, the host's device nodes, or parts of cards."""
 
     PCI = "pci"
     LXC = "lxc"
@@ -65,15 +68,15 @@ class DeliveryMode(enum.StrEnum):
 
     @classmethod
     def of_whole_cards(cls, virt_type: str) -> DeliveryMode:
-        """How a host with this ``[libvirt]virt_type`` gives whole cards"""
+        """Return how a host with this ``[libvirt]virt_type`` gives whole cards."""
         return cls.LXC if virt_type == "lxc" else cls.PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Product:
-    """What a card is. Ids are four lower-case hex digits, as in sysfs without ``0x``.
+    """A product, with ids of four lower-case hex digits, as in sysfs without ``0x``.
 
-    ``None`` is "not known", which satisfies no condition anybody asks for.
+    ``None`` is "not known", which satisfies no condition of a flavor.
     """
 
     vendor_id: str
@@ -85,7 +88,7 @@ class Product:
 
     @property
     def key(self) -> str:
-        """``10de:2335``, the way operators and lspci write it"""
+        """``10de:2335``, as operators and lspci write it."""
         return f"{self.vendor_id}:{self.product_id}"
 
     def completed_by(self, other: Product) -> Product:
@@ -117,7 +120,7 @@ class MIGInstance:
 
     @property
     def index(self) -> str:
-        """``9/0``, the GPU instance and the compute instance as NVIDIA's tools write them"""
+        """``9/0``, the GPU instance and the compute instance as NVIDIA's tools write them."""
         return f"{self.gpu_instance}/{self.compute_instance}"
 
 
@@ -145,12 +148,12 @@ class GPU:
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:
-        """Every function of the card's slot, in their order: what goes to a KVM guest"""
+        """All functions of the card's slot, in their order: what a KVM guest gets."""
         return tuple(sorted((self.address, *self.companions)))
 
 
 class GroupKey(NamedTuple):
-    """What makes cards one group on a host, and with it one resource provider.
+    """The key of a group of cards on a host, which is one resource provider.
 
     ``vgpu_type`` is the type's id where the mode is ``VGPU``, and only there.
     """
@@ -162,12 +165,12 @@ class GroupKey(NamedTuple):
 
     @classmethod
     def of_parts(cls, vendor_id: str, product_id: str, vgpu_type: str) -> GroupKey:
-        """The key of a group of vGPUs"""
+        """Return the key of a group of vGPUs."""
         return cls(vendor_id, product_id, DeliveryMode.VGPU, vgpu_type)
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether it is a group of vGPUs"""
+        """Whether it is a group of vGPUs."""
         return self.mode is DeliveryMode.VGPU
 
 
@@ -188,5 +191,5 @@ class GPUGroup:
 
     @property
     def withheld(self) -> Mapping[PciAddress, str]:
-        """All that a claim must not draw, each with the reason"""
+        """The cards that a claim must not draw, each with the reason."""
         return {**self.kept_back, **self.ill}

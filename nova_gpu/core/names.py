@@ -125,12 +125,12 @@ _GROUP = re.compile(
 
 
 def is_own_trait(trait: str) -> bool:
-    """Whether the driver sets and removes *trait* on groups, so that it can say who has it."""
+    """Return whether the driver sets and removes *trait* on groups, and decides who has it."""
     return trait == TRAIT_GPU or trait.startswith(_OWN_PREFIXES)
 
 
 def word(value: str | None) -> str | None:
-    """``XE-HPC`` as ``xe_hpc``, or ``None`` for what is not known: the form names are compared in.
+    """Return the form in which names are compared: ``xe_hpc`` for ``XE-HPC``, ``None`` for unknown.
 
     In upper case it has only characters that a trait may have. A MIG profile without media
     extensions stays another than one with them: ``1g.24gb-me`` is ``1g_24gb_minus_me``.
@@ -177,7 +177,7 @@ def vgpu_type_trait(name: str) -> str:
 
 
 def provider_name(nodename: str, key: model.GroupKey) -> str:
-    """The name of a group's resource provider, for ever: renaming it is a reshape.
+    """Return the name of a group's resource provider, which never changes: that were a reshape.
 
     Where it would be longer than Placement takes, the node's name is cut and a hash of the whole
     stands for the rest, so that two long names stay two.
@@ -192,7 +192,7 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
 
 
 def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
-    """The group of *nodename* that *name* stands for, or ``None`` for any other provider."""
+    """Return the group of *nodename* that *name* stands for, or ``None`` for any other provider."""
     # A node or a type may be called like the end of a provider's name, too.
     for begin in re.finditer("(?=_gpu_)", name):
         match = _GROUP.fullmatch(name, begin.start())
@@ -205,6 +205,6 @@ def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
 
 
 def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:
-    """What stands behind *prefix* in *traits*, in lower case, without the unknown."""
+    """Return the text after *prefix* in *traits*, in lower case, without the unknown."""
     values = {trait.removeprefix(prefix) for trait in traits if trait.startswith(prefix)}
     return frozenset(value.lower() for value in values - {UNKNOWN})

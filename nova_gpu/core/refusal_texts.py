@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be done to a guest because of its GPUs, and what to do instead.
+"""Operations that guests with GPUs cannot do, and what to do instead.
 
 The compute host says it of an operation that it refuses. Nova shows that to administrators; so that
 the instance's user reads it as well, ``openstack gpu explain`` says it of the flavor.
@@ -52,7 +52,7 @@ Q35_REMEDY = "set the image property hw_machine_type=q35"
 
 
 def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
-    """What a failed *action* of an instance with GPUs is refused for, or has most often failed for.
+    """Yield the reasons for which *action* of an instance with GPUs is refused or often fails.
 
     :param action: as Nova's instance actions are called
     :param container: whether its guest is one; ``None`` where that is not known
@@ -72,7 +72,7 @@ def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
 
 
 def why_without_gpus(action: str) -> Iterator[str]:
-    """Why an action may have failed on an instance that asks for no GPUs"""
+    """Yield the reasons for which *action* may have failed on an instance that asks for no GPUs."""
     if reason := {**_IN_CONTAINERS, "live-migration": None}.get(action):
         yield f"in a container, on a host with GPUs: {reason}"
     if action == "resize":
@@ -83,12 +83,10 @@ def why_without_gpus(action: str) -> Iterator[str]:
 
 
 def has_pci_express(machine_type: str) -> bool:
-    """True where guests have PCI Express, by the judgement of
-    ``LibvirtDriver._guest_needs_pcie``.
-    """
+    """Return whether guests have PCI Express, by ``LibvirtDriver._guest_needs_pcie``."""
     return "q35" in machine_type or machine_type.startswith("virt")
 
 
 def no_pci_express(machine_type: str | None) -> str:
-    """Why a guest of this type cannot have a card"""
+    """Return why a guest of this type cannot have a card."""
     return f"its machine type is {machine_type or 'not set'}, which has no PCI Express ports"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that are part of the package."""
+"""Data files of the package, such as the table of products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def products() -> Iterator[tuple[str, str, str, str]]:
-    """vendor_id, product_id, architecture (may be empty) and name of each product that is known"""
+    """Yield vendor_id, product_id, architecture (may be empty) and name of each known product."""
     text = importlib.resources.files(__name__).joinpath("gpu-products.tsv").read_text()
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards with NVSwitches, whose cards guests of KVM get in the sets that a fabric manager joins."""
+"""Boards with NVSwitches, whose cards KVM guests get in the sets of Fabric Manager."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host has. Roots and options come as arguments; nothing of Nova."""
+"""Readers of this host. Roots and options come as arguments; nothing of Nova is imported."""

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a guest of this host can address: the bits of an address that its processor and IOMMUs
-know, and its memory."""
+"""The address space of this host's guests: address bits of processor and IOMMUs, and memory."""
 
 from __future__ import annotations
 
@@ -23,8 +22,10 @@ _TABLES = {1: 39, 2: 48, 3: 57}
 @dataclasses.dataclass(frozen=True, slots=True)
 class AddressBits:
     """``processor``: ``None`` where the kernel does not tell, as on other architectures than x86.
+
     ``iommu``: of the narrowest, ``None`` where no driver tells. AMD's have 48 bits or more.
-    ``gib_pages``: the processor has pages of 1 GiB, or nobody tells."""
+    ``gib_pages``: the processor has pages of 1 GiB, or nobody tells.
+    """
 
     processor: int | None
     iommu: int | None
@@ -33,20 +34,20 @@ class AddressBits:
 
     @property
     def usable(self) -> int | None:
-        """What both know: VFIO maps a guest's memory, and cards for one another, by it."""
+        """The bits that both know: VFIO maps a guest's memory, and cards for one another, by it."""
         known = [bits for bits in (self.processor, self.iommu) if bits is not None]
         return min(known) if self.processor is not None else None
 
 
 def of_host(roots: Roots) -> AddressBits:
-    """The bits that this host has; what cannot be read is not known."""
+    """Return the bits that this host has; what cannot be read is not known."""
     found = processor.of_host(roots)
     iommu = min(_intel_iommus(roots), default=None)
     return AddressBits(found.address_bits, iommu, found.is_amd, found.gib_pages)
 
 
 def installed_memory(roots: Roots) -> int:
-    """The host's memory in bytes, 0 where the kernel does not tell"""
+    """Return the host's memory in bytes, 0 where the kernel does not tell."""
     try:
         found = _TOTAL.search((roots.proc / "meminfo").read_text())
     except OSError:

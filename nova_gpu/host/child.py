@@ -19,12 +19,14 @@ _REAP_S = 1.0
 
 
 class Failed(Exception):
-    """Why a process gave no answer, in words that follow its name: ``ended with 1: ...``"""
+    """A process that gave no answer, with words that follow its name: ``ended with 1: ...``."""
 
 
 class TimedOut(Failed):
-    """The process did not answer in time and was killed. ``output`` is what it had printed;
-    ``process`` may live on inside the kernel until what it waits for comes.
+    """The process did not answer in time and was killed.
+
+    ``output`` is what it had printed; ``process`` may live on inside the kernel until what it waits
+    for comes.
     """
 
     def __init__(self, reason: str, output: bytes, process: subprocess.Popen[bytes]) -> None:
@@ -33,8 +35,10 @@ class TimedOut(Failed):
 
 
 def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
-    """The command that runs one of this package's scripts, which need the standard library only:
-    to find the others takes as long as to start."""
+    """Return the command that runs one of this package's scripts.
+
+    The scripts need the standard library only: to find other packages takes as long as to start.
+    """
     return [sys.executable, "-I", "-S", str(path), *arguments]
 
 
@@ -51,7 +55,7 @@ class Ahead:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the process, unless one waits already.
+        """Start the process, unless one waits already.
 
         :raises Failed: where it cannot be started
         """
@@ -60,7 +64,9 @@ class Ahead:
                 self._process = _start_reader(script(self._path))
 
     def run(self, words: bytes, timeout_s: float) -> bytes:
-        """What the process printed after it had read *words*; it is started here where none waits.
+        """Return what the process printed after it had read *words*.
+
+        It is started here where none waits.
 
         :raises Failed: where it cannot be started or fails
         :raises TimedOut: where it takes too long
@@ -73,7 +79,7 @@ class Ahead:
 
 
 def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
-    """What *command* printed.
+    """Return what *command* printed.
 
     :param words: for its standard input
     :raises Failed: where it cannot be started or fails
@@ -97,8 +103,9 @@ def _output(process: subprocess.Popen[bytes], timeout_s: float, words: bytes | N
 def status_and_output(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str]
 ) -> tuple[int, bytes]:
-    """How *command* ended and what it printed, errors too. It runs in ``/`` and with no other
-    *environment*.
+    """Return how *command* ended and what it printed, errors too.
+
+    It runs in ``/`` and with no other *environment*.
 
     :raises Failed: where it cannot be started
     :raises TimedOut: where it takes too long
@@ -110,7 +117,10 @@ def status_and_output(
 
 
 def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-    """:param kwargs: of :class:`subprocess.Popen`"""
+    """Start the process in a session of its own.
+
+    :param kwargs: of :class:`subprocess.Popen`
+    """
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **kwargs)
     except OSError as error:
@@ -131,7 +141,7 @@ def _communicate(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process with its whole session, and does not wait for what cannot be killed."""
+    """Kill the process with its whole session, and do not wait for one that cannot be killed."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

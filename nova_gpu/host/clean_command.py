@@ -20,8 +20,10 @@ _ROOT_UID = 0
 
 
 def check(command: Sequence[str], root: pathlib.Path = pathlib.Path("/")) -> None:
-    """Only what nobody but root can change is run as root: the program and all folders above it,
-    by the name that is given and by the one that links lead to.
+    """Refuse a command that others than root can change.
+
+    The program and all folders above it are checked, by the name that is given and by the one that
+    links lead to.
 
     :param root: the folder from which on that is asked
     :raises InvalidOption: where *command* is not to be run
@@ -49,7 +51,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
 
 
 def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """What stands on the way to the program and could be replaced"""
+    """Yield what stands on the way to the program and could be replaced."""
     for path in dict.fromkeys((program, program.resolve(strict=True))):
         yield from (each for each in (path, *path.parents) if each.is_relative_to(root))
 
@@ -62,9 +64,9 @@ def run(
     root: pathlib.Path = pathlib.Path("/"),
     slot: Slot | None = None,
 ) -> tuple[int, str]:
-    """How the command ended for *card*, or for its MIG instance at *slot*, and what it printed.
+    """Run the command for *card*, or for its MIG instance at *slot*; return its status and output.
 
-    It is told of the card in its environment, and nothing of a tenant's.
+    Its environment names the card, and nothing of a tenant's.
 
     :raises InvalidOption: where it is not to be run any more
     :raises Failed: where it cannot be started

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a card still answers, and which errors its link has counted. Reading only."""
+"""Health of a card in sysfs: whether it answers, and the errors of its link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL_ONES = b"\xff\xff"
 
 
 def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
-    """The functions of the card whose configuration space reads as all ones.
+    """Return the functions of the card whose configuration space reads as all ones.
 
     ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
     ``config`` asks the function itself. One that is gone is not silent: discovery tells that.
@@ -66,7 +66,7 @@ def unusable(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
-    """The PCIe errors of the card and of the port that it hangs on, or ``None`` without AER.
+    """Return the PCIe errors of the card and of the port that it hangs on, or ``None`` without AER.
 
     From ``aer_dev_fatal`` and its like (Documentation/ABI/testing/sysfs-bus-pci-devices-aer): an
     error may be counted at the other end of the link instead of at the card that causes it.
@@ -98,7 +98,7 @@ def _counts(device: str) -> ErrorCounts | None:
 
 
 def _total(device: str, name: str) -> int:
-    """What stands in the last line, such as ``TOTAL_ERR_FATAL 0``."""
+    """Return what stands in the last line, such as ``TOTAL_ERR_FATAL 0``."""
     label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
     if not label.startswith("TOTAL_ERR_"):
         raise ValueError(f"{device}/{name} does not end in a total")

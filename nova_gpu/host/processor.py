@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of this host's first processor."""
+"""The kernel's description of this host's first processor."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _FIRST = 16384
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Processor:
-    """What is known of a processor. ``None``: the kernel does not tell, as on other architectures
-    than x86. ``vendor`` as in /proc/cpuinfo. ``gib_pages``: it has pages of 1 GiB, or the kernel
-    does not tell."""
+    """The facts of a processor; ``None`` where the kernel does not tell, as on others than x86.
+
+    ``vendor`` as in /proc/cpuinfo. ``gib_pages``: it has pages of 1 GiB, or the kernel does not
+    tell.
+    """
 
     address_bits: int | None = None
     vendor: str | None = None
@@ -34,7 +36,7 @@ class Processor:
 
 
 def of_host(roots: Roots) -> Processor:
-    """This host's first processor; what cannot be read is not known."""
+    """Return this host's first processor; what cannot be read is not known."""
     text = b""
     with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
         text = file.read(_FIRST)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folders where the host is read: options, never constants, so that a generated tree can stand
-in.
+"""The folders where the host is read.
+
+Options, never constants, so that a generated tree can stand in.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Roots:
     )
 
     def boot_id(self) -> str:
-        """Which boot of the host this is (Documentation/admin-guide/sysctl/kernel.rst).
+        """Return which boot of the host this is (Documentation/admin-guide/sysctl/kernel.rst).
 
         :raises OSError: where the kernel does not tell
         """
@@ -52,7 +53,7 @@ class Roots:
 
     @classmethod
     def of(cls, options: Any) -> Roots:
-        """The roots of the group ``[gpu]``, or of what has the same attributes.
+        """Return the roots of the group ``[gpu]``, or of what has the same attributes.
 
         :raises InvalidOption: where one of them is no path
         """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications of what happens to GPUs, on Nova's own bus: their types, their payload, and how
-they are sent.
+"""Notifications about GPUs on Nova's bus: types, payload and sending.
 
 They go out as Nova's do: ``[notifications]notification_format`` says in which form, and
 ``[oslo_messaging_notifications]`` whether, where and how.
@@ -125,12 +124,12 @@ class Event:
     vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
-        """The event of an instance's GPUs"""
+        """Return the event of an instance's GPUs."""
         return dataclasses.replace(self, instance_uuid=instance_uuid, project_id=project_id)
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What is sent: plain values, printable texts, null for what is not known or not meant"""
+        """The payload: plain values, printable texts, null for unknown or not applicable."""
         fields = dataclasses.asdict(self)
         del fields["type"]
         sent: dict[str, Any] = printable.within(fields | {"addresses": list(self.addresses)})
@@ -143,7 +142,7 @@ def of_devices(
     host: str,
     reason: str | None = None,
 ) -> Iterator[Event]:
-    """One event for each product among the devices, and each type of vGPU of it.
+    """Yield one event for each product among the devices, and each type of vGPU of it.
 
     :param products: of each device, of a vGPU that of its card
     """
@@ -181,7 +180,10 @@ class Outbox:
         self._is_dropping = False
 
     def put(self, send: Callable[[], None]) -> None:
-        """Returns at once. Where too many wait it is dropped, and the log says so, once."""
+        """Return at once.
+
+        Where too many wait it is dropped, and the log says so, once.
+        """
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
                 if not self._is_dropping:
@@ -216,7 +218,9 @@ _outbox = Outbox()
 
 
 def emit(event: Event, context: nova_context.RequestContext | None = None) -> None:
-    """Sends *event*, later and in the order of the calls. It raises nothing and waits for nobody.
+    """Send *event*, later and in the order of the calls.
+
+    It raises nothing and waits for nobody.
 
     :param context: of the request that brought it about
     """

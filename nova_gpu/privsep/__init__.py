@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that nova-compute has run as root, by oslo.privsep. They take addresses alone."""
+"""Functions that nova-compute runs as root, by oslo.privsep. They take addresses only."""

@@ -21,7 +21,7 @@ from nova_gpu.host.vfio import card_reset, open_devices, rebinder
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def reset(address: str) -> None:
-    """Resets every function of the GPU at *address*, which is with VFIO and in no guest.
+    """Reset every function of the GPU at *address*, which is with VFIO and in no guest.
 
     :raises InvalidPciAddress: where *address* is none
     :raises NotClean: where it is not reset, or does not answer afterwards
@@ -33,8 +33,9 @@ def reset(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def end_processes(address: str) -> list[str]:
-    """Ends the processes of a guest that is gone which have the GPU at *address* open, or the MIG
-    instance at a slot; returns which.
+    """End the processes of a guest that is gone which have the device open; return which.
+
+    The device is the GPU at *address*, or the MIG instance at a slot.
 
     :raises InvalidValue: where *address* is neither
     :raises NotClean: where one of them does not end
@@ -51,8 +52,9 @@ def end_processes(address: str) -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def run_command(address: str) -> tuple[int, str]:
-    """Runs [gpu]clean_command for the GPU at *address*, or the MIG instance at a slot; returns its
-    exit status and its output.
+    """Run [gpu]clean_command for the GPU at *address*, or the MIG instance at a slot.
+
+    Return its exit status and its output.
 
     :raises InvalidValue: where *address* is neither
     :raises NotClean: where it cannot be run, or does not end in time
@@ -72,7 +74,9 @@ def run_command(address: str) -> tuple[int, str]:
 
 
 def _device(address: str) -> model.GPU | Slot:
-    """:raises InvalidValue: where *address* is that of no card and of no slot
+    """Return the card or slot at *address*.
+
+    :raises InvalidValue: where *address* is that of no card and of no slot
     :raises NotClean: where there is none of ours
     """
     given = device.parse(address)
@@ -82,7 +86,10 @@ def _device(address: str) -> model.GPU | Slot:
 
 @contextlib.contextmanager
 def _looked_for(address: str) -> Iterator[None]:
-    """:raises NotClean: where a guest's processes are not found or ended"""
+    """Turn failures to find or end a guest's processes into NotClean.
+
+    :raises NotClean: where a guest's processes are not found or ended
+    """
     try:
         yield
     except child.Failed as error:
@@ -91,7 +98,10 @@ def _looked_for(address: str) -> Iterator[None]:
 
 
 def _refuse(address: str, left: Iterable[object]) -> None:
-    """:raises NotClean: where some are left"""
+    """Refuse a device with processes that are left.
+
+    :raises NotClean: where some are left
+    """
     if named := ", ".join(map(str, left)):
         reason = f"processes of its guest do not end: {named}"
         remedy = "see the kernel's log about what they wait for; the host may have to be booted"
@@ -105,7 +115,10 @@ def _means() -> rebinder.Means:
 
 
 def _card(address: model.PciAddress) -> model.GPU:
-    """:raises NotClean: where there is none of ours"""
+    """Return the card at *address*.
+
+    :raises NotClean: where there is none of ours
+    """
     card = ours.card(address, CONF.gpu)
     if card is None:
         raise exception.NotClean(str(address), ours.REASON, ours.REMEDY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells cards apart, of which the kernel shows a part to root only."""
+"""Identifiers of cards, of which the kernel shows a part to root only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova_gpu.host.roots import Roots
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def read(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """What tells each of the GPUs at *addresses* from others, by its address.
+    """Return what tells each of the GPUs at *addresses* from others, by its address.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     :raises DiscoveryFailed: where sysfs cannot be read

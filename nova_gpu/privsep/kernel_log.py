@@ -14,7 +14,7 @@ _TIMEOUT_S = 10.0
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def xids(known: int) -> tuple[int, list[str]]:
-    """The Xids that :func:`nova_gpu.host.nvidia.kernel_log.read` finds.
+    """Return the Xids that :func:`nova_gpu.host.nvidia.kernel_log.read` finds.
 
     :raises KernelLogUnreadable: where the log cannot be read in time
     """

@@ -23,11 +23,10 @@ _FORMER_MODE = "trusted.nova-gpu.mode"
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def open_to_guests(address: str, given: list[str]) -> list[str]:
-    """Lets everybody open those nodes in *given* that belong to the GPU at *address*, or to the MIG
-    instance at a slot; returns those it had to change.
+    """Let all users open those nodes in *given* that belong to the device; return the changed ones.
 
-    A guest's users are nobody to the host's nodes, and AMD's and Intel's are often for the group
-    render only.
+    The device is the GPU at *address*, or the MIG instance at a slot. A guest's users have no
+    rights on the host's nodes, and AMD's and Intel's are often for the group render only.
 
     :raises InvalidValue: where *address* is neither
     """
@@ -41,7 +40,7 @@ def open_to_guests(address: str, given: list[str]) -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def opened_to_guests() -> list[str]:
-    """The nodes that :func:`open_to_guests` has changed
+    """Return the nodes that :func:`open_to_guests` has changed.
 
     :raises OSError: where they cannot be listed
     """
@@ -56,14 +55,19 @@ def opened_to_guests() -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def close_to_guests(given: list[str]) -> list[str]:
-    """Sets the mode of those nodes in *given* back that :func:`open_to_guests` has changed, and
-    nobody else since; returns them."""
+    """Restore the mode of those nodes in *given* that :func:`open_to_guests` has changed.
+
+    Nodes that another program has changed since stay; the restored ones are returned.
+    """
     roots = Roots.of(CONF.gpu)
     return [node for node in given if _close(node, roots)]
 
 
 def _open(node: str, roots: Roots) -> bool:
-    """Whether the rights of *node* were changed: they are, of a character device below dev_root."""
+    """Return whether the rights of *node* were changed.
+
+    They are, of a character device below dev_root.
+    """
     with _opened(node, roots) as fd:
         if fd is None:
             return False
@@ -99,7 +103,7 @@ def _former_mode(fd: int) -> int | None:
 
 @contextlib.contextmanager
 def _opened(node: str, roots: Roots) -> Iterator[int | None]:
-    """``None`` of what is no character device below dev_root."""
+    """Yield a descriptor of the node, ``None`` for what is no character device below dev_root."""
     path = nodes.on_host(node, roots)
     if not path.parent.resolve().is_relative_to(roots.dev.resolve()):
         yield None

@@ -16,13 +16,13 @@ from nova_gpu.host.vfio.rebinder import Means
 
 
 def records() -> pathlib.Path:
-    """The folder that says what drove the cards that guests were given"""
+    """Return the folder that says what drove the cards that guests were given."""
     return pathlib.Path(CONF.state_path, "gpu-bindings")
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_guests(address: str) -> None:
-    """Binds every function of the GPU at *address* to vfio-pci; it may be there already.
+    """Bind every function of the GPU at *address* to vfio-pci; it may be there already.
 
     :raises InvalidPciAddress: where *address* is none
     :raises BindingFailed: where the host uses the card, or the kernel does not do it in time
@@ -35,8 +35,9 @@ def give_to_guests(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_host(address: str) -> None:
-    """Binds every function that :func:`give_to_guests` has bound to what drove it before: of a card
-    that is recorded, chosen by now or not.
+    """Bind every function that :func:`give_to_guests` has bound to what drove it before.
+
+    Of a card that is recorded, chosen by now or not.
 
     :raises InvalidPciAddress: where *address* is none
     :raises BindingFailed: where a guest has the card, or the kernel does not do it in time
@@ -46,7 +47,7 @@ def give_to_host(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def in_use(addresses: list[str]) -> dict[str, str]:
-    """The processes that have the GPUs at *addresses* open, of those that any has.
+    """Return the processes that have the GPUs at *addresses* open, of those that any has.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     """

@@ -19,7 +19,7 @@ from nova_gpu.host.vgpu import slots, virtual_functions
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def make(slot: str, instance_uuid: str) -> None:
-    """Makes the vGPU that the instance has at *slot*; it may be there already.
+    """Make the vGPU that the instance has at *slot*; it may be there already.
 
     :raises InvalidValue: where one of the two is none
     :raises DeviceUnavailable: where it cannot be made now
@@ -32,8 +32,9 @@ def make(slot: str, instance_uuid: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def remove(slot: str, instance_uuid: str) -> None:
-    """Removes the vGPU that the instance had at *slot*, and no other; it may be gone already, and
-    its card be chosen no more.
+    """Remove the vGPU that the instance had at *slot*, and no other.
+
+    It may be gone already, and its card be chosen no more.
 
     :raises InvalidValue: where one of the two is none
     :raises NotClean: where it is still there, or nobody knows
@@ -45,8 +46,9 @@ def remove(slot: str, instance_uuid: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def types(addresses: list[str]) -> str:
-    """What NVML says of the vGPU types of the cards at *addresses*, for
-    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse`.
+    """Return NVML's answer about the vGPU types of the cards at *addresses*.
+
+    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` reads it.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     """
@@ -56,7 +58,7 @@ def types(addresses: list[str]) -> str:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def enable_functions(address: str, number: int) -> None:
-    """Has the card at *address* have so many virtual functions; it may have them already.
+    """Enable so many virtual functions of the card at *address*; it may have them already.
 
     :raises InvalidPciAddress: where *address* is none
     :raises DeviceUnavailable: where it cannot have them now
@@ -69,8 +71,9 @@ def enable_functions(address: str, number: int) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def make_mig_instances(address: str, profile: str) -> int:
-    """Divides the card at *address* into MIG instances; returns how many were made, 0 where it is
-    divided already.
+    """Divide the card at *address* into MIG instances.
+
+    Return how many were made, 0 where it is divided already.
 
     :raises InvalidPciAddress: where *address* is none
     :raises DeviceUnavailable: where it cannot be divided now
@@ -82,14 +85,20 @@ def make_mig_instances(address: str, profile: str) -> int:
 
 
 def _refuse_others(found: model.GPU | None, address: model.PciAddress) -> model.GPU:
-    """:raises DeviceUnavailable: where there is no card of ours"""
+    """Return the card, and refuse one that is none of ours.
+
+    :raises DeviceUnavailable: where there is no card of ours
+    """
     if found is None:
         raise exception.DeviceUnavailable(str(address), ours.REASON, ours.REMEDY)
     return found
 
 
 def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], asked: object) -> None:
-    """:raises DeviceUnavailable: where the option does not say that of the card"""
+    """Refuse what the option does not say of the card.
+
+    :raises DeviceUnavailable: where it does not
+    """
     if (said := selection.said_of(card, wanted)) != asked:
         raise exception.DeviceUnavailable(
             str(card.address),

@@ -35,12 +35,13 @@ class _Choice(NamedTuple):
 
 
 class Taken:
-    """How much of each host was chosen and is not reported."""
+    """The amounts of each host that were chosen and are not reported."""
 
     def __init__(
         self, amounts: Mapping[tuple[str, int], int], *, in_burst: bool = False, one: bool = False
     ) -> None:
-        """
+        """Store the amounts.
+
         :param amounts: by the host's uuid and the ``id()`` of what it had reported
         :param in_burst: whether other requests are under way
         :param one: whether this one is for one instance
@@ -56,7 +57,7 @@ class Taken:
         return self._amounts.get((host.uuid, id(report)), 0)
 
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
-        """The rank of a host among those that are equal otherwise; less is better.
+        """Return the rank of a host among those that are equal otherwise; less is better.
 
         Those of which the least is taken come first, in the instance's own order. Outside of a
         burst Nova's other weighers decide, which in one would send all requests to the same few
@@ -87,7 +88,7 @@ class Choices:
         resource_class: str,
         amount: int,
     ) -> None:
-        """Adds one choice.
+        """Add one choice.
 
         :param report: what the host had reported when it was chosen
         """
@@ -98,7 +99,7 @@ class Choices:
             self._made.append(made)
 
     def taken(self, resource_class: str, *, one: bool) -> Taken:
-        """What of the hosts was chosen, for another request for devices of *resource_class*"""
+        """Return what of the hosts was chosen, for a request for devices of *resource_class*."""
         now = time.monotonic()
         lately = self._lately(now)
         amounts: collections.Counter[tuple[str, int]] = collections.Counter()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that get no new instance with GPUs, as an administrator empties them, and those that get no
-preemptible one, as theirs are kept for others.
+"""Hosts that are drained, or kept from preemptible instances.
 
 Their compute node's provider has a trait, and no candidate for GPUs may lie below such a one. So it
 is seen in the next query, and instances without GPUs are started there as ever.
@@ -31,7 +30,7 @@ _made: weakref.WeakSet[report.SchedulerReportClient] = weakref.WeakSet()
 def forbid(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, asked: FlavorRequest
 ) -> None:
-    """Has *request_spec*, which asks for GPUs, served by other hosts alone.
+    """Exclude such hosts from *request_spec*, which asks for GPUs.
 
     :raises PlacementFailed: where it cannot be put to Placement
     """
@@ -48,7 +47,7 @@ def forbid(
 def why_not(
     ctxt: nova_context.RequestContext, request: Request, querystring: str, *, bound: bool
 ) -> Reason | None:
-    """The reason where only hosts which :func:`forbid` forbids have a candidate, else ``None``.
+    """Return the reason where only excluded hosts have a candidate, else ``None``.
 
     :param querystring: which has no candidate
     :param bound: whether it is about one host alone
@@ -63,7 +62,7 @@ def why_not(
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """The query's parts, none of which forbids a trait that begins so"""
+    """Yield the query's parts, none of which forbids a trait that begins so."""
     for name, value in parse.parse_qsl(querystring):
         if name == "root_required":
             traits = value.split(",")

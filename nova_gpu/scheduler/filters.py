@@ -60,7 +60,9 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     def filter_all(
         self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
     ) -> Iterator[HostState]:
-        """The hosts that pass. What does not depend on the host is found out once for all.
+        """Yield the hosts that pass.
+
+        What does not depend on the host is found out once for all.
 
         :raises NoValidHost: where no partition of their boards is free, which only makes their
             claims fail, one after the other, without a reason that the user reads
@@ -78,7 +80,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         return self._judge(spec, requested.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, asked: Requested) -> Callable[[HostState], bool]:
-        """Whether a host passes, for this request."""
+        """Return whether a host passes, for this request."""
         flavor = asked.flavor
         if utils.request_is_rebuild(spec):
             machine_type = asked.unfit_machine_type if flavor.asks_for_gpus else None
@@ -111,7 +113,10 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 def _require_partition(
     spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
 ) -> None:
-    """:raises NoValidHost: where none of *hosts* has one free"""
+    """Refuse a request for which no host has a free partition.
+
+    :raises NoValidHost: where none of *hosts* has one free
+    """
     door = guests.load(guests.SHORTAGE)
     if door and (reason := door.shortage(spec, asked, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, asked)
@@ -124,7 +129,10 @@ class _Hosts:
     def __init__(
         self, asked: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
     ) -> None:
-        """:param machine_type: of the image, where it is one that cannot have whole cards"""
+        """Store the conditions of a request.
+
+        :param machine_type: of the image, where it is one that cannot have whole cards
+        """
         self._asked = asked
         self._hypervisor = hypervisor
         self._machine_type = machine_type
@@ -156,8 +164,10 @@ class _Hosts:
 def _without_gpus(
     spec: objects.RequestSpec, asked: FlavorRequest
 ) -> Callable[[HostState], str | None]:
-    """A function that says why a host is not for an instance without devices; ``None`` where it is,
-    and of every host where the instance asks for devices."""
+    """Return a function that says why a host is not for an instance without devices.
+
+    ``None`` where it is, and of every host where the instance asks for devices.
+    """
     if not asked.is_cpu_only:
         return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER
@@ -191,7 +201,7 @@ def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) 
 
 
 def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:
-    """*hosts* in an order that is the instance's, always the same.
+    """Return *hosts* in an order that is the instance's, always the same.
 
     Nova takes the first of those that have the best weight. In the order in which it lists them all
     requests at once would take the same host, and lose their claims to each other in Placement.
@@ -211,7 +221,10 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
 
 
 def unfit(asked: GPURequest, host: HostStats | None) -> str | None:
-    """Why a host that reports this is not built for what is asked, or ``None`` where it is."""
+    """Return why a host that reports this is not built for what is asked.
+
+    ``None`` where it is.
+    """
     if host is None:
         return "it reports no GPUs"
     for part in asked.groups:
@@ -228,7 +241,7 @@ def unfit(asked: GPURequest, host: HostStats | None) -> str | None:
 
 
 def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
-    """How many GPUs, or vGPUs, an allocation candidate of Placement takes."""
+    """Return how many GPUs, or vGPUs, an allocation candidate of Placement takes."""
     return sum(
         allocation["resources"].get(resource_class, 0)
         for allocation in candidate["allocations"].values()
@@ -236,7 +249,7 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 
 
 def _passes(host_state: HostState, reason: str | None) -> bool:
-    """Whether the host passes, which it does without a *reason* against it"""
+    """Return whether the host passes, which it does without a *reason* against it."""
     if reason is None:
         return True
     LOG.debug("%s does not pass: %s", host_state, reason)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler asks Placement itself. Everything here only reads, but for the trait of hosts
-that are drained.
+"""Requests of the scheduler to Placement. They only read, except for the trait of drained hosts.
 
 Each function raises PlacementFailed where there is no answer to use.
 """
@@ -28,8 +27,7 @@ _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
 def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
-    """Has Placement know *trait*, as it refuses every query that names one it does not; whether it
-    is new there."""
+    """Create *trait* in Placement, which refuses unknown ones; return whether it is new."""
     url = f"/traits/{trait}"
     try:
         client = report.report_client_singleton()
@@ -45,13 +43,13 @@ def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
 def known_traits(
     context: nova_context.RequestContext, prefix: str = names.TRAIT_GPU
 ) -> frozenset[str]:
-    """The GPU traits, or those that begin so, that some provider has now."""
+    """Return the GPU traits, or those that begin so, that some provider has now."""
     url = f"/traits?name=startswith:{prefix}&associated=true"
     return frozenset(_get(context, url)["traits"])
 
 
 def has_candidate(context: nova_context.RequestContext, querystring: str) -> bool:
-    """Whether GET /allocation_candidates has an answer; ``False`` too for an unknown trait.
+    """Return whether GET /allocation_candidates has an answer; ``False`` too for an unknown trait.
 
     :param querystring: of a nova.scheduler.utils.ResourceRequest; asked :func:`narrowed`
     """
@@ -61,7 +59,9 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
-    """The largest number of instances that there can be GPUs for, ``None`` where it is not known.
+    """Return the largest number of instances that there can be GPUs for.
+
+    ``None`` where it is not known.
 
     :param querystring: as in :func:`has_candidate`
     """
@@ -93,7 +93,7 @@ def room(context: nova_context.RequestContext, querystring: str, resource_class:
 
 
 def narrowed(querystring: str, limit: int = 1) -> str:
-    """*querystring* reduced to the GPUs and the host's own resources, for so many candidates.
+    """Return *querystring* reduced to GPUs and the host's own resources, for so many candidates.
 
     It never asks for more than the whole. The other devices' groups are left out because Placement
     enumerates combinations of them, and the whole will be asked a moment later anyway.
@@ -120,7 +120,7 @@ def narrowed(querystring: str, limit: int = 1) -> str:
 
 
 def node(context: nova_context.RequestContext, name: str) -> str | None:
-    """The uuid of the provider of that name, or ``None`` where there is none."""
+    """Return the uuid of the provider of that name, or ``None`` where there is none."""
     url = f"/resource_providers?{parse.urlencode({'name': name})}"
     found = _get(context, url)["resource_providers"]
     return found[0]["uuid"] if found else None
@@ -129,7 +129,7 @@ def node(context: nova_context.RequestContext, name: str) -> str | None:
 def providers(
     context: nova_context.RequestContext, group: GroupRequest, in_tree: str | None = None
 ) -> list[str]:
-    """The uuids of those that have the traits of *group*, whether or not they have GPUs free.
+    """Return the uuids of those with the traits of *group*, whether or not they have GPUs free.
 
     :param in_tree: the uuid of a compute node's provider, to look at that host alone
     """
@@ -147,7 +147,7 @@ def has_free(
     resource_class: str = names.RESOURCE_CLASS,
     in_tree: str | None = None,
 ) -> bool:
-    """Whether one of :func:`providers` has as many free as *group* asks for, in one request"""
+    """Return whether one of :func:`providers` has as many free as *group* asks for."""
     query = {"resources": f"{resource_class}:{max(group.count, 1)}", **_traits(group)}
     if in_tree:
         query["in_tree"] = in_tree
@@ -164,7 +164,7 @@ def _traits(group: GroupRequest) -> dict[str, str]:
 
 
 def traits(context: nova_context.RequestContext, uuid: str) -> frozenset[str]:
-    """The traits of a provider; none of one that is gone by now"""
+    """Return the traits of a provider; none of one that is gone by now."""
     answer = _get(context, f"/resource_providers/{uuid}/traits", missing={"traits": []})
     return frozenset(answer["traits"])
 
@@ -174,12 +174,15 @@ def offers(
     uuids: Iterable[str],
     resource_class: str = names.RESOURCE_CLASS,
 ) -> list[Offer]:
-    """What each of these providers offers. That takes two requests for each."""
+    """Return what each of these providers offers.
+
+    That takes two requests for each.
+    """
     return [offer for uuid in uuids if (offer := _offer(context, uuid, resource_class))]
 
 
 def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
-    """``None`` for a provider without any of the class, or one that is gone by now."""
+    """Return ``None`` for a provider without any of the class, or one that is gone by now."""
     url = f"/resource_providers/{uuid}"
     inventories = _get(context, f"{url}/inventories", missing={"inventories": {}})["inventories"]
     usages = _get(context, f"{url}/usages", missing={"usages": {}})["usages"]
@@ -201,7 +204,10 @@ def _get(
     unknown_trait: Any = None,
     missing: Any = None,
 ) -> Any:
-    """The body of the answer. The keywords say what stands for one that is 400 or 404."""
+    """Return the body of the answer.
+
+    The keywords say what stands for one that is 400 or 404.
+    """
     try:
         client = report.report_client_singleton()
         answer = client.get(url, version=_VERSION, global_request_id=context.global_id)

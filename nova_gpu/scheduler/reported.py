@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosts report, read once and not once per host or request."""
+"""Reports of hosts, parsed once and not once per host or request."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MOST_REPORTS = 16_384
 
 
 def host_stats(host_state: HostState) -> HostStats | None:
-    """What the host has, or ``None`` where it reports nothing of GPUs; as :func:`report`."""
+    """Return what the host has, or ``None`` where it reports nothing of GPUs; as :func:`report`."""
     found = report(host_state)
     return None if found is None else found.host
 
 
 def report(host_state: HostState) -> Report | None:
-    """What the host reports, or ``None`` where it reports nothing of GPUs.
+    """Return what the host reports, or ``None`` where it reports nothing of GPUs.
 
     Hosts that report the same share one object, which can be compared by ``is``, and so do those
     that have the same.
@@ -38,11 +38,11 @@ def report(host_state: HostState) -> Report | None:
 
 @functools.lru_cache(maxsize=_MOST_REPORTS)
 def _read(text: str) -> Report:
-    """What *text* says, read once for all hosts and requests."""
+    """Return what *text* says, read once for all hosts and requests."""
     return stats.loads(text)
 
 
 def forget() -> None:
-    """Everything, as after a start."""
+    """Clear everything, as after a start."""
     _read.cache_clear()
     stats.forget()

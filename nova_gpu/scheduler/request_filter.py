@@ -100,7 +100,7 @@ def gpu_request_filter(
 def gpu_candidates_filter(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec
 ) -> bool:
-    """Say why Placement has no candidate with the GPUs, after all other request filters.
+    """Report why Placement has no candidate with the GPUs, after all other request filters.
 
     Nothing is refused that Nova's own query, made a moment later, would find a candidate for.
 
@@ -136,7 +136,7 @@ def _why_not(
     request_spec: objects.RequestSpec,
     requests: Sequence[Request],
 ) -> Reason | None:
-    """The reason for which Placement has no candidate, or ``None`` where it has one.
+    """Return the reason for which Placement has no candidate, or ``None`` where it has one.
 
     :raises PlacementFailed: where it does not answer
     """
@@ -169,7 +169,7 @@ def _too_few(
     asked: Request,
     querystring: str,
 ) -> Reason | None:
-    """The reason where not all instances of the request have room, though there is a candidate.
+    """Return the reason where there is a candidate, but no room for all instances of the request.
 
     Of such a request Nova starts all or none, and gives no reason that speaks of GPUs.
     """
@@ -182,7 +182,7 @@ def _too_few(
 
 
 def _is_created(ctxt: nova_context.RequestContext, instance_uuid: str) -> bool:
-    """Whether the instance was never on a host: Nova has the request for it only so long."""
+    """Return whether the instance was never on a host: Nova has the request for it only so long."""
     try:
         objects.BuildRequest.get_by_instance_uuid(ctxt, instance_uuid)
     except nova_exception.BuildRequestNotFound:
@@ -196,7 +196,7 @@ def _shortage(
     known: Collection[str],
     in_tree: str | None,
 ) -> Reason | None:
-    """The first group of *asked* of which no provider has enough free, and how much there is
+    """Return the first group of *asked* with too few free, and how much there is.
 
     :param known: the traits of GPUs that some provider has
     :param in_tree: the uuid of a compute node's provider, to look at that host alone
@@ -218,7 +218,7 @@ def _shortage(
 
 
 def _unmet(ctxt: nova_context.RequestContext, asked: Request, group: GroupRequest) -> Iterator[str]:
-    """The traits of *group* that no GPU there is satisfies, whatever else is asked for"""
+    """Yield the traits of *group* that no GPU there is satisfies, whatever else is asked for."""
     for trait in sorted(group.required_traits | group.forbidden_traits):
         required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
         alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
@@ -232,7 +232,7 @@ def _unmet(ctxt: nova_context.RequestContext, asked: Request, group: GroupReques
 def _wanted(
     request_spec: objects.RequestSpec, in_tree: str | None, **kwargs: bool
 ) -> utils.ResourceRequest:
-    """What Nova will ask for, as its resources_from_request_spec makes it."""
+    """Return what Nova will ask for, as its resources_from_request_spec makes it."""
     wanted = utils.ResourceRequest.from_request_spec(request_spec, **kwargs)
     unsuffixed = wanted.get_request_group(None)
     unsuffixed.in_tree = in_tree
@@ -245,7 +245,7 @@ def _wanted(
 
 
 def _host(request_spec: objects.RequestSpec) -> str | None:
-    """The compute node the request is bound to, or the host, which often has the node's name."""
+    """Return the compute node the request is bound to, or the host, which often has its name."""
     destination = _destination(request_spec)
     for field, forced in (("node", "force_nodes"), ("host", "force_hosts")):
         if destination and field in destination and (name := getattr(destination, field)):
@@ -265,7 +265,7 @@ def refusal(
     reason: Reason,
     asked: GPURequest | None = None,
 ) -> nova_exception.RequestFilterFailed:
-    """The error that refuses the request; it is logged, and sent as a notification.
+    """Return the error that refuses the request; it is logged, and sent as a notification.
 
     :param asked: what the flavor says, where that could be understood
     """

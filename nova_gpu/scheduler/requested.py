@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to the scheduler asks for of GPUs, by its flavor and by its image."""
+"""The GPUs that a request to the scheduler asks for, by its flavor and its image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Requested:
 
 
 def from_spec(spec: objects.RequestSpec) -> Requested:
-    """What *spec* asks for; nothing where its flavor or its image came without properties."""
+    """Return what *spec* asks for.
+
+    Nothing where its flavor or its image came without properties.
+    """
     specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     image = spec.image if "image" in spec else None
     properties: Any = image.properties if image is not None and "properties" in image else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where Nova has just put the instances before this one that the same request asks for.
+"""The hosts that Nova has just chosen for earlier instances of the same request.
 
 It schedules them one after another, with the hosts that it has in memory for that request alone.
 """
@@ -13,15 +13,21 @@ from nova.scheduler.host_manager import HostState
 
 
 def has(spec: objects.RequestSpec) -> bool:
-    """Whether the instance was created together with others; it stays so in all its moves."""
+    """Return whether the instance was created together with others.
+
+    It stays so in all its moves.
+    """
     return "num_instances" in spec and spec.num_instances > 1
 
 
 def on(host: HostState) -> int:
-    """How many of these instances Nova has put on *host*"""
+    """Return how many of these instances Nova has put on *host*."""
     return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
 def last_host(hosts: Iterable[HostState]) -> HostState | None:
-    """The host on which Nova has put the last of these instances, ``None`` before the first"""
+    """Return the host on which Nova has put the last of these instances.
+
+    ``None`` before the first.
+    """
     return max(filter(on, hosts), key=lambda host: host.updated, default=None)

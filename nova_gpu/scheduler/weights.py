@@ -31,12 +31,13 @@ _NO_FREE_GPU = 0.5
 
 
 class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
-    """To instances with GPUs a host is the better the nearer the GPUs are that it would give and
-    the larger the sets that stay whole; to those without the worse the more GPUs it has free.
+    """The weigher of hosts with GPUs.
+
+    For instances with GPUs, hosts are better with nearer GPUs, and with larger sets that stay
+    whole. For instances without GPUs, hosts are worse with more free GPUs.
 
     Hosts that are the same to a request have the same weight, and Nova's other weighers decide.
-    Those that this process has lately chosen, and that have not reported it yet, come after those
-    that it has not.
+    Hosts that this process has lately chosen, and that have not reported it yet, come last.
     """
 
     # With these Nova takes weights as they are. They have their multiplier in them already, of
@@ -83,7 +84,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         asked: GPURequest | VGPURequest,
         spec: objects.RequestSpec,
     ) -> None:
-        """Notes the host that Nova takes, where no other weigher comes after this one."""
+        """Note the host that Nova takes, where no other weigher comes after this one."""
         totals = [each.weight + weight for each, weight in zip(weighed, found, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):
@@ -97,8 +98,10 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
 def with_gpus(
     hosts: Sequence[HostState], asked: GPURequest, taken: Taken = choices.NOTHING
 ) -> list[float]:
-    """The weights for whole cards: from 1, the best host, in equal steps to 0, the worst. A host
-    that says nothing has 0 as well."""
+    """Return the weights for whole cards: from 1, the best host, in equal steps to 0, the worst.
+
+    A host that says nothing has 0 as well.
+    """
     distribution = asked.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
     # By what is reported, which stays in the value: a key is its id().
@@ -134,7 +137,7 @@ def with_gpus(
 def with_vgpus(
     hosts: Sequence[HostState], asked: VGPURequest, taken: Taken = choices.NOTHING
 ) -> list[float]:
-    """The weight for vGPUs: how many more of the requested type the host has room for."""
+    """Return the weight for vGPUs: how many more of the requested type the host has room for."""
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []
     for place, host in enumerate(hosts):
@@ -149,8 +152,11 @@ def with_vgpus(
 
 
 def _full(reported: int, thought: int) -> int:
-    """What comes first in a rank: what was chosen may have come to another host in the end, so one
-    that is only thought to be full is still better than one that has said so."""
+    """Return what comes first in a rank.
+
+    What was chosen may have come to another host in the end, so one that is only thought to be full
+    is still better than one that has said so.
+    """
     return 2 if reported else int(bool(thought))
 
 
@@ -162,9 +168,11 @@ def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
 
 
 def without_gpus(hosts: Sequence[HostState]) -> list[float]:
-    """The weights for instances without GPUs: 1 of a host that has none, 1/2 of one that has none
-    free, and 0 of the one with most. A card that is given in parts is free while there is room for
-    one."""
+    """Return the weights for instances without GPUs.
+
+    1 of a host that has none, 1/2 of one that has none free, and 0 of the one with most. A card
+    that is given in parts is free while there is room for one.
+    """
     reports = [_report(host) for host in hosts]
     most = max((report.free_cards for report in reports if report), default=0)
     return [

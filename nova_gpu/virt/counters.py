@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute has done with cards, counted for ``nova-gpu exporter``.
+"""Counts of what nova-compute has done with cards, for ``nova-gpu exporter``.
 
 The numbers are in one file in the state path, so that they outlive the service and are read by a
 process of its own. Nothing is decided by them, and nothing fails of them: a count that cannot be
@@ -29,8 +29,10 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """``failures`` are starts of guests with GPUs that failed, by the class of the error; of a
-    cleaning the outcome is ``clean`` or ``failed``."""
+    """``failures`` are starts of guests with GPUs that failed, by the class of the error.
+
+    Of a cleaning the outcome is ``clean`` or ``failed``.
+    """
 
     claims: int = 0
     vgpu_claims: int = 0
@@ -40,7 +42,7 @@ class Counters:
 
 
 def read(folder: pathlib.Path) -> Counters:
-    """The counters in the state path *folder*; zeros where they cannot be read."""
+    """Return the counters in the state path *folder*; zeros where they cannot be read."""
     try:
         return _read(folder)
     except OSError as error:
@@ -70,13 +72,13 @@ def _read(folder: pathlib.Path) -> Counters:
 
 
 def begin(folder: pathlib.Path) -> None:
-    """The service counts from now on; what is no service does not."""
+    """Count from now on, in the service only."""
     global _folder
     _folder = folder
 
 
 def claimed(cards: int, vgpus: int) -> None:
-    """An instance is given so many."""
+    """Count a claim of an instance."""
     _change(
         lambda now: dataclasses.replace(
             now, claims=now.claims + cards, vgpu_claims=now.vgpu_claims + vgpus
@@ -85,13 +87,13 @@ def claimed(cards: int, vgpus: int) -> None:
 
 
 def failed(error: Exception) -> None:
-    """A guest with GPUs, or one that was to have some, was not started."""
+    """Count a guest with GPUs that was not started, or one that was to have some."""
     reason = type(error).__name__
     _change(lambda now: dataclasses.replace(now, failures=_more(now.failures, reason, 1)))
 
 
 def cleaned(seconds: float, *, clean: bool) -> None:
-    """A card was cleaned, or should have been, in so many seconds."""
+    """Count a cleaning of a card, done or failed, and its seconds."""
     outcome = "clean" if clean else "failed"
     _change(
         lambda now: dataclasses.replace(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running guest has, for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
+"""The GPUs of a running guest for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
 
 From there on Nova's own fields are all there are.
 """
@@ -32,7 +32,7 @@ def gpus(
     roots: Roots,
     modules: Mapping[PciAddress, Module],
 ) -> dict[str, Any]:
-    """By address, numbered from 0: :data:`nova_gpu.core.names.DIAGNOSTIC` says the keys.
+    """Return the GPUs by address, numbered from 0, as :data:`nova_gpu.core.names.DIAGNOSTIC`.
 
     :param guest: a nova.virt.libvirt.guest.Guest
     :param modules: of its board with NVSwitches that cards are
@@ -64,7 +64,7 @@ def gpus(
 def _facts(
     offered: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
-    """None of a card that is gone"""
+    """Yield the facts of a card, none of one that is gone."""
     for group in offered.values():
         if gpu := group.gpus.get(address):
             yield "product", gpu.product.key
@@ -78,7 +78,7 @@ def _facts(
 def _facts_of_vgpu(
     cards: Iterable[SharedCard], slot: Slot, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
-    """Product of the vGPU's card"""
+    """Yield the facts of the vGPU's card."""
     for card in cards:
         if card.has(slot):
             yield "product", card.gpu.product.key

@@ -51,7 +51,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HostGPUs:
-    """What the driver knows and does.
+    """The GPUs of this host, for the driver.
 
     All of it is derived: from sysfs, from libvirt's domains, from Nova's database. Those are read
     at start, in every period and when a guest was started or removed, never while a claim waits.
@@ -156,7 +156,7 @@ class HostGPUs:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it offers any, whole or in parts"""
+        """Whether it offers any, whole or in parts."""
         return bool(self.assigned)
 
     @property
@@ -164,13 +164,13 @@ class HostGPUs:
         return self._discovery.roots
 
     def hypervisor_type(self) -> str:
-        """What this host reports to Nova: ``LXC`` or ``QEMU``"""
+        """Return what this host reports to Nova: ``LXC`` or ``QEMU``."""
         return str(self._host.get_driver_type())
 
     # Looking
 
     def begin(self) -> None:
-        """At service start, before guests are resumed: look, and have there what cards lack.
+        """Read the host at service start, before guests are resumed, and make what cards lack.
 
         :raises nova.exception.InvalidConfiguration: where another nova-compute gives the same cards
         """
@@ -200,7 +200,9 @@ class HostGPUs:
             )
 
     def refresh(self, *, starting: bool = False) -> None:
-        """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
+        """Look at the host, at libvirt and at the database.
+
+        What cannot be read stays as it was.
 
         Where it fails of anything else nobody new gets a card before a look that does not.
         :param starting: look even where there is no card: an instance may have one that is gone
@@ -288,7 +290,7 @@ class HostGPUs:
         return True
 
     def _end_moves(self) -> None:
-        """Give back what Nova does not where a move fails or where it ends in the midst of one."""
+        """Give back what Nova does not when it ended during a move."""
         left_domains.release(self._host, self.ledger.now, self.releases, self._parts)
         client, now = self._virtapi.reportclient, self.ledger.now
         if now.records and now.records.has_moves:
@@ -306,7 +308,10 @@ class HostGPUs:
     # Publishing
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
-        """Writes the groups into the tree, from what is known. Runs inside every claim."""
+        """Write the groups into the tree, from what is known.
+
+        Runs inside every claim.
+        """
         with self._repeats.left_out():
             with periodic.contained("Placement may not be told of all of this host's GPUs"):
                 try:
@@ -326,8 +331,11 @@ class HostGPUs:
                 self._neighbours.sort_pools(c for c in self._published.cards() if c.address in free)
 
     def stats(self) -> str | None:
-        """What the scheduler reads of this host, ``None`` without GPUs or where that is not known:
-        then nobody who asks for some is sent here."""
+        """Return what the scheduler reads of this host.
+
+        ``None`` without GPUs or where that is not known: then nobody who asks for some is sent
+        here.
+        """
         with periodic.contained("The scheduler is not told of this host's GPUs"):
             if self.has_gpus:
                 each, free = stranding.reserved(), self._published.free()
@@ -340,18 +348,18 @@ class HostGPUs:
         return None
 
     def free(self) -> int:
-        """How many cards there are of which an instance could be given one now, or a part"""
+        """Return the number of cards of which an instance could get one now, or a part."""
         return len(self._published.free()) + self.vgpus.published.divided().free
 
     # Guests
 
     def _parts(self) -> domains.Parts:
-        """What a domain may name of the GPUs that are offered now"""
+        """Return what a domain may name of the GPUs that are offered now."""
         undivided = self.vgpus.cards.undivided()
         return domains.parts(self._published.cards(), self.roots, self.vgpus.divided(), undivided)
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
-        """As :func:`nova_gpu.virt.diagnostics.gpus`"""
+        """Return the GPUs of a guest, as :func:`nova_gpu.virt.diagnostics.gpus`."""
         own = self.assigned, self.vgpus.cards, self.roots, self.sets.modules
         return diagnostics.gpus(guest, *own)
 
@@ -394,8 +402,9 @@ class HostGPUs:
             yield again is not None
 
     def end(self, instance: objects.Instance) -> None:
-        """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it
-        to Nova.
+        """Wait for the end of a guest that Nova is about to destroy.
+
+        A host without GPUs leaves it to Nova.
 
         :raises nova.exception.InstancePowerOffFailure: where it does not end
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt and QEMU say when a card cannot be given, as our own errors."""
+"""Errors of libvirt and QEMU about a card that cannot be given, as our own errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAPPING = r"(VFIO_MAP_DMA failed|IOMMU_IOAS_MAP(_FILE)? failed|vfio_(container_
 
 
 class _Of(enum.Enum):
-    """What a cause lies in: the device itself, its host or the guest as it was asked for"""
+    """The place of a cause: the device itself, its host, or the guest as it was requested."""
 
     DEVICE = enum.auto()
     HOST = enum.auto()
@@ -296,8 +296,9 @@ def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
 
 
 def translate(message: str, device_by_name: Mapping[str, str]) -> exception.GuestError | None:
-    """Return what *message* says of a guest with these devices; ``None`` where it is about
-    anything else.
+    """Return what *message* says of a guest with these devices.
+
+    ``None`` where it is about anything else.
 
     A message that names no device is about the first, one that names only others about none: the
     guest may have more devices of the host than its GPUs.
@@ -328,8 +329,7 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
 
 
 def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
-    """Return those of *functions* of which *error*, of a guest's start with them, says that the
-    function itself is of no use.
+    """Return those of *functions* that are unusable by *error*, of a guest's start with them.
 
     A cause that lies in the request or the host says nothing of a function: whoever asks for the
     guest decides it. Nor does a definition that is refused, whatever of the request it quotes.
@@ -366,8 +366,7 @@ def _named(message: str) -> Iterator[str]:
 def _unfit(
     error: libvirt.libvirtError, devices: Collection[GPU | Slot]
 ) -> exception.GuestUnfit | None:
-    """Return why no host could start the guest, where libvirt refused to define it for what its
-    image or flavor says."""
+    """Return why no host could start the guest, by libvirt's refusal to define it."""
     codes = {getattr(libvirt, name, None) for name in _WRONG} - {None}
     if not (devices and getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
         return None
@@ -380,8 +379,9 @@ def _unfit(
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:
-    """What *error* of a live migration says of one of these vGPUs; ``None`` where it is about
-    anything else. A message that names none of them is about the first.
+    """Return what *error* of a live migration says of one of these vGPUs.
+
+    ``None`` where it is about anything else. A message that names none of them is about the first.
 
     :param slot_by_name: what QEMU calls each, the address of a function or the uuid of a mediated
         device

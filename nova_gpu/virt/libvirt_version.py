@@ -12,8 +12,10 @@ from nova_gpu.conf import novas
 
 
 class LibvirtVersion:
-    """What libvirt said last of itself, or of its hypervisor, as it counts, 10000000 for 10.0.0;
-    ``None`` before it has answered once. While it is away nothing is to change for that."""
+    """The last version of libvirt, or of its hypervisor, as it counts: 10000000 for 10.0.0.
+
+    ``None`` before it has answered once. While it is away nothing is to change for that.
+    """
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done in every period: a look at a host's cards, of which no failure reaches instances
-without GPUs.
-"""
+"""The periodic look at a host's cards, whose failures do not reach instances without GPUs."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
 
 @contextlib.contextmanager
 def contained(what: str) -> Iterator[None]:
-    """Log whatever goes wrong in the block, which instances without GPUs go through as well, and
-    let them go on.
+    """Log any error of the block, and go on: instances without GPUs go through it as well.
 
     :param what: what failed and what follows from it, for the log
     """
@@ -54,7 +51,8 @@ class Step:
         known: proofs.Proofs,
         away: Callable[[], Mapping[PciAddress, str]],
     ) -> None:
-        """
+        """Wire the step.
+
         :param known: which devices are clean
         :param away: says why cards are not offered whose state is not on disk
         """
@@ -67,7 +65,7 @@ class Step:
         self._reporter = said
 
     def look(self) -> Callable[[], None]:
-        """Looks at the cards, and returns what says how they are, once it is known whose."""
+        """Look at the cards, and returns what says how they are, once it is known whose."""
         self._published.begin_look()
         try:
             found = self._discovery.find()

@@ -83,7 +83,7 @@ _FILTER = _Filter()
 
 
 def _filter_all() -> None:
-    """Have the loggers of this package filter: handlers may be any, and others' as well."""
+    """Let the loggers of this package filter: handlers may be any, and others' as well."""
     for name in list(python_logging.root.manager.loggerDict):
         if name.partition(".")[0] == _PACKAGE:
             python_logging.getLogger(name).addFilter(_FILTER)

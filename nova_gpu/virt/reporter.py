@@ -40,7 +40,7 @@ class Reporter:
     # Guests
 
     def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """A guest is about to start with these, which it did not have on this host before."""
+        """Report that a guest is about to start with devices that it did not have on this host."""
         for each in products:
             if (instance.uuid, each) in self._released:
                 self._released.remove((instance.uuid, each))
@@ -49,7 +49,7 @@ class Reporter:
         self._emit(EventType.CLAIM, products, Owner(instance.uuid, instance.project_id))
 
     def released(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """The instance has these no more, or not on this host.
+        """Report that the instance no longer has these devices, or not on this host.
 
         Of a start that fails Nova removes the domain twice; that is one release.
         """
@@ -64,7 +64,10 @@ class Reporter:
     # Cards
 
     def quarantined(self, card: GPU, reason: str, owner: Owner | None = None) -> None:
-        """Notify that *card* is in quarantine until it is released. The log has been told."""
+        """Send the notification that *card* is in quarantine until it is released.
+
+        The caller has logged it.
+        """
         self._emit(EventType.QUARANTINE, {card.address: card.product}, owner, reason)
 
     def report(
@@ -75,7 +78,7 @@ class Reporter:
         owners: Mapping[Device, Owner],
         quarantined: Collection[PciAddress] = (),
     ) -> None:
-        """Says what is offered and what is not, and whose cards have fallen ill or recovered.
+        """Say what is offered and what is not, and whose cards have fallen ill or recovered.
 
         :param quarantined: those of which :meth:`quarantined` has told
         """
@@ -127,7 +130,7 @@ class Reporter:
         unjudged: Mapping[Device, str],
         reached: Mapping[str, frozenset[Device]] = MappingProxyType({}),
     ) -> None:
-        """Says which domains have cards that Nova does not count for them.
+        """Say which domains have cards that Nova does not count for them.
 
         :param unjudged: those of which the database has not said yet whether it does
         :param reached: what running containers can open that is not theirs, by uuid
@@ -152,7 +155,7 @@ class Reporter:
         self._strangers, self._unjudged = strangers, unjudged
 
     def report_shared(self, opened: Mapping[str, frozenset[Device]]) -> None:
-        """Say which GPUs several guests can open.
+        """Report GPUs that several guests can open.
 
         No start of ours makes two such guests: an operator or the driver has changed what their
         device nodes lead to, or somebody has edited a domain.
@@ -178,8 +181,7 @@ class Reporter:
         usage: Snapshot,
         products: Callable[[frozenset[Device]], Mapping[Device, Product]],
     ) -> None:
-        """Say which running guests reach GPUs that are not their own, for both where another
-        instance has them.
+        """Report running guests that reach GPUs other than their own, for both instances.
 
         :param products: those of the devices that are known
         """
@@ -219,7 +221,7 @@ class Reporter:
     def report_stopped(
         self, stopped: Mapping[str, str | None], reached: Mapping[str, frozenset[Device]]
     ) -> None:
-        """Say which guests were stopped because of what they *reached*.
+        """Report guests that were stopped because of what they *reached*.
 
         :param stopped: the guests by uuid, each with why it was not stopped
         """

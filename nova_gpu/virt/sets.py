@@ -32,8 +32,10 @@ _NOT_INSTALLED = (
 
 
 class Sets(Protocol):
-    """The cards of a host that guests get in exact sets. A guest with a vGPU that is all of a card
-    has that card here."""
+    """The cards of a host that guests get in exact sets.
+
+    A guest with a vGPU that is all of a card has that card here.
+    """
 
     @property
     @abc.abstractmethod
@@ -83,8 +85,7 @@ class Sets(Protocol):
     def choose(
         self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
-        """Return the *count* of the *free* cards that a guest is to get, sorted, None where any
-        will do."""
+        """Return *count* of the *free* cards for a guest, sorted, None where any will do."""
 
     @abc.abstractmethod
     def unmovable(self, slot: Slot) -> str | None:
@@ -100,12 +101,12 @@ class Sets(Protocol):
         return
 
     def part(self) -> None:
-        """Have joined what guests have, and no cards of a guest that is gone. Raise nothing."""
+        """Join the cards of guests, and part those of guests that are gone. Raise nothing."""
         return
 
 
 class NoSets(Sets):
-    """A host whose guests get any of its cards"""
+    """A host whose guests get any of its cards."""
 
     @property
     def modules(self) -> Mapping[PciAddress, Module]:
@@ -175,7 +176,9 @@ def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[
 def room(
     sets: Sets, free: Collection[PciAddress], vgpu_type: str | None = None
 ) -> Mapping[int, int]:
-    """Return how many guests of each size could have sets of *free*, which are all that is free;
-    nothing where guests get any of them."""
+    """Return how many guests of each size could have sets of *free*, all that is free.
+
+    Nothing where guests get any cards.
+    """
     board = sets.offered(free, free, vgpu_type)
     return board.room() if board else {}

@@ -19,9 +19,10 @@ Class = TypeVar("Class", bound=type)
 
 
 def of_parent(cls: Class) -> Class:
-    """A class decorator: whoever asks for the parameters of an override gets those of the method
-    that it overrides, of whichever release Nova is. Nova's tests compare them with those of its
-    ``ComputeDriver``."""
+    """Give each override the parameters of the method that it overrides, of any Nova release.
+
+    A class decorator. Nova's tests compare them with those of its ``ComputeDriver``.
+    """
     parent = cls.__mro__[1]
     for name, method in vars(cls).items():
         if inspect.isfunction(method):
@@ -35,7 +36,7 @@ def nova_release() -> int:
 
 
 def untested() -> str | None:
-    """What is to be said of a Nova that this was not tested with"""
+    """Return what is to be said of a Nova that this was not tested with."""
     if nova_release() in RELEASES:
         return None
     return (
@@ -45,7 +46,6 @@ def untested() -> str | None:
 
 
 def say_if_untested() -> None:
-    """At the start of the service: not all that may go wrong with another release goes wrong at
-    once."""
+    """Log an untested Nova release at the start of the service: problems may come late."""
     if said := untested():
         LOG.error("%s Until then a guest may be started in ways that nobody looks at.", said)

@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Calls *function* with each of *items*, all at once, and returns when all have ended.
+    """Call *function* with each of *items*, all at once, and returns when all have ended.
 
     Where it raises for one the others go on, and the first error is raised at the end. What is
     logged carries the request of the caller.
@@ -44,7 +44,7 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 
 def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]:
-    """Calls *function* with *item* beside what the caller does next."""
+    """Call *function* with *item* beside what the caller does next."""
     executor = _executor(1)
     begun = executor.submit(_within_request(function), item)
     # Not before: one that is shut down drops what none of its threads has taken yet.
@@ -54,7 +54,7 @@ def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]
 
 
 def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
-    """Has what *function* logs carry the request of who asks for it here."""
+    """Let what *function* logs carry the request of the caller."""
     context, carried = request_context.get_current(), repeats.carried(function)
 
     def call(item: Item) -> None:
@@ -66,9 +66,7 @@ def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
 
 
 def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThreadPoolExecutor:
-    """An executor like Nova's own, in ``nova.utils`` or, since 34, in
-    ``nova.thread_pool_factory``
-    """
+    """Return an executor like Nova's (``nova.utils``, from 34 ``nova.thread_pool_factory``)."""
     # Nova 31 and those before it have green threads alone, and no such function.
     is_threading = getattr(utils, "concurrency_mode_threading", lambda: False)
     if is_threading():
@@ -77,8 +75,10 @@ def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThrea
 
 
 class DaemonShare:
-    """Half of them, by default one for each CPU: what may take minutes, as a reset or a driver that
-    hangs, leaves the other half."""
+    """Half of them, by default one for each CPU.
+
+    What may take minutes, as a reset or a driver that hangs, leaves the other half.
+    """
 
     def __init__(self) -> None:
         options = CONF[nova.privsep.sys_admin_pctxt.cfg_section]
@@ -87,7 +87,7 @@ class DaemonShare:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Waits for one of them; who has one already goes on with that."""
+        """Wait for one of them; who has one already goes on with that."""
         if getattr(self._own, "has_one", False):
             yield
             return

@@ -25,7 +25,7 @@ _STALE = datetime.timedelta(hours=1)
 
 
 def drain(connection: Any, node: str) -> None:
-    """From now on no new instance gets GPUs below the provider *node*.
+    """Close the compute node *node* to new instances with GPUs.
 
     :raises CommandError: where Placement does not take that
     """
@@ -33,12 +33,12 @@ def drain(connection: Any, node: str) -> None:
 
 
 def undrain(connection: Any, node: str) -> None:
-    """Undoes :func:`drain`."""
+    """Undo :func:`drain`."""
     _write(connection, node, (), {names.DRAINED})
 
 
 def keep(connection: Any, node: str, until: datetime.datetime) -> None:
-    """Keeps the GPUs below the provider *node* from preemptible instances.
+    """Keep the GPUs below the provider *node* from preemptible instances.
 
     :raises CommandError: where Placement does not take that
     """
@@ -46,7 +46,7 @@ def keep(connection: Any, node: str, until: datetime.datetime) -> None:
 
 
 def unkeep(connection: Any, nodes: Iterable[str]) -> None:
-    """Undoes :func:`keep`, whatever the time was.
+    """Undo :func:`keep`, whatever the time was.
 
     :raises CommandError: where Placement does not take that
     """
@@ -57,7 +57,7 @@ def unkeep(connection: Any, nodes: Iterable[str]) -> None:
 
 
 def remove_stale(connection: Any) -> None:
-    """Removes what nobody reads any more, as its time is over.
+    """Remove what nobody reads any more, as its time is over.
 
     :raises CommandError: where Placement does not take that
     """
@@ -70,7 +70,7 @@ def remove_stale(connection: Any) -> None:
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
-    """Gives the provider *node* traits, of which Placement need not know, and takes others.
+    """Give the provider *node* traits, of which Placement need not know, and takes others.
 
     :raises CommandError: where Placement does not take that
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu server create``"""
+"""``openstack gpu server create``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _FOR_S = 1800
 
 
 class CreateServer(asking.ShowOne):
-    """Create a server as openstack server create does, and create it anew while no host has GPUs
-    for it.
+    """Create a server like openstack server create, and retry while no host has GPUs for it.
 
     Nova cannot try a server that found no host again. So the last one that found none stays while
     the request waits, where openstack gpu preempt sees it, and is deleted when the next one is
@@ -29,7 +28,7 @@ class CreateServer(asking.ShowOne):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """OpenStackClient's own, and more"""
+        """Return OpenStackClient's own parser with more options."""
         parser: argparse.ArgumentParser
         if self.app is None:  # in the documentation, which shows what this adds
             parser = super().get_parser(prog_name)
@@ -70,7 +69,7 @@ class CreateServer(asking.ShowOne):
         return tuple(shown), tuple(shown.values())
 
     def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
-        """A new server, once it is built or has failed"""
+        """Return a new server, once it is built or has failed."""
         try:
             columns, values = self._create.take_action(parsed_args)
         except sdk_exc.ForbiddenException:
@@ -89,8 +88,10 @@ class CreateServer(asking.ShowOne):
         )
 
     def _replaced(self, server: Any) -> list[Any]:
-        """The servers that found no host, in whose place *server* is: by its name and flavor, as a
-        run that was killed leaves one too"""
+        """Return the servers that found no host, in whose place *server* is.
+
+        By its name and flavor, as a run that was killed leaves one too.
+        """
         with rest.clean_refusals("Nova"):
             failed = list(self._connection.compute.servers(details=True, status="ERROR"))
         return [

@@ -19,7 +19,7 @@ _THEN = "With Preemption"
 
 
 class _Hook(hooks.CommandHook):
-    """A hook that leaves a command as it is"""
+    """A hook that leaves a command as it is."""
 
     cmd: asking.Command
 
@@ -38,7 +38,7 @@ class _Hook(hooks.CommandHook):
 
 
 class Capacity(_Hook):
-    """``--project`` of ``openstack gpu capacity``, and its column"""
+    """``--project`` of ``openstack gpu capacity``, and its column."""
 
     def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         projects.add_option(
@@ -64,7 +64,7 @@ class Capacity(_Hook):
 
 
 class Explain(_Hook):
-    """The row of ``openstack gpu explain`` that says for whom the server's GPUs are taken"""
+    """The row of ``openstack gpu explain`` that says for whom the server's GPUs are taken."""
 
     def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
         names, values = return_code

@@ -28,7 +28,7 @@ _Amounts = Mapping[str, int]
 
 
 def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
-    """What one instance takes.
+    """Return what one instance takes.
 
     :raises Unservable: as :func:`osc_gpu.query.placement_query`
     """
@@ -43,7 +43,7 @@ def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
 
 
 def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) -> Need:
-    """What one instance of the flavor takes.
+    """Return what one instance of the flavor takes.
 
     :raises CommandError: where no plan can be made for such a flavor
     """
@@ -67,7 +67,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
 
 
 def read(connection: Any) -> Fleet:
-    """The fleet, as Placement and Nova show it.
+    """Return the fleet, as Placement and Nova show it.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :raises Refused: where they do not show it to whoever asks
@@ -114,7 +114,10 @@ def read(connection: Any) -> Fleet:
 
 
 def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
-    """The modules of a board that the server has, as far as its host tells: while it runs"""
+    """Return the modules of a board that the server has, as far as its host tells.
+
+    While it runs.
+    """
     on_boards = [number for number in held if groups[number].board]
     if len(on_boards) != 1 or server.status == "SHUTOFF":
         return ()
@@ -128,7 +131,10 @@ def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequenc
 
 
 def _moving(connection: Any, consumer: str) -> str | None:
-    """The server of a move that is not over: until then the source's GPUs are the move's own."""
+    """Return the server of a move that is not over.
+
+    Until then the source's GPUs are the move's own.
+    """
     with rest.clean_refusals("Nova"):
         found = connection.compute.migrations()
     return next((each.server_id for each in found if each.uuid == consumer), None)
@@ -137,7 +143,7 @@ def _moving(connection: Any, consumer: str) -> str | None:
 def _own(
     connection: Any, root: str | None, summary: Any, there: Mapping[str, Any]
 ) -> tuple[_Amounts, Mapping[str, _Amounts]]:
-    """The amounts that the node itself has left, and those that each consumer has of it.
+    """Return the amounts that the node itself has left, and those that each consumer has of it.
 
     :param summary: the node's, of :func:`osc_gpu.hosts.summaries`, or ``None``
     :param there: the server of each consumer, ``None`` where it is none
@@ -167,7 +173,7 @@ def _own(
 
 
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
-    """What the server takes of a node that has the resource classes *used*"""
+    """Return what the server takes of a node that has the resource classes *used*."""
     from_volume = servers.boots_from_volume(server)
     size = Size.of(server.flavor, boots_from_volume=from_volume)
     amounts = query.amounts(size, servers.request_of(server))
@@ -175,7 +181,7 @@ def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
 
 
 def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
-    """How many GPUs of each group a consumer has, by consumer and the group's number"""
+    """Return how many GPUs of each group a consumer has, by consumer and the group's number."""
     found: dict[str, dict[int, int]] = defaultdict(dict)
     for number, amounts in enumerate(groups):
         for consumer, amount in amounts.items():
@@ -184,7 +190,7 @@ def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
 
 
 def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
-    """The groups of types that cards of one product can be divided into"""
+    """Return the groups of types that cards of one product can be divided into."""
     by_product: dict[str, set[int]] = defaultdict(set)
     for number, each in enumerate(listed):
         if each.key is None or each.key.is_in_parts:
@@ -242,7 +248,7 @@ def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
 
 
 def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
-    """Why the server cannot be moved, whatever its flavor allows; empty where it can"""
+    """Return why the server cannot be moved, whatever its flavor allows; empty where it can."""
     if not up:
         return "its host's compute service is down"
     if server.is_locked:
@@ -257,8 +263,10 @@ def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
 
 
 def _kept(traits: frozenset[str], way: Way) -> Iterator[str]:
-    """What the GPUs at the destination must have as well: a guest stays with its hypervisor, and
-    one that runs with its very type of vGPU."""
+    """Yield what the GPUs at the destination must have as well.
+
+    A guest stays with its hypervisor, and one that runs with its very type of vGPU.
+    """
     prefixes: tuple[str, ...] = (names.TRAIT_HYPERVISOR,)
     if way is Way.LIVE:
         prefixes += (names.TRAIT_VGPU_TYPE, names.TRAIT_MODEL)

@@ -52,7 +52,7 @@ class _Moving:
         return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:
-        """The server, when Nova does nothing more to it, and it has another status than *but_not*
+        """Return the server once Nova is done with it and its status is another than *but_not*.
 
         :raises Stopped: where that takes too long
         """
@@ -66,7 +66,7 @@ class _Moving:
         )
 
     def wait_for_source(self) -> None:
-        """Returns when the source has the GPUs back, which is a moment after the server is idle.
+        """Return when the source has the GPUs back, which is a moment after the server is idle.
 
         :raises Stopped: where that takes too long
         """
@@ -85,15 +85,20 @@ class _Moving:
 
 @dataclasses.dataclass(frozen=True)
 class _Step(_Moving):
-    """One move of a plan. ``there`` is the destination as its compute service calls the host,
-    ``here`` the source."""
+    """One move of a plan.
+
+    ``there`` is the destination as its compute service calls the host, ``here`` the source.
+    """
 
     move: Move
     here: str
     there: str
 
     def make(self) -> None:
-        """:raises Stopped: with what happened, and how to go on"""
+        """Make the move.
+
+        :raises Stopped: with what happened, and how to go on
+        """
         server = self._server()
         self._expect_as_planned(server)
         with rest.clean_refusals("Nova"):
@@ -111,7 +116,10 @@ class _Step(_Moving):
         self.wait_for_source()
 
     def _expect_as_planned(self, server: Any) -> None:
-        """:raises Stopped: where the server is not any more what it was for the plan"""
+        """Refuse a server that has changed since the plan.
+
+        :raises Stopped: where it has
+        """
         found = server.status, server.compute_host, server.task_state
         if found != (_STATUS[self.move.way], self.here, None):
             busy = f", busy with {server.task_state}" if server.task_state else ""
@@ -164,7 +172,7 @@ def make(
     say: Callable[[str], None],
     patience_s: float,
 ) -> None:
-    """Makes *moves* in their order, and ends at the first that does not go as planned.
+    """Make *moves* in their order, and ends at the first that does not go as planned.
 
     :param services: what the compute service of a node calls its host, by the node's name
     :param say: is told of each step when it begins

@@ -32,9 +32,12 @@ _AS_TOLD = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instance that may be a victim. It has had its GPUs ``since`` then, and was told that they
-    are taken at ``due``; ``None`` where it was not told. Where ``unsure_s`` is not 0, a start may
-    have given it its GPUs later, and it may be none before it has had them for so long."""
+    """An instance that may be a victim.
+
+    It has had its GPUs ``since`` then, and was told that they are taken at ``due``; ``None`` where
+    it was not told. Where ``unsure_s`` is not 0, a start may have given it its GPUs later, and it
+    may be none before it has had them for so long.
+    """
 
     server: Any
     instance: Instance
@@ -45,7 +48,7 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """How much is lost with it: least where it was told already, then where it does not run."""
+        """The cost of its loss: least with a notice, then where it does not run."""
         if self.due:
             return 0
         if self.server.status != "ACTIVE":
@@ -63,8 +66,10 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """``leaving`` are instances that give their GPUs back by themselves; ``stays`` says of each
-    other preemptible one why it may be no victim, in words."""
+    """``leaving`` are instances that give their GPUs back by themselves.
+
+    ``stays`` says of each other preemptible one why it may be no victim, in words.
+    """
 
     by_uuid: Mapping[str, Candidate]
     leaving: tuple[Instance, ...]
@@ -72,8 +77,11 @@ class Candidates:
 
     @property
     def costs(self) -> Mapping[str, int]:
-        """The cost of each, by uuid. The one whose time is over first comes first, and of those
-        that were not told the one that has had its GPUs for the shortest time, as far as known."""
+        """The cost of each, by uuid.
+
+        The one whose time is over first comes first, and of those that were not told the one that
+        has had its GPUs for the shortest time, as far as known.
+        """
         order = sorted(
             self.by_uuid.values(),
             key=lambda each: (
@@ -85,8 +93,10 @@ class Candidates:
         return {each.server.id: each.cost for each in order}
 
     def freed(self, fleet: Fleet) -> Fleet:
-        """The fleet without those that leave by themselves, and of each candidate with what would
-        be free without it"""
+        """Return the fleet without those that leave by themselves.
+
+        It also has what would be free without each candidate.
+        """
         by_uuid = self.by_uuid
         made = tuple(
             _stopped(each) if each.uuid in by_uuid and by_uuid[each.uuid].end is End.STOP else each
@@ -100,7 +110,7 @@ NOBODY = Candidates({}, (), ())
 
 
 def need_of(connection: Any, flavor: Any) -> Need:
-    """What one instance of the flavor takes, for which others may go.
+    """Return what one instance of the flavor takes, for which others may go.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :raises CommandError: where nobody goes for it, or no plan can be made
@@ -113,7 +123,7 @@ def need_of(connection: Any, flavor: Any) -> Need:
 
 
 def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str, int]:
-    """How many instances there could be more on each host, by its name, if all left that may.
+    """Return how many more instances fit on each host, by its name, if all left that may.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     """
@@ -127,7 +137,10 @@ def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str,
 
 
 def _stopped(instance: Instance) -> Instance:
-    """The instance as a stop frees it: a stopped one keeps its processors, memory and disk."""
+    """Return the instance as a stop frees it.
+
+    A stopped one keeps its processors, memory and disk.
+    """
     return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
 
 
@@ -139,7 +152,7 @@ def read(
     notice_s: float,
     barred: Mapping[str, str],
 ) -> Candidates:
-    """The candidates among the preemptible instances of *projects*.
+    """Return the candidates among the preemptible instances of *projects*.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param notices: when an instance's GPUs are taken, by uuid, as far as this process told it
@@ -200,7 +213,7 @@ def ascertained(connection: Any, found: Candidates, uuids: Iterable[str]) -> Can
 
 
 def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
-    """Why a server that got its GPUs then keeps them still; empty where it does not."""
+    """Return why a server that got its GPUs then keeps them still; empty where it does not."""
     has_had = (now - since).total_seconds()
     if has_had >= least_s:
         return ""
@@ -208,12 +221,15 @@ def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> st
 
 
 def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
-    """Whether the server was not started for so long: Nova notes the time of every change."""
+    """Return whether the server was not started for so long.
+
+    Nova notes the time of every change.
+    """
     return bool(server.updated_at) and not _young(now, _time(server.updated_at), least_s)
 
 
 def _leaves(server: Any, instance: Instance, said: Preemptible) -> Instance | None:
-    """What the server gives back by itself, and soon; ``None`` where it does not"""
+    """Return what the server gives back by itself, and soon; ``None`` where it does not."""
     if server.task_state in _DELETED:
         return instance
     stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
@@ -223,12 +239,15 @@ def _leaves(server: Any, instance: Instance, said: Preemptible) -> Instance | No
 
 
 def _gives_back(server: Any, instance: Instance) -> bool:
-    """Whether a stop gives back what it has: what its flavor asks for"""
+    """Return whether a stop gives back what it has: what its flavor asks for."""
     return sum(each.count for each in servers.requests_of(server)) == instance.gpus
 
 
 def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collection[str]) -> str:
-    """Why the server is no victim, however long it has had its GPUs; empty where it may be one"""
+    """Return why the server is no victim, however long it has had its GPUs.
+
+    Empty where it may be one.
+    """
     if server.project_id not in projects:
         return f"its project {server.project_id} is not among those that were named"
     if server.is_locked:
@@ -243,8 +262,10 @@ def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collecti
 
 
 def had_since(connection: Any, server: Any) -> datetime.datetime:
-    """When the server got its GPUs: when it was launched, or last started, as it may have given
-    them back in between"""
+    """Return when the server got its GPUs: when it was launched, or last started.
+
+    It may have released them in between.
+    """
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
     times = [each.start_time for each in actions if each.action == "start"]
@@ -252,7 +273,7 @@ def had_since(connection: Any, server: Any) -> datetime.datetime:
 
 
 def _time(text: str) -> datetime.datetime:
-    """In UTC, as :func:`timeutils.utcnow` has it"""
+    """Parse a time in UTC, as :func:`timeutils.utcnow` has it."""
     return timeutils.normalize_time(timeutils.parse_isotime(text))
 
 
@@ -278,7 +299,7 @@ def told_at(server: Any) -> datetime.datetime | None:
 
 
 def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
-    """Has the guest's metadata say when its GPUs are taken, and for whom."""
+    """Write into the guest's metadata when its GPUs are taken, and for which servers."""
     text = f"{due.isoformat(timespec='seconds')}Z"
     said = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
@@ -286,7 +307,7 @@ def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> N
 
 
 def untell(connection: Any, server: Any) -> None:
-    """Takes back what :func:`tell` said."""
+    """Take back what :func:`tell` said."""
     said = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
     with rest.clean_refusals("Nova"):
         for key in said:
@@ -295,8 +316,10 @@ def untell(connection: Any, server: Any) -> None:
 
 
 def takers(connection: Any, server: Any) -> Iterator[str]:
-    """For which servers the GPUs of *server* are taken, or were: an administrator reads whose these
-    are."""
+    """Yield the servers for which the GPUs of *server* are taken, or were.
+
+    An administrator reads whose these are.
+    """
     said = (server.metadata or {}).get(names.PREEMPT_FOR, "")
     for each in filter(None, said.split(",")):
         taker = _ever(connection, each) if uuidutils.is_uuid_like(each) else None
@@ -308,7 +331,7 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
 
 
 def _ever(connection: Any, uuid: str) -> Any:
-    """A server, deleted or not, ``None`` where whoever asks may not see it"""
+    """Return a server, deleted or not, ``None`` where whoever asks may not see it."""
     for deleted in (False, True):
         url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
         answer = connection.compute.get(url, raise_exc=False)
@@ -318,7 +341,7 @@ def _ever(connection: Any, uuid: str) -> Any:
 
 
 def end(connection: Any, chosen: Candidate, takers: str) -> None:
-    """Has Nova stop or delete the instance, whose metadata say for whom.
+    """Stop or delete the instance, whose metadata say for which servers.
 
     :raises CommandError: where it is not what it was, or Nova refuses that
     """
@@ -339,7 +362,7 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
 
 
 def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
-    """Returns when the GPUs of those that were ended are free.
+    """Return when the GPUs of those that were ended are free.
 
     :raises CommandError: where that takes too long
     """
@@ -367,7 +390,9 @@ class Places:
         return bool(self._needs)
 
     def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
-        """:param needs: by the name of the host, what there is to be place for
+        """Keep the room on hosts from preemptible instances.
+
+        :param needs: by the name of the host, what there is to be place for
         :raises CommandError: where Placement does not take that
         """
         nodes = hosts.nodes_by_name(self._connection)
@@ -376,7 +401,7 @@ class Places:
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
-        """Keeps no more what somebody has taken.
+        """Keep no more what somebody has taken.
 
         :raises CommandError: where Placement does not take that
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu preempt``: GPUs of preemptible instances for those that find none"""
+"""``openstack gpu preempt``: GPUs of preemptible instances for those that find none."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Wanted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """What is to be done for one of the wanted.
+    """The plan for one request.
 
     :param waits: whether no victim is taken before the requests have what is free
     """
@@ -76,11 +76,10 @@ _Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
 
 
 class Preempt(asking.Lister):
-    """Show the fewest preemptible instances whose GPUs make place for instances of a flavor, or for
-    the requests that found no host. Without --apply it changes nothing.
+    """Show the fewest preemptible instances whose GPUs make room for a flavor or waiting requests.
 
-    With --apply the instances are told, and stopped or deleted when their notice is over. For
-    administrators.
+    Without --apply it changes nothing. With --apply the instances get a notice, and are stopped or
+    deleted when it is over. For administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -209,7 +208,7 @@ class _Run:
             time.sleep(wait_s)
 
     def _step(self) -> float | None:
-        """Looks once and does what is due; returns how long to wait then, ``None`` at the end."""
+        """Look once and do what is due; returns how long to wait then, ``None`` at the end."""
         short, planned, candidates = self._plan()
         chosen = _chosen(planned, candidates)
         self._forgive(candidates, {each.server.id for each, _ in chosen})
@@ -239,7 +238,10 @@ class _Run:
         return None
 
     def _take(self, ready: Iterable[_Ready]) -> None:
-        """:raises CommandError: when those are gone that could be taken"""
+        """Stop or delete the instances whose notice is over.
+
+        :raises CommandError: when those are gone that could be taken
+        """
         taken, failed = [], None
         for each, due, wanted in ready:
             try:
@@ -256,8 +258,7 @@ class _Run:
             raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
-        """The error where too few victims are there for a flavor that was named, what is to be
-        done, and the candidates"""
+        """Return the error for too few victims of a named flavor, the plan, and the candidates."""
         asked, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
@@ -282,7 +283,7 @@ class _Run:
     def _choose(
         self, asked: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
     ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
-        """The error where there are too few, as :meth:`_plan`, and what is to be done"""
+        """Return the error where there are too few, as :meth:`_plan`, and what is to be done."""
         fleet, costs = candidates.freed(fleet), candidates.costs
         planned, now = [], fleet
         for each in asked:
@@ -335,7 +336,7 @@ class _Run:
     def _tell(
         self, each: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
-        """When its GPUs are taken, as it is told now; ``None`` where it cannot be told"""
+        """Give the instance a notice; return its time, ``None`` where that cannot be written."""
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
             preemptible.tell(self._connection, each.server, due, wanted.takers)
@@ -350,8 +351,11 @@ class _Run:
         return due
 
     def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
-        """Tells those instances that they stay which no plan needs any more: the ones that this run
-        told, and those whose time is over. Another run may still need the rest."""
+        """Tell those instances that they stay which no plan needs any more.
+
+        The ones that this run told, and those whose time is over. Another run may still need the
+        rest.
+        """
         for uuid, each in candidates.by_uuid.items():
             is_own = each.due and uuid in self._notices
             if uuid not in chosen and (is_own or self._is_over(each)):
@@ -364,8 +368,11 @@ class _Run:
                 self._say(f"{each.in_words}: told that it stays, as nobody needs its GPUs now")
 
     def _is_over(self, each: Candidate) -> bool:
-        """Whether the notice that the instance reads was not made good in as long again, as its run
-        was killed. One from before its last start says when it was stopped."""
+        """Return whether the instance's notice has expired, as its run was killed.
+
+        It was not made good for as long again. A notice from before the last start says when it was
+        stopped.
+        """
         due = preemptible.told_at(each.server)
         earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
         if due is None or due > earliest or self._past.get(each.server.id) == due:
@@ -385,8 +392,7 @@ def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[C
 
 
 def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
-    """The fleet, with the hosts unusable that are not in the zone, or not the host, that is
-    wanted"""
+    """Return the fleet with hosts unusable that are not in the zone, or not the host, requested."""
 
     def judged(host: Host) -> Host:
         if wanted.host not in ("", host.name):

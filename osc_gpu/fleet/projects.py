@@ -13,7 +13,7 @@ from osc_lib import exceptions
 
 
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Has *parser* take ``--project``, the attribute ``projects``: names or IDs.
+    """Add ``--project`` to *parser*, the attribute ``projects``: names or IDs.
 
     :param what: its help
     """
@@ -28,7 +28,9 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
-    """The IDs of projects. A name counts as an ID where Keystone tells the caller nothing of it.
+    """Return the IDs of projects.
+
+    A name counts as an ID where Keystone tells the caller nothing of it.
 
     :param named: names or IDs
     :raises CommandError: where there is none of a name, or several

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu plan FLAVOR``, ``gpu drain HOST`` and ``gpu defrag``: moves that make room"""
+"""``openstack gpu plan FLAVOR``, ``gpu drain HOST`` and ``gpu defrag``: moves that make room."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 
 class _Planner(asking.Lister):
-    """A command that shows a plan, and makes its moves"""
+    """A command that shows a plan, and makes its moves."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -47,14 +47,14 @@ class _Planner(asking.Lister):
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> Any:
-        """The connection; with --apply what an earlier run left in the midst is ended first."""
+        """Return the connection; with --apply finish first what an earlier run left."""
         connection = self.connection(parsed_args)
         if parsed_args.apply:
             moves.finish(connection, self.say, parsed_args.move_timeout)
         return connection
 
     def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
-        """The moves of the plan; they are made first where --apply asks for that."""
+        """Return the moves of the plan; they are made first where --apply asks for that."""
         services = hosts.services(connection)
         if parsed_args.apply:
             anew = self.connection(parsed_args)
@@ -63,8 +63,9 @@ class _Planner(asking.Lister):
 
 
 class MakePlace(_Planner):
-    """Show the fewest moves that make place for instances of a flavor. Without --apply it moves
-    nothing.
+    """Show the fewest moves that make place for instances of a flavor.
+
+    Without --apply it moves nothing.
 
     For administrators.
     """
@@ -101,8 +102,9 @@ class MakePlace(_Planner):
 
 
 class Drain(_Planner):
-    """Show the fewest moves after which no instance has GPUs of a host. Without --apply and --undo
-    it changes nothing.
+    """Show the fewest moves after which no instance has GPUs of a host.
+
+    Without --apply and --undo it changes nothing.
 
     With --apply no new instance gets GPUs of the host from then on, until --undo. For
     administrators.
@@ -154,8 +156,9 @@ class Drain(_Planner):
 
 
 class Defragment(_Planner):
-    """Show the fewest moves after which most instances of the largest flavor have place. Without
-    --apply it moves nothing.
+    """Show the fewest moves after which most instances of the largest flavor have place.
+
+    Without --apply it moves nothing.
 
     For administrators.
     """
@@ -189,7 +192,7 @@ class Defragment(_Planner):
 
 
 def _node(connection: Any, host: str) -> str:
-    """The provider of a compute node, with GPUs or without.
+    """Return the provider of a compute node, with GPUs or without.
 
     :raises CommandError: where there is none of that name
     """
@@ -200,7 +203,10 @@ def _node(connection: Any, host: str) -> str:
 
 
 def _node_with_gpus(connection: Any, host: str) -> str:
-    """:raises CommandError: where there is none of that name"""
+    """Return the compute node with GPUs of that name.
+
+    :raises CommandError: where there is none of that name
+    """
     roots = {each["root_provider_uuid"] for each in hosts.gpu_providers(connection)}
     named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
     if host not in named:
@@ -216,7 +222,7 @@ def _no_such_host(host: str, there: int) -> exceptions.CommandError:
 
 
 def _largest(connection: Any) -> Any:
-    """The flavor with the most whole GPUs; of several the first by name"""
+    """Return the flavor with the most whole GPUs; of several the first by name."""
     sizes = []
     for flavor in flavors.read(connection):
         try:
@@ -242,7 +248,7 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _staying(fleet: Fleet, host: str | None = None) -> str:
-    """The end of a sentence that says which instances may not be moved, and why"""
+    """Return the end of a sentence that says which instances may not be moved, and why."""
     who = [
         f"{each.name or each.uuid} stays: {each.stays}"
         for each in fleet.instances
@@ -252,13 +258,13 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
 
 
 def listed(who: Sequence[str]) -> str:
-    """The end of a sentence, with the first few of *who*"""
+    """Return the end of a sentence, with the first few of *who*."""
     more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
     return "".join(f"; {each}" for each in who[:_NAMED]) + more
 
 
 def _moves(found: Plan) -> str:
-    """The end of a sentence that says how many moves there are, and whether fewer may do"""
+    """Return the end of a sentence that says how many moves there are, and whether fewer may do."""
     count = len(found.moves)
     moves = "1 move." if count == 1 else f"{count} moves."
     return f"{moves} No plan has fewer." if found.proven else moves
@@ -269,7 +275,7 @@ def _not_found(found: Plan) -> str:
 
 
 def count(text: str) -> int:
-    """The number of instances an option says.
+    """Return the number of instances an option says.
 
     :raises argparse.ArgumentTypeError: where it is none that one can ask for
     """

@@ -25,8 +25,7 @@ class _NoGPUs(exceptions.CommandError):
 
 
 class StartServer(asking.Command):
-    """Start a server that gave its GPUs back when it was stopped, on another host where its own has
-    none.
+    """Start a server that released its GPUs at a stop, on another host if its own has none.
 
     It is shelved and unshelved then, where its flavor has gpu:on_stop_move=true. A server that is
     shelved already is unshelved.
@@ -75,7 +74,7 @@ class StartServer(asking.Command):
             raise (_NoGPUs if waits else exceptions.CommandError)(self._said(server))
 
     def _step(self, doing: str, server: Any, action: Any) -> Any:
-        """The server, when Nova does nothing more to it
+        """Return the server, when Nova does nothing more to it.
 
         :raises CommandError: where Nova refuses it, or takes too long
         """
@@ -98,8 +97,9 @@ class StartServer(asking.Command):
         )
 
     def _expect_may_move(self, server: Any) -> None:
-        """:raises CommandError: where the server is not started for another reason than GPUs, as
-        far as Nova shows that to whoever asks, or may not go to another host
+        """Refuse a server that may not move, or did not start for another reason than GPUs.
+
+        :raises CommandError: as far as Nova shows the reason to the user
         """
         said = self._said(server)
         why = failures.why_last(self._connection, server)
@@ -116,7 +116,7 @@ class StartServer(asking.Command):
         )
 
     def _said(self, server: Any) -> str:
-        """A line that says that the server does not run, and why, or where that is to be read"""
+        """Return a line that says that the server does not run, and why, or where to read that."""
         if server.task_state:
             busy = f"{server.name} is {server.status}, busy with {server.task_state}"
             return f"{busy}; {_go_on(server)}"

@@ -40,7 +40,7 @@ class Unserved:
 
     @property
     def uuids(self) -> str:
-        """As many as one item of a server's metadata takes, the oldest first"""
+        """As many as one item of a server's metadata takes, the oldest first."""
         return ",".join(each.id for each in self.servers[:_RECORDED])
 
     @property
@@ -52,12 +52,11 @@ class Unserved:
 def read(
     connection: Any, since: datetime.datetime, holders: Callable[[], Collection[str]]
 ) -> list[Unserved]:
-    """The requests made after *since* that are not preemptible and got no GPUs, the oldest first:
-    new servers, and starts and unshelves of servers that gave theirs back.
+    """Return the requests made after *since* that got no GPUs, the oldest first.
 
-    Nobody can tell Nova to try such a server again, so that whoever still wants it asks anew: one
-    of which a newer server of its project and flavor has its name, or was started in its place, is
-    none of them.
+    They are not preemptible: new servers, and starts and unshelves of servers that released their
+    GPUs. Nova cannot try such a server again, so its user asks again: a server is left out of which
+    a newer server of its project and flavor has its name, or was started in its place.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param holders: says to which servers Placement has given GPUs since these were listed
@@ -93,15 +92,17 @@ def read(
 
 
 def found_none(server: Any) -> bool:
-    """Whether the scheduler found no GPUs for it, as far as Nova shows that to whoever asks"""
+    """Return whether the scheduler found no GPUs for it, as far as Nova shows that to the user."""
     fault = (server.fault or {}).get("message", "")
     refused = any(each in fault for each in _REFUSED)
     return server.status == "ERROR" and not server.compute_host and refused
 
 
 def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
-    """Whether it was to be started or unshelved last, and got no GPUs. Of an unshelve that found
-    no host Nova shows no failure."""
+    """Return whether it was to be started or unshelved last, and got no GPUs.
+
+    Of an unshelve that found no host Nova shows no failure.
+    """
     if server.status not in (_STOPPED, _OFFLOADED) or server.task_state:
         return False
     if (server.updated_at or "") < earliest:
@@ -116,7 +117,7 @@ def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
 
 
 def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:
-    """The servers without a host in whose place no newer one came, the newest first"""
+    """Yield the servers without a host in whose place no newer one came, the newest first."""
     names, served = set(), 0
     for server in sorted(alike, key=_age, reverse=True):
         if server.status == "BUILD" and not server.compute_host and server.id not in holders():

@@ -26,7 +26,7 @@ _RNDADDENTROPY, _RNDRESEEDCRNG = 0x40085203, 0x5207
 
 
 def _take_away() -> None:
-    """What QEMU does not save: the folders, and the cards it has no state of."""
+    """Remove what QEMU does not save: the folders, and the cards it has no state of."""
     os.chdir("/")
     for folder in ("/project", "/out"):
         subprocess.run(["umount", folder], check=True)
@@ -41,7 +41,7 @@ def _wait() -> Any:
 
 
 def _be_another(seed: bytes) -> None:
-    """All VMs that were saved as one would draw the same numbers, and give the same uuids."""
+    """Give the VM entropy of its own: copies would draw the same numbers and uuids."""
     with open("/dev/urandom", "wb") as file:
         fcntl.ioctl(file, _RNDADDENTROPY, struct.pack("ii", 8 * len(seed), len(seed)) + seed)
         fcntl.ioctl(file, _RNDRESEEDCRNG)

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavors and what they ask for: extra specs read into a request, checked, put into words, and
-compared with what an instance holds.
-"""
+"""Flavors: extra specs parsed into a request, checked, described, compared with what is held."""

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the GPUs of an instance are to lie: near each other on a host, near its network functions or
-disks, and over the hosts."""
+"""Placement of an instance's GPUs: on a host, near functions or disks, and over the hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ WORDS = (
 
 
 class Topology(enum.StrEnum):
-    """What all GPUs of one request group have in common."""
+    """The island that all GPUs of one request group share."""
 
     ANY = "any"
     NUMA = "numa"
@@ -27,7 +26,7 @@ class Topology(enum.StrEnum):
 
 
 class TopologyPolicy(enum.StrEnum):
-    """Whether the instance may do without it."""
+    """The choice between a required and a preferred topology."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
@@ -42,7 +41,7 @@ class Near(enum.StrEnum):
 
 
 class PeerAccess(enum.StrEnum):
-    """Whether a KVM guest's driver is told that the GPUs reach each other's memory."""
+    """The choice whether a KVM guest's driver lets the GPUs access each other's memory."""
 
     NONE = "none"
     PREFERRED = "preferred"
@@ -50,14 +49,14 @@ class PeerAccess(enum.StrEnum):
 
 
 class Distribution(enum.StrEnum):
-    """Whether instances share as few hosts with GPUs as can be, or as many."""
+    """The choice between as few hosts with GPUs as possible, and as many."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 class GuestTopology(enum.StrEnum):
-    """Whether a KVM guest sees its GPUs in the host's PCI Express tree and on its NUMA nodes."""
+    """The choice whether a KVM guest has the host's PCI Express tree and NUMA nodes of its GPUs."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -66,7 +65,7 @@ class GuestTopology(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What a flavor says of it. ``distribution`` is ``None`` where the cloud's option counts."""
+    """The arrangement of a flavor; ``distribution`` is ``None`` where the cloud's option counts."""
 
     topology: Topology = Topology.ANY
     policy: TopologyPolicy = TopologyPolicy.REQUIRED
@@ -76,7 +75,10 @@ class Arrangement:
     peer_access: PeerAccess = PeerAccess.NONE
 
     def required(self, count: int) -> Topology:
-        """What *count* GPUs of one request group must have in common. One is never apart."""
+        """Return what *count* GPUs of one request group must have in common.
+
+        One is never apart.
+        """
         insists = self.policy is TopologyPolicy.REQUIRED and count > 1
         return self.topology if insists else Topology.ANY
 
@@ -86,7 +88,10 @@ class Arrangement:
         return self.near is not Near.ANY and self.near_policy is TopologyPolicy.REQUIRED
 
     def insists_on_peers(self, count: int) -> bool:
-        """Whether *count* GPUs of one request group must reach each other. One has no peer."""
+        """Return whether *count* GPUs of one request group must reach each other.
+
+        One has no peer.
+        """
         return self.peer_access is PeerAccess.REQUIRED and count > 1
 
 
@@ -94,7 +99,7 @@ ANY = Arrangement()
 
 
 def parse(extra_specs: Mapping[str, str]) -> Arrangement:
-    """The arrangement that a flavor asks for.
+    """Return the arrangement that a flavor asks for.
 
     :raises InvalidExtraSpec: for a word that is none of these, for a policy alone, and for GPUs
         that reach each other in a guest that is not to see that it is one
@@ -132,6 +137,6 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
 def _alone(
     key: str, extra_specs: Mapping[str, str], what: str, beside: str
 ) -> exception.InvalidExtraSpec:
-    """The refusal of a policy *key* about what the flavor does not say"""
+    """Return the refusal of a policy *key* about what the flavor does not say."""
     reason, allowed = f"the flavor says nothing of {what}", f"{key} beside {beside}"
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance holds of GPUs and of vGPUs, compared with what its flavor asks for."""
+"""Comparison of the GPUs and vGPUs that an instance holds with those that its flavor asks for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Held:
 def gpu_mismatch(
     request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
 ) -> str | None:
-    """Why the GPUs an instance holds are not what its flavor asks for, or ``None`` where they are.
+    """Return why the GPUs held are not what the flavor asks for, ``None`` where they are.
 
     Of the flavor's traits only those count that the driver itself sets: the others Placement has
     judged, whatever scheduler there is. With more than one request group each of them must find
@@ -71,10 +71,10 @@ def gpu_mismatch(
 
 
 def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
-    """A mismatch in what NVML may know in one run of the service and not in the next.
+    """Return a mismatch in what NVML may report in one run of the service and not in the next.
 
-    So it is judged only when the instance is given its GPUs: one that had them before is not to
-    stay away from them because of it.
+    It is checked only when the instance is given its GPUs: an instance that had them before keeps
+    them.
     """
     for part in held:
         if request.model and not request.model.matches(part.model):
@@ -90,7 +90,7 @@ def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
 
 
 def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
-    """Why what is held is not as near each other as the flavor insists on, ``None`` where it is."""
+    """Return why what is held is not as near each other as required, ``None`` where it is."""
     for group in request.groups:
         topology = request.arrangement.required(group.count)
         if topology is Topology.ANY:
@@ -112,8 +112,7 @@ def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
 def not_beside(
     arrangement: Arrangement, cards: Collection[GPU], neighbours: Collection[Neighbour]
 ) -> str | None:
-    """Why the GPUs *cards* are not as near what the instance has as the flavor insists on, ``None``
-    where they are."""
+    """Return why *cards* are not as near the devices as required, ``None`` where they are."""
     if not (cards and arrangement.insists_on_near):
         return None
     wanted = nearness.wanted(arrangement.near, neighbours)
@@ -127,7 +126,7 @@ def not_beside(
 
 
 def vgpu_mismatch(asked: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
-    """Why the vGPUs of these types are not what the flavor asks for, or ``None`` where they are.
+    """Return why vGPUs of these types are not what the flavor asks for, ``None`` where they are.
 
     :param held: the type of each of them
     :raises InvalidExtraSpec: where the flavor cannot be understood
@@ -166,9 +165,9 @@ def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
 
 
 def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | None:
-    """A mismatch in what drivers and NVML may tell in one run of the service and not in the next.
+    """Return a mismatch in facts that may be known in one run of the service and not in the next.
 
-    It is judged only when the instance is given its vGPUs, as :func:`other_product`.
+    It is checked only when the instance is given its vGPUs, as :func:`other_product`.
 
     :param held: the group of each of them
     """
@@ -190,7 +189,7 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
 
 
 def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
-    """What a request group could have got of *held*"""
+    """Return what a request group could have got of *held*."""
     required, forbidden = _own_traits(group)
     if not (required or forbidden):
         return list(held)

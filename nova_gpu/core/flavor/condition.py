@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor says of a name, ``s== fermi`` or ``<or> LXC <or> QEMU``, or of a number,
-``>= 40960``.
+"""Conditions on a name, ``s== fermi`` or ``<or> LXC <or> QEMU``, and on a number, ``>= 40960``.
 
 The spelling is that of Nova's ComputeCapabilitiesFilter (``extra_specs_ops``), of which only those
 operators remain that mean something for the one or the other. Where that filter reads what it can
@@ -19,7 +18,7 @@ from nova_gpu.core import exception, names
 
 
 class Stated(Protocol):
-    """What a flavor says of a name or of a number."""
+    """A condition of a flavor on a name or a number."""
 
     def matches(self, value: str | None) -> bool: ...
 
@@ -46,11 +45,11 @@ _NAME = re.compile(r"[A-Za-z0-9]+(?:[._+-]+[A-Za-z0-9]+)*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """What a name has to be. ``values`` are in the form of :func:`names.word`.
+    """A condition on a name. ``values`` are in the form of :func:`names.word`.
 
     Two spellings of one condition are equal: a bare name is ``s==``, and so is ``<or>`` with one.
-    ``stated`` are the values as they were written, for who reads about them: ``kvm (qemu)`` is a
-    name and what it means here.
+    ``stated`` are the values as they were written, for messages: ``kvm (qemu)`` is a name and what
+    it means here.
     """
 
     operator: Operator
@@ -58,7 +57,10 @@ class Condition:
     stated: tuple[str, ...] = dataclasses.field(compare=False)
 
     def matches(self, value: str | None) -> bool:
-        """Whether *value* satisfies this. What is not known satisfies nothing, not even ``s!=``."""
+        """Return whether *value* satisfies this.
+
+        What is not known satisfies nothing, not even ``s!=``.
+        """
         word = names.word(value)
         if word is None:
             return False
@@ -84,7 +86,7 @@ class Condition:
 def parse_name(
     key: str, text: str, synonyms: Mapping[str, str] | None = None, *, spaces: bool = False
 ) -> Condition:
-    """The condition that the extra spec *key* states as *text*.
+    """Return the condition that the extra spec *key* states as *text*.
 
     :param synonyms: names that mean another one, both in the form of :func:`names.word`
     :param spaces: a name may be several words
@@ -116,7 +118,10 @@ def check_syntax(key: str, text: str) -> None:
 
 
 def _check(words: Sequence[str]) -> None:
-    """:raises ValueError: with the reason, for what no reader can make sense of"""
+    """Refuse words that no reader can make sense of.
+
+    :raises ValueError: with the reason
+    """
     if not words:
         raise ValueError("it is empty")
     if words[0] in _NUMERIC:
@@ -130,7 +135,10 @@ def _check(words: Sequence[str]) -> None:
 
 
 def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
-    """:raises ValueError: with the reason"""
+    """Split *words* into the operator and its operands.
+
+    :raises ValueError: with the reason
+    """
     _check(words)
     first = words[0]
     if first in _ORDERINGS:
@@ -148,7 +156,7 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
 
 
 def _joined(words: Sequence[str]) -> Sequence[str]:
-    """*words* with those of one name made one"""
+    """Return *words* with those of one name joined to one."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] not in _OPERATORS and word not in _OPERATORS:
@@ -159,7 +167,10 @@ def _joined(words: Sequence[str]) -> Sequence[str]:
 
 
 def _value(name: str) -> str:
-    """:raises ValueError: with the reason"""
+    """Return a name in the form of :func:`names.word`.
+
+    :raises ValueError: with the reason
+    """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a name: letters, digits and . _ + - between them")
     value = names.word(name)
@@ -181,16 +192,19 @@ _COMPARISONS = {"=": Comparison.AT_LEAST} | {each.value: each for each in Compar
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantity:
-    """What a number has to be, in the unit of its word.
+    """A condition on a number, in the unit of its extra spec.
 
-    A bare one means at least, as ``=`` does: who asks for 40960 MiB does not mind more.
+    A bare number means at least, as ``=`` does: a request for 40960 MiB is served by more.
     """
 
     operator: Comparison
     value: int
 
     def matches(self, value: str | int | None) -> bool:
-        """Whether *value* satisfies this. What is not known, or is no number, never does."""
+        """Return whether *value* satisfies this.
+
+        What is not known, or is no number, never does.
+        """
         if value is None or not str(value).isdecimal():
             return False
         match self.operator:
@@ -203,7 +217,7 @@ class Quantity:
 
     @property
     def equal_to(self) -> str | None:
-        """The one number that satisfies this, where that can be said without knowing which exist"""
+        """The one number that satisfies this, where that is known without knowing which exist."""
         return str(self.value) if self.operator is Comparison.EQUAL else None
 
     def __str__(self) -> str:
@@ -211,7 +225,7 @@ class Quantity:
 
 
 def parse_number(key: str, text: str) -> Quantity:
-    """The quantity that the extra spec *key* states as *text*.
+    """Return the quantity that the extra spec *key* states as *text*.
 
     :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED_NUMBERS`
     """

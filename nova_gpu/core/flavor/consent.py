@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a flavor lets its instances be moved, so that others have room."""
+"""The consent of a flavor to moves of its instances that make room for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nova_gpu.core.flavor import words
 
 
 class Consent(enum.StrEnum):
-    """What a flavor says of it"""
+    """The values of ``gpu:move``."""
 
     LIVE = "live"
     COLD = "cold"
@@ -19,7 +19,7 @@ class Consent(enum.StrEnum):
 
 
 def parse(extra_specs: Mapping[str, str]) -> Consent:
-    """How the flavor lets its instances be moved.
+    """Return how the flavor lets its instances be moved.
 
     :raises InvalidExtraSpec: where it is none of the words
     """

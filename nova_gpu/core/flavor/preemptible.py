@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an instance's GPUs may be taken for others, when, and what becomes of it."""
+"""Preemption in a flavor: whether its instances' GPUs may be taken, when, and how they end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_gpu.core.flavor.words import OnStop
 
 
 class End(enum.StrEnum):
-    """What becomes of an instance whose GPUs are taken"""
+    """The end of a preempted instance: stopped or deleted."""
 
     STOP = "stop"
     DELETE = "delete"
@@ -39,7 +39,7 @@ class Preemptible:
 
     @classmethod
     def of(cls, extra_specs: Mapping[str, str], on_stop: OnStop | None) -> Preemptible | None:
-        """What a flavor says of it, ``None`` where that is nothing.
+        """Return the terms of a flavor, ``None`` where it has none.
 
         :param on_stop: what becomes of a stopped instance's GPUs, where the flavor says it
         :raises InvalidExtraSpec: where a word cannot be used, or the instance would keep its GPUs
@@ -63,7 +63,7 @@ class Preemptible:
 
 
 def parse_time(text: str) -> int:
-    """The seconds of a least time.
+    """Parse the seconds of a minimum time.
 
     :raises InvalidExtraSpec: where it is not one of ALLOWED_TIMES
     """
@@ -75,7 +75,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_end(text: str) -> End:
-    """What becomes of a preempted instance.
+    """Parse the end of a preempted instance.
 
     :raises InvalidExtraSpec: where it is neither of the words
     """

@@ -19,7 +19,7 @@ _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgp
 
 
 def needs_known(request: Request) -> bool:
-    """Whether some condition can only be put to Placement by naming what there is."""
+    """Return whether some condition can only be put to Placement by naming what there is."""
     return any(
         condition.equal_to is None
         for group in request.groups
@@ -34,7 +34,7 @@ def extra_specs(
     *,
     image_says: bool = False,
 ) -> dict[str, str] | None:
-    """The extra specs *flavor* with the words of *request* spelled out for Placement.
+    """Return the extra specs *flavor* with the words of *request* spelled out for Placement.
 
     The result asks for the same and can be put in again.
 
@@ -72,7 +72,10 @@ def extra_specs(
 
 
 def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ...] | None:
-    """The groups of *request* with all their traits; ``None`` as :func:`extra_specs` has it."""
+    """Return the groups of *request* with all their traits.
+
+    ``None`` as :func:`extra_specs` has it.
+    """
     found = []
     for group in request.groups:
         verdicts = _verdicts(request, group, known)
@@ -92,7 +95,7 @@ def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ..
 def _verdicts(
     request: Request, group: GroupRequest, known: Collection[str]
 ) -> dict[str, str] | None:
-    """The traits of one group with ``required`` or ``forbidden``, as :func:`extra_specs`."""
+    """Return the traits of one group with ``required`` or ``forbidden``, as :func:`extra_specs`."""
     verdicts = {names.TRAIT_GPU: "required"}
     for _, condition, prefix in request.conditions(group):
         traits = _traits(condition, prefix, known)
@@ -103,7 +106,7 @@ def _verdicts(
 
 
 def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> bool:
-    """Whether the unsuffixed group of the flavor has to stay one.
+    """Return whether the unsuffixed group of the flavor has to stay one.
 
     Its traits are collective: any provider that gives something may have them. One that an operator
     has made may be the host's or the GPUs', and Nova puts the image's there. But where there is a
@@ -119,7 +122,7 @@ def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> 
 
 
 def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
-    """*condition* as traits with the verdicts ``required`` or ``forbidden``.
+    """Return *condition* as traits with the verdicts ``required`` or ``forbidden``.
 
     Placement can require one trait and forbid many. Only known ones may be named: for any other
     it refuses the whole query.

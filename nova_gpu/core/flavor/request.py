@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks for: whole GPUs, vGPUs, and how its guest sees them.
+"""The request of a flavor: whole GPUs, vGPUs, and how its guest sees them.
 
 ``gpus``, ``gpu_arch``, ``vgpus``, ``vgpu_type``, ``hypervisor`` (older: ``hypervisor_type``) and
 ``gpu:...`` are ours, and :mod:`nova_gpu.core.flavor.words` reads each; ``resources:PGPU``,
@@ -58,7 +58,7 @@ class GPURequest:
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
     def conditions(self, group: GroupRequest) -> _Conditions:
-        """What a provider of *group* must be."""
+        """Return what a provider of *group* must be."""
         yield from _of_product(self.architecture, self.model, self.memory_mib)
         if self.hypervisor:
             yield names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR
@@ -104,19 +104,19 @@ class VGPURequest:
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
     def conditions(self, group: GroupRequest) -> _Conditions:
-        """What a provider of *group* must be."""
+        """Return what a provider of *group* must be."""
         if self.type is not None:
             yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
         yield from self.of_each()
 
     def of_each(self) -> _Conditions:
-        """The conditions on what a vGPU of a type is."""
+        """Return the conditions on what a vGPU of a type is."""
         yield from _of_product(self.architecture, self.model, self.memory_mib)
         if self.heads:
             yield names.HEADS, self.heads, names.TRAIT_HEADS
 
     def takes_type(self, facts: VGPUType) -> bool:
-        """Whether the vGPUs may be of that type, which goes by its id and by its name."""
+        """Return whether the vGPUs may be of that type, which goes by its id and by its name."""
         return self.type is None or self.type.matches(facts.id) or self.type.matches(facts.name)
 
 
@@ -222,7 +222,7 @@ class FlavorRequest:
 
     @functools.cached_property
     def hypervisor(self) -> Condition | None:
-        """What the host's hypervisor must be, whether the flavor asks for GPUs or not.
+        """The condition on the host's hypervisor, whether the flavor asks for GPUs or not.
 
         :raises InvalidExtraSpec: where that, or what is asked for of GPUs, cannot be understood
         """
@@ -231,7 +231,10 @@ class FlavorRequest:
         return words.parse_name(names.HYPERVISOR, self.extra_specs)
 
     def check(self) -> None:
-        """:raises InvalidExtraSpec: where the scheduler could not say what is asked for"""
+        """Refuse a request that the scheduler could not express.
+
+        :raises InvalidExtraSpec: with the property and the reason
+        """
         request_group.refuse_line_feeds(self.extra_specs)
         _ = self.requests, self.hypervisor
 
@@ -254,7 +257,7 @@ class FlavorRequest:
 
     @functools.cached_property
     def preemptible(self) -> Preemptible | None:
-        """When and how the GPUs may be taken for others, or ``None`` where they never may.
+        """The terms on which the GPUs may be taken for others, ``None`` where they never may.
 
         :raises InvalidExtraSpec: where that cannot be understood, or would give no GPU back
         """
@@ -266,12 +269,15 @@ class FlavorRequest:
         return names.PREEMPTIBLE in self.extra_specs
 
     def check_guest_options(self) -> None:
-        """:raises InvalidExtraSpec: where the flavor does not say how a KVM guest sees its GPUs"""
+        """Refuse options of a KVM guest's GPUs that cannot be understood.
+
+        :raises InvalidExtraSpec: with the property and the reason
+        """
         _ = self.option_rom, self.guest_topology
 
     @functools.cached_property
     def on_stop(self) -> OnStop | None:
-        """What becomes of the GPUs when the instance is stopped, where the flavor says it.
+        """The choice whether a stopped instance keeps its GPUs, where the flavor makes one.
 
         :raises InvalidExtraSpec: where that is neither of the words
         """
@@ -344,7 +350,10 @@ class FlavorRequest:
         return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
 
     def _refuse_stray_words(self) -> None:
-        """:raises InvalidExtraSpec: where a flavor without GPUs says what they must be"""
+        """Refuse a flavor without GPUs that says what they must be.
+
+        :raises InvalidExtraSpec: with the property
+        """
         of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
         for key in _GPU_WORDS:
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
@@ -358,7 +367,7 @@ class FlavorRequest:
 
 
 def of(extra_specs: Mapping[str, str]) -> FlavorRequest:
-    """What a flavor with these extra specs asks for: the same object for all its instances."""
+    """Return the request of a flavor with these extra specs: one object for all its instances."""
     return _of(tuple(extra_specs.items()))
 
 
@@ -370,7 +379,7 @@ def _of(items: tuple[tuple[str, str], ...]) -> FlavorRequest:
 def _of_product(
     architecture: Stated | None, model: Stated | None, memory_mib: Stated | None
 ) -> _Conditions:
-    """What :data:`_PRODUCT_WORDS` say."""
+    """Return what :data:`_PRODUCT_WORDS` say."""
     stated = (
         (names.GPU_ARCH, architecture, names.TRAIT_ARCHITECTURE),
         (names.MODEL, model, names.TRAIT_MODEL),

@@ -36,7 +36,7 @@ class GroupRequest:
 def parse(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> dict[str, GroupRequest]:
-    """The request groups that name the resource class, by suffix.
+    """Return the request groups that name the resource class, by suffix.
 
     :raises InvalidExtraSpec: for what is not a number of GPUs
     """
@@ -73,7 +73,7 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
 def agreeing(
     extra_specs: Mapping[str, str], word: str, stated: int | None, resource_class: str
 ) -> dict[str, GroupRequest]:
-    """The request groups that name the resource class, as :func:`parse`.
+    """Return the request groups that name the resource class, as :func:`parse`.
 
     :param stated: what the flavor's own *word* says of the same
     :raises InvalidExtraSpec: also where the two do not agree
@@ -93,7 +93,7 @@ def agreeing(
 def ask_for_gpus(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> bool:
-    """Whether one of them names the resource class, whatever the amount."""
+    """Return whether one of them names the resource class, whatever the amount."""
     return any(
         (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", resource_class)
         for key in extra_specs
@@ -101,13 +101,13 @@ def ask_for_gpus(
 
 
 def suffixes(extra_specs: Mapping[str, str]) -> set[str]:
-    """The suffixes of all request groups that request a resource."""
+    """Return the suffixes of all request groups that request a resource."""
     matches = map(_KEY.fullmatch, extra_specs)
     return {match[2] for match in matches if match and match[1] == "resources" and match[2]}
 
 
 def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
-    """The resource classes of devices that they ask for, each with the suffix of its group."""
+    """Return the resource classes of devices asked for, each with the suffix of its group."""
     return {
         (match[2] or "", match[3])
         for key, amount in extra_specs.items()
@@ -119,24 +119,29 @@ def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
 
 
 def is_gpu_trait(trait: str) -> bool:
-    """Whether *trait* speaks of GPUs and not of the host they are in."""
+    """Return whether *trait* speaks of GPUs and not of the host they are in."""
     return names.is_own_trait(trait) or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
 
 
 def may_be_a_gpus(trait: str) -> bool:
-    """Whether a group of GPUs may have *trait*, as far as its name tells: an operator may have
-    given it any of their own making."""
+    """Return whether a group of GPUs may have *trait*, as far as its name tells.
+
+    An operator may have given it any of their own making.
+    """
     return trait.startswith(("CUSTOM_", "HW_GPU_"))
 
 
 def unsuffixed_traits(extra_specs: Mapping[str, str]) -> set[str]:
-    """All that the flavor says of the unsuffixed group, of GPUs or not."""
+    """Return all that the flavor says of the unsuffixed group, of GPUs or not."""
     matches = map(_KEY.fullmatch, extra_specs)
     return {match[3] for match in matches if match and match[1] == "trait" and not match[2]}
 
 
 def traits(extra_specs: Mapping[str, str], suffix: str) -> tuple[frozenset[str], frozenset[str]]:
-    """(required, forbidden) of one request group. Nova ignores any other verdict; so do we."""
+    """Return the required and the forbidden traits of one request group.
+
+    Nova ignores any other verdict, and so does this.
+    """
     named: dict[str, set[str]] = defaultdict(set)
     for key, verdict in extra_specs.items():
         match = _KEY.fullmatch(key)

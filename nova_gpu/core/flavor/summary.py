@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks for, in words for a table, a fault or an error."""
+"""Text of a request, for a table, a fault or an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
 
 
 def kind(request: Request, count: int = 2) -> str:
-    """``GPU`` or ``vGPU``, or several of them"""
+    """Return ``GPU`` or ``vGPU``, or several of them."""
     return kind_of(request.resource_class, count)
 
 
@@ -26,7 +26,7 @@ def kind_of(resource_class: str, count: int = 2) -> str:
 
 
 def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
-    """``GPUs (architecture fermi)``, without their number"""
+    """Return ``GPUs (architecture fermi)``, without their number."""
     noun = kind(request, count)
     parts = []
     # What the request filter has made traits of is told in the flavor's words.
@@ -46,7 +46,10 @@ def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
 
 
 def all_of(request: Request) -> str:
-    """``1 GPU (architecture fermi) and 2 GPUs``: each group of the request, with its number"""
+    """Return ``1 GPU (architecture fermi) and 2 GPUs``.
+
+    Each group of the request, with its number.
+    """
     return " and ".join(
         f"{group.count} {gpus(request, group, group.count)}" for group in request.groups
     )

@@ -26,18 +26,20 @@ _STEMS = ("gpu", names.HYPERVISOR)
 
 
 def is_own(key: str) -> bool:
-    """Whether the property is nova-gpu's alone"""
+    """Return whether the property is nova-gpu's alone."""
     return key in WORDS or key.startswith(_NAMESPACE)
 
 
 def mistakes(asked: FlavorRequest) -> list[str]:
-    """The mistakes of a flavor, each with the property, what is wrong with it and what is allowed.
-    Other projects' properties are not looked at."""
+    """Return the mistakes of a flavor, each with the property, the reason and what is allowed.
+
+    Properties of other projects are not checked.
+    """
     return [*_unreadable(asked), *_misspelt(asked.extra_specs)]
 
 
 def _unreadable(asked: FlavorRequest) -> Iterator[str]:
-    """What the scheduler or the host would refuse, one after the other without those before it."""
+    """Yield what the scheduler or the host would refuse, each found without those before it."""
     while True:
         try:
             _check(asked)
@@ -62,7 +64,10 @@ def _unreadable(asked: FlavorRequest) -> Iterator[str]:
 
 
 def _check(asked: FlavorRequest) -> None:
-    """:raises InvalidExtraSpec: for the first thing that the scheduler or the host would refuse"""
+    """Check a flavor as the scheduler and the host do.
+
+    :raises InvalidExtraSpec: for the first thing that they would refuse
+    """
     asked.check()
     spelled_out = dict(asked.extra_specs)
     for each in asked.requests:

@@ -36,12 +36,12 @@ _Word = TypeVar("_Word", bound=enum.StrEnum)
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
-    """The words that are allowed, as a message lists them"""
+    """Return the words that are allowed, as a message lists them."""
     return " or ".join(words)
 
 
 def parse_word(key: str, text: str, words: type[_Word], reason: str) -> _Word:
-    """The one of *words* that *text* is, however it is capitalised.
+    """Return the one of *words* that *text* is, however it is capitalised.
 
     :param reason: why anything else cannot be used
     :raises InvalidExtraSpec: where the value of *key* is none of them
@@ -53,7 +53,7 @@ def parse_word(key: str, text: str, words: type[_Word], reason: str) -> _Word:
 
 
 def stated(key: str, extra_specs: Mapping[str, str], words: type[_Word]) -> _Word | None:
-    """The one of *words* that the flavor states as *key*, ``None`` where it states none.
+    """Return the one of *words* that the flavor states as *key*, ``None`` where it states none.
 
     :raises InvalidExtraSpec: where it states something else
     """
@@ -62,12 +62,12 @@ def stated(key: str, extra_specs: Mapping[str, str], words: type[_Word]) -> _Wor
 
 
 def is_true(text: str | None) -> bool:
-    """Whether Nova takes the value of a switch of its own for a yes"""
+    """Return whether Nova takes the value of a switch of its own for a yes."""
     return text is not None and text.strip().lower() in _TRUE
 
 
 def parse_count(text: str, key: str = names.GPUS) -> int:
-    """The number of GPUs or vGPUs.
+    """Parse the number of GPUs or vGPUs.
 
     :raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_COUNTS
     """
@@ -91,8 +91,9 @@ def parse_count(text: str, key: str = names.GPUS) -> int:
 
 
 def parse_name(key: str, extra_specs: Mapping[str, str]) -> Condition | None:
-    """The condition on a name that the flavor states as *key*, ``None`` where it states none. The
-    hypervisor KVM is QEMU, as in Nova.
+    """Parse the condition on a name in the extra spec *key*, ``None`` where the flavor has none.
+
+    The hypervisor KVM is QEMU, as in Nova.
 
     :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NAMES
     """
@@ -103,7 +104,7 @@ def parse_name(key: str, extra_specs: Mapping[str, str]) -> Condition | None:
 
 
 def parse_number(key: str, extra_specs: Mapping[str, str]) -> Quantity | None:
-    """The condition on a number that the flavor states as *key*, ``None`` where it states none.
+    """Parse the condition on a number in the extra spec *key*, ``None`` where the flavor has none.
 
     :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NUMBERS
     """
@@ -112,9 +113,9 @@ def parse_number(key: str, extra_specs: Mapping[str, str]) -> Quantity | None:
 
 
 def parse_vgpu_type(extra_specs: Mapping[str, str]) -> Condition | None:
-    """The name of the vGPU type or of its id.
+    """Parse the condition on the name of the vGPU type or on its id.
 
-    As a type has two names, to be none of some names, or one of several, would say little.
+    A type has two names, so that a list of alternatives or exclusions would be ambiguous.
 
     :raises InvalidExtraSpec: where ``vgpu_type`` is not one of ALLOWED_TYPES
     """
@@ -126,7 +127,7 @@ def parse_vgpu_type(extra_specs: Mapping[str, str]) -> Condition | None:
 
 
 def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:
-    """What the flavor states as *key*, or *otherwise* where it states nothing.
+    """Parse the switch *key* of a flavor, *otherwise* where it has none.
 
     :raises InvalidExtraSpec: where it is neither true nor false
     """
@@ -140,14 +141,14 @@ def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -
 
 
 class OnStop(enum.StrEnum):
-    """What becomes of an instance's GPUs when it is stopped, by a flavor, an image or a host"""
+    """The fate of an instance's GPUs when it is stopped, by a flavor, an image or a host."""
 
     KEEP = "keep"
     RELEASE = "release"
 
 
 def parse_on_stop(text: str) -> OnStop:
-    """What a flavor or an image says of a stopped instance's GPUs.
+    """Parse the fate of a stopped instance's GPUs, of a flavor or an image.
 
     :raises InvalidExtraSpec: where it is neither of the words
     """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A q35 guest's physical address space: whether its firmware finds a place for all BARs, and what
-the domain has to say so that it does.
+"""A q35 guest's physical address space: whether its firmware can place all BARs, and how.
 
 Neither firmware is told how much its guest needs. Both go by the address bits of the guest's
 processor:
@@ -8,7 +7,7 @@ processor:
 * SeaBIOS puts the BARs above the guest's memory, or since 1.16.3 at the end of the address space,
   of which it then uses 44 bits unless the guest has 1 TiB of memory (``src/fw/pciinit.c``).
 * OVMF since 2022-11 uses the last eighth of the address space, of 46 bits at most. It believes the
-  processor from 41 bits on, as QEMU says 40 where nobody tells it otherwise, and 40 only of AMD's
+  processor from 41 bits on, as QEMU says 40 where nothing else is set, and 40 only of AMD's
   and 36 or 39 only of Intel's. Where it does not believe it the window has 32 GiB. Without pages of
   1 GiB, which not all processors have, it uses 40 bits however many there are
   (``OvmfPkg/Library/PlatformInitLib/MemDetect.c``).
@@ -51,8 +50,11 @@ _OVMF_PORT, _SEABIOS_PORT = 8, 11
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """What of one guest matters here. ``memory`` is in bytes; ``ports`` are the PCI Express ports
-    without a card, for which firmware reserves room; ``tree``: the cards are on several roots."""
+    """The facts of one guest that matter for its address space.
+
+    ``memory`` is in bytes; ``ports`` are the PCI Express ports without a card, for which firmware
+    reserves room; ``tree``: the cards are on several roots.
+    """
 
     memory: int
     uefi: bool
@@ -60,16 +62,21 @@ class Guest:
     tree: bool = False
 
     def span(self, cards: Sequence[Bars]) -> int:
-        """Bytes from the first BAR's begin to the last one's end. The windows of each root are
-        placed by themselves, and what rounds up one's last is not used by another's."""
+        """Return the bytes from the begin of the first BAR to the end of the last.
+
+        The windows of each root are placed separately: what rounds up the last window of one is not
+        used for those of another.
+        """
         return sum(map(window, cards)) if self.tree else span(cards)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """What the domain has to say: the address bits of its processor and the size of its 64-bit PCI
-    hole in bytes, each ``None`` where QEMU's default serves; and whether the processor must have
-    pages of 1 GiB."""
+    """The settings of a domain for large BARs.
+
+    They are the address bits of its processor and the size of its 64-bit PCI hole in bytes, each
+    ``None`` where QEMU's default serves; and whether the processor must have pages of 1 GiB.
+    """
 
     bits: int | None = None
     hole: int | None = None
@@ -95,7 +102,7 @@ class Room:
     gib_pages: bool = True
 
     def setting(self, cards: Sequence[Bars], guest: Guest) -> Setting | None:
-        """What the guest's domain has to say for these cards, ``None`` where nothing helps."""
+        """Return the settings of the domain for these cards, ``None`` where nothing helps."""
         if self.given_gib is not None:
             needed = sum(map(window, cards))
             return NOTHING if needed <= self.given_gib * GIB else None
@@ -110,11 +117,11 @@ class Room:
         return None
 
     def most_cards(self, bars: Bars, guest: Guest, limit: int) -> int:
-        """How many such cards one guest can have, up to *limit*"""
+        """Return how many such cards one guest can have, up to *limit*."""
         return self.most_of([bars] * limit, guest)
 
     def most_of(self, cards: Sequence[Bars], guest: Guest) -> int:
-        """How many of *cards* one guest can have, the first ones first"""
+        """Return how many of *cards* one guest can have, in their order."""
         return next((n for n in range(len(cards), 0, -1) if self.setting(cards[:n], guest)), 0)
 
     def _is_placed(self, cards: Sequence[Bars], guest: Guest, bits: int) -> bool:
@@ -142,7 +149,10 @@ def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> b
 
 
 def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, ports: int) -> bool:
-    """:param used: of *bits*, ``None`` where it does not believe them"""
+    """Return whether OVMF can place BARs of this *span*.
+
+    :param used: how many of *bits* it uses, ``None`` where it does not believe the processor
+    """
     if used is None:
         # It lies behind the memory then, wherever that ends.
         return span <= DEFAULT_HOLE and up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
@@ -155,7 +165,7 @@ def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, po
 
 
 def _hole(cards: Sequence[Bars], guest: Guest) -> int:
-    """From the end of memory to that of the BARs, where they lie behind it"""
+    """Return the bytes from the end of memory to that of the BARs, where they lie above it."""
     end = _end_of_memory(guest.memory)
     begin = up(end, max(alignment(cards), GIB))
     return up(begin - end + guest.span(cards), GIB)
@@ -168,7 +178,7 @@ def _end_of_memory(memory: int) -> int:
 
 
 def window(bars: Iterable[int]) -> int:
-    """Bytes behind the card's own root port, of the sizes of its 64-bit prefetchable BARs.
+    """Return the bytes behind the card's own root port, by its 64-bit prefetchable BARs.
 
     BARs are aligned to their size, and ports' windows follow each other: a card whose largest BAR
     has 128 GiB takes 256 GiB if it has another small one.
@@ -180,14 +190,19 @@ def window(bars: Iterable[int]) -> int:
 
 
 def alignment(cards: Iterable[Bars]) -> int:
-    """The size of the largest BAR, to which the first of the windows is aligned; 1 without BARs"""
+    """Return the size of the largest BAR, to which the first of the windows is aligned.
+
+    1 without BARs.
+    """
     return max((size for bars in cards for size in bars), default=1)
 
 
 def span(cards: Iterable[Bars]) -> int:
-    """Bytes from the first BAR's begin to the last one's end, where windows are laid out as
-    firmware does: those of the largest BARs first. What the last window is rounded up by is not
-    used."""
+    """Return the bytes from the begin of the first BAR to the end of the last.
+
+    Windows are laid out as firmware does: those of the largest BARs first. What rounds up the last
+    window is not used.
+    """
     sizes = sorted((bars for bars in cards if bars), key=max)
     if not sizes:
         return 0
@@ -195,10 +210,10 @@ def span(cards: Iterable[Bars]) -> int:
 
 
 def up(size: int, alignment: int) -> int:
-    """*size* rounded up to a multiple of *alignment*"""
+    """Return *size* rounded up to a multiple of *alignment*."""
     return -(-size // alignment) * alignment
 
 
 def in_gib(size: int) -> str:
-    """*size* bytes in GiB, for people"""
+    """Return *size* bytes in GiB, for people."""
     return f"{round(size / GIB, 2):g}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest is told of its GPUs: a list of them, and NCCL's topology file.
+"""The GPUs of a guest as metadata: a list of them, and NCCL's topology file.
 
 NCCL finds out by itself what is where, and takes from sysfs how fast a link is. In a guest that is
 the link of a port that QEMU emulates, of a switch's 2.5 GT/s and one lane. What the file says comes
@@ -25,21 +25,21 @@ _BRIDGE = "0x060400"
 
 
 class PcieLink(TypedDict):
-    """A link of PCI Express: the speed as Linux has it, ``32.0 GT/s PCIe``, and how many lanes"""
+    """A link of PCI Express: the speed as Linux has it, ``32.0 GT/s PCIe``, and how many lanes."""
 
     speed: str
     width: int
 
 
 class Switch(TypedDict):
-    """A PCI Express switch, by the address that its upstream port has in the guest"""
+    """A PCI Express switch, by the address that its upstream port has in the guest."""
 
     address: str
     pcie: PcieLink | None
 
 
 class Peer(TypedDict):
-    """A direct link to the device at ``index``, of so many lanes or bricks"""
+    """A direct link to the device at ``index``, of so many lanes or bricks."""
 
     index: int
     type: str
@@ -67,12 +67,11 @@ class GuestDevice(TypedDict):
 def of_cards(
     cards: Iterable[GPU], places: Mapping[PciAddress, Place], pcie: Mapping[PciAddress, PcieLink]
 ) -> list[GuestDevice]:
-    """The *cards* of a guest.
+    """Return the *cards* of a guest.
 
     :param places: where the guest finds them, by their addresses on the host, as far as is known
     :param pcie: the links of cards and of upstream ports of switches, by addresses on the host
     """
-
     found = list(cards)
     if all(card.address in places for card in found):
         found.sort(key=lambda card: places[card.address].address)
@@ -109,7 +108,7 @@ def _of_card(
 
 
 def of_part(index: int, facts: VGPUType) -> GuestDevice:
-    """A vGPU or MIG instance of this type"""
+    """Return a vGPU or MIG instance of this type."""
     return {
         "index": index,
         "model": facts.name or facts.id,
@@ -127,8 +126,10 @@ def of_part(index: int, facts: VGPUType) -> GuestDevice:
 
 
 def nccl_topology(devices: Sequence[GuestDevice]) -> str | None:
-    """The file of which NCCL_TOPO_FILE is the path, ``None`` where it would say nothing: the guest
-    has one device, or it is not known where it has them."""
+    """Return the content of the file at NCCL_TOPO_FILE.
+
+    ``None`` where it would say nothing: the guest has one device, or their addresses are not known.
+    """
     if len(devices) < 2 or any(each["address"] is None for each in devices):
         return None
     lines = ['<system version="1">']
@@ -156,7 +157,10 @@ def _on_node(devices: Sequence[GuestDevice]) -> Iterator[str]:
 
 
 def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> str:
-    """A PCI element without its end. NCCL asks the guest's kernel for missing attributes."""
+    """Return a PCI element without its end.
+
+    NCCL asks the guest's kernel for missing attributes.
+    """
     attributes: dict[str, object] = {"busid": address}
     if class_code:
         attributes["class"] = class_code
@@ -170,20 +174,20 @@ def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> 
 
 
 def to_metadata(devices: Sequence[GuestDevice]) -> dict[str, str]:
-    """What an instance's ``system_metadata`` has of its *devices*: JSON, in pieces."""
+    """Return the *devices* for an instance's ``system_metadata``: JSON, in pieces."""
     text = json.dumps(devices, separators=(",", ":")) if devices else ""
     pieces = (text[begin : begin + _LENGTH] for begin in range(0, len(text), _LENGTH))
     return {f"{names.GUEST_DEVICES}{number}": piece for number, piece in enumerate(pieces)}
 
 
 def keys_of(metadata: Iterable[str]) -> list[str]:
-    """The keys of *metadata* that :func:`to_metadata` makes, in their order"""
+    """Return the keys of *metadata* that :func:`to_metadata` makes, in their order."""
     own = (key for key in metadata if key.startswith(names.GUEST_DEVICES))
     return sorted(own, key=lambda key: (len(key), key))
 
 
 def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
-    """The reverse of :func:`to_metadata`; nothing where that is not what wrote it"""
+    """Parse the output of :func:`to_metadata`; return nothing where that is not what wrote it."""
     text = "".join(metadata[key] for key in keys_of(metadata))
     try:
         found = json_text.parse(text or "[]")

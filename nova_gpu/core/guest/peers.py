@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's cliques: sets of a guest's cards of which the hypervisor warrants that each reaches the
-memory of the others.
+"""NVIDIA's cliques: sets of a guest's cards for which the hypervisor vouches for peer access.
 
-A guest's driver cannot see what the host's root complex does, so it has its GPUs reach each other
+A guest's driver cannot see what the host's root complex does, so it lets its GPUs reach each other
 only where a capability in their configuration space says that it works, and does not try whether it
 does ("GPUDirect with PCI Pass-Through Virtualization"; QEMU's hw/vfio/pci-quirks.c says where that
 is). Where it is said wrongly, what one GPU writes is lost or goes elsewhere.
@@ -32,8 +31,10 @@ _MOST = 16
 
 
 def supports(card: GPU) -> bool:
-    """Whether the card's driver goes by it, and NVIDIA supports that. A card of which name or
-    architecture is not known is none."""
+    """Return whether the card's driver reads the clique, and NVIDIA supports that.
+
+    A card with unknown name or architecture is not supported.
+    """
     product = card.product
     words = (product.name or "").lower().split()
     return (
@@ -46,10 +47,9 @@ def supports(card: GPU) -> bool:
 
 
 def too_old(product: Product, libvirt: int | None, qemu: int | None) -> str | None:
-    """Why a guest cannot be told of *product* with these versions, as libvirt counts them; ``None``
-    where it can.
+    """Return why a guest with these versions cannot have a clique, ``None`` where it can.
 
-    :param libvirt: ``None`` where it is not known, as *qemu*
+    :param libvirt: its version as libvirt counts; ``None`` where it is not known, as *qemu*
     """
     if libvirt is None or qemu is None:
         return "the versions of libvirt and QEMU are not known"
@@ -61,8 +61,10 @@ def too_old(product: Product, libvirt: int | None, qemu: int | None) -> str | No
 
 
 def cliques(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """The number of each card's clique, of *cards* that all reach each other: one for each product.
-    One alone in its clique has none, as that would say nothing."""
+    """Return the number of each card's clique, of *cards* that all reach each other.
+
+    There is one clique for each product. A single card has none.
+    """
     by_product: dict[str, list[PciAddress]] = {}
     for card in cards:
         by_product.setdefault(card.product.key, []).append(card.address)

@@ -37,7 +37,7 @@ OVMF_MOST_WITH_IO = 9
 
 
 class Model(enum.StrEnum):
-    """libvirt's names of PCI controllers"""
+    """The PCI controllers by libvirt's names."""
 
     EXPANDER = "pcie-expander-bus"
     ROOT_PORT = "pcie-root-port"
@@ -47,10 +47,13 @@ class Model(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Controller:
-    """``index`` is its number in the domain, and with it that of the bus behind it to libvirt. It
+    """A PCI controller of the guest.
+
+    ``index`` is its number in the domain, and with it that of the bus behind it to libvirt. It
     is in the given ``slot`` of the bus behind ``above``, an index too; an expander is wherever
     there is a slot on the guest's own root. What only expanders have: the ``bus_number`` to the
-    guest, and the ``node`` of the host, ``None`` where that is not known."""
+    guest, and the ``node`` of the host, ``None`` where that is not known.
+    """
 
     index: int
     model: Model
@@ -62,8 +65,10 @@ class Controller:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a guest finds a card: its address there, the NUMA ``node`` that it is on, and the
-    upstream port of its switch, ``None`` of one that is behind none."""
+    """The place of a card in a guest: its address and NUMA ``node``, and its switch.
+
+    The switch is known by its upstream port, ``None`` for a card that is behind none.
+    """
 
     address: PciAddress
     node: int | None
@@ -79,12 +84,12 @@ class Tree:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The NUMA nodes of the host that its cards are on, in the order of the expanders"""
+        """The NUMA nodes of the host that its cards are on, in the order of the expanders."""
         found = (each.node for each in self.controllers if each.node is not None)
         return tuple(dict.fromkeys(found))
 
     def places(self) -> Mapping[PciAddress, Place]:
-        """Where the guest finds each card, by the card's address on the host.
+        """Return the place of each card in the guest, by the card's address on the host.
 
         Its firmware numbers the buses behind the bridges of a root from the root's own number on,
         in the order of their slots, and those below a bridge before the next one's. That is the
@@ -108,8 +113,10 @@ class Tree:
 
 
 def says_more(cards: Iterable[GPU]) -> bool:
-    """Whether a guest with these cards on its own root would be told less than with a tree that
-    matters to who moves data between them: more than one NUMA node, or one switch for some."""
+    """Return whether a tree would show a guest with these cards more than its own root does.
+
+    It does with more than one NUMA node, or with one switch for some of them.
+    """
     found = list(cards)
     nodes = {card.numa_node for card in found}
     switches = [card.pcie_switch for card in found if card.pcie_switch is not None]
@@ -117,7 +124,7 @@ def says_more(cards: Iterable[GPU]) -> bool:
 
 
 def of(cards: Iterable[GPU]) -> Tree | None:
-    """The tree of a guest with these cards, ``None`` where bus numbers or slots do not suffice."""
+    """Return the tree of a guest with these cards, ``None`` for lack of bus numbers or slots."""
     roots = [
         _grouped(root, lambda card: card.pcie_switch or card.address)
         for root in _grouped(cards, lambda card: (card.numa_node, card.pci_root or card.address))
@@ -137,7 +144,7 @@ def of(cards: Iterable[GPU]) -> Tree | None:
 
 
 def flat(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """The index of the port that each card is behind where all are on the guest's own root"""
+    """Return the index of each card's port where all cards are on the guest's own root."""
     return {card.address: index for index, card in enumerate(cards, start=1)}
 
 
@@ -147,13 +154,13 @@ class _Growing:
         self.behind: dict[PciAddress, int] = {}
 
     def add(self, model: Model, above: int = 0, slot: int = 0, **expanders: int | None) -> int:
-        """Adds a controller; returns its index."""
+        """Add a controller, and return its index."""
         index = len(self.controllers) + 1
         self.controllers.append(Controller(index, model, above, slot, **expanders))
         return index
 
     def add_port(self, expander: int, slot: int, cards: Sequence[GPU]) -> None:
-        """A port on the expander with one card, or with those behind one switch"""
+        """Add a port on the expander, with one card, or with those behind one switch."""
         below = self.add(Model.ROOT_PORT, expander, slot)
         if len(cards) == 1:
             self.behind[cards[0].address] = below
@@ -171,16 +178,21 @@ def _grouped(cards: Iterable[GPU], key: Callable[[GPU], Hashable]) -> list[list[
 
 
 def _buses(root: Sequence[Sequence[GPU]]) -> int:
-    """How many bus numbers an expander needs: its own, one behind each of its ports, and behind a
-    switch one inside of it and one behind each of its own"""
+    """Return how many bus numbers an expander needs.
+
+    These are its own, one behind each of its ports, and for a switch one inside of it and one
+    behind each of its own ports.
+    """
     return 1 + sum(1 if len(port) == 1 else 2 + len(port) for port in root)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """A NUMA cell of a guest whose flavor and image say nothing of them, on ``node`` of the
-    host, where cards of the guest's are. ``cpus`` are virtual ones; a guest with fewer of them than
-    cells has some without."""
+    """A NUMA cell of a guest whose flavor and image do not mention NUMA.
+
+    It is for ``node`` of the host, where cards of the guest's are. ``cpus`` are virtual ones; a
+    guest with fewer of them than cells has some without.
+    """
 
     node: int
     cpus: range
@@ -188,7 +200,7 @@ class Cell:
 
 
 def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]:
-    """The cells of a guest with cards on these nodes, as equal as can be."""
+    """Return the cells of a guest with cards on these nodes, as equal as possible."""
     parts = (_shares(total, len(nodes)) for total in (vcpus, memory_mib))
     return tuple(
         Cell(node, cpus, len(memory)) for node, cpus, memory in zip(nodes, *parts, strict=True)
@@ -196,6 +208,6 @@ def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]
 
 
 def _shares(total: int, count: int) -> list[range]:
-    """What is left over goes to the first ones: a guest with one processor has it there."""
+    """Split *total* into *count* parts; the first ones get the rest, also a single processor."""
     ends = [-(-total * part // count) for part in range(count + 1)] if count else []
     return [range(*each) for each in itertools.pairwise(ends)]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of GPUs and of vGPUs as Placement's facts: inventories and traits."""
+"""Groups of GPUs and of vGPUs in Placement: inventories and traits."""

@@ -21,8 +21,7 @@ _RESOLUTION = re.compile(rf"{names.TRAIT_RESOLUTION}([0-9]+)H([0-9]+)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """What one group has in Placement. ``max_unit``: how many of them one instance can have, where
-    that is said."""
+    """The inventory of one group in Placement; ``max_unit`` is the most of one instance."""
 
     total: int
     reserved: int
@@ -35,13 +34,15 @@ class Offer:
 
     @property
     def most(self) -> int:
-        """How many one instance can have, whoever has them now"""
+        """The most that one instance can have, whoever has them now."""
         return self.total if self.max_unit is None else min(self.total, self.max_unit)
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """How many GPUs of one group, or of several, are neither free nor used. A reserved one may be
-    used as well: a card that went bad while an instance has it."""
+    """Return how many GPUs of one group, or of several, are neither free nor used.
+
+    A reserved one may be used as well: a card that failed while an instance has it.
+    """
     return max(total - free - used, 0)
 
 
@@ -52,7 +53,7 @@ def inventory(
     *,
     most: int | None = None,
 ) -> Mapping[str, Mapping[str, int | float]]:
-    """The inventory of a group of *total* GPUs, or vGPUs, of which *reserved* cannot be had.
+    """Return the inventory of a group of *total* GPUs, or vGPUs, of which *reserved* cannot be had.
 
     :param most: how many of them one guest can have, where it is not all
     :returns: the body of one provider's inventories, keyed by resource class
@@ -77,7 +78,7 @@ def traits(
     islands: Islands = topology.UNKNOWN,
     near: Iterable[str] = (),
 ) -> frozenset[str]:
-    """The traits of a group, of those it has at *present* keeping what others have set.
+    """Return the traits of a group, of those it has at *present* keeping what others have set.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     :param near: what a flavor calls that some of the cards are near to
@@ -102,7 +103,7 @@ def traits(
 def inventory_of(
     rooms: Iterable[Room], *, most: int | None = None
 ) -> Mapping[str, Mapping[str, int | float]]:
-    """The inventory of a group on cards with these *rooms*.
+    """Return the inventory of a group on cards with these *rooms*.
 
     What another type has of a card is reserved, so that what is left is what can be had.
 
@@ -121,7 +122,7 @@ def inventory_of(
 # Asked in every claim, of each type, about the same hundreds of names.
 @functools.lru_cache(maxsize=1024)
 def type_traits(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
-    """What the type adds to the traits of its cards' product.
+    """Return what the type adds to the traits of its cards' product.
 
     :param standard: the traits of os-traits: every resolution that a head of it can show is set,
         and the number of heads where it is one of those that have a trait

@@ -16,12 +16,12 @@ _FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 def trait(until: datetime.datetime) -> str:
-    """The name of the trait of a compute node's provider"""
+    """Return the name of the trait of a compute node's provider."""
     return f"{names.KEPT_UNTIL}{until:{_FORMAT}}"
 
 
 def until(trait: str) -> datetime.datetime | None:
-    """The end of the time, ``None`` for any other trait"""
+    """Return the end of the time, ``None`` for any other trait."""
     if not trait.startswith(names.KEPT_UNTIL):
         return None
     try:
@@ -31,6 +31,6 @@ def until(trait: str) -> datetime.datetime | None:
 
 
 def in_force(traits: Iterable[str], now: datetime.datetime) -> frozenset[str]:
-    """The ones of *traits* whose time is not over"""
+    """Return the ones of *traits* whose time is not over."""
     ends = {each: until(each) for each in traits}
     return frozenset(each for each, end in ends.items() if end and end > now)

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host: what a host reports in its stats, whether a request fits there, which host is
-best, how many more instances fit.
-"""
+"""Choice of the host: a host's report, whether a request fits, which is best, how many more fit."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many instances of a flavor could boot now, on which host, and why no more than that.
+"""Capacity: how many instances of a flavor could boot now, on which host, and why not more.
 
-It counts what Placement has. What the scheduler knows beside it (aggregates, images, affinity) can
-only make it fewer.
+It counts what Placement has. Facts that only the scheduler knows (aggregates, images, affinity) can
+only lower the number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Group(Offer):
     board: Board | None = None
 
     def places(self, count: int) -> int:
-        """How many instances could be given so many each"""
+        """Return how many instances could be given so many each."""
         if self.board is None or self.free < count:
             return self.free // count
         return min(self.free // count, self.board.room().get(count, 0))
@@ -61,8 +61,11 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """``reason`` says what keeps the host from one instance more. ``in_service`` are its GPUs but
-    for those that are reserved, which alone all ways to ask Placement tell."""
+    """``reason`` says what keeps the host from one instance more.
+
+    ``in_service`` are its GPUs but for those that are reserved, which alone all ways to ask
+    Placement tell.
+    """
 
     host: str
     instances: int
@@ -78,7 +81,7 @@ def answers(
     *,
     isolate: bool = False,
 ) -> list[Answer]:
-    """One for each host, those with the most instances first.
+    """Return one for each host, those with the most instances first.
 
     :param asked: the groups of the request as Placement is asked for them
     :param amounts: of the node's own resources for one instance, by resource class
@@ -89,7 +92,7 @@ def answers(
 
 
 def could_boot(answers: Iterable[Answer]) -> tuple[int, int]:
-    """How many instances, and on how many hosts"""
+    """Return how many instances, and on how many hosts."""
     able = [each.instances for each in answers if each.instances]
     return sum(able), len(able)
 
@@ -142,15 +145,17 @@ def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instanc
 
 
 def fits(part: GroupRequest, group: Group) -> bool:
-    """Whether GPUs of *group* are what *part* asks for, free or not."""
+    """Return whether GPUs of *group* are what *part* asks for, free or not."""
     return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
 
 
 def ways(
     asked: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
 ) -> list[tuple[int, ...]]:
-    """Which of the *groups* could serve one instance, one for each part of the request; the ways
-    that leave least first."""
+    """Return which of the *groups* could serve one instance, one for each part of the request.
+
+    The ways that leave least first.
+    """
     found = []
     for way in _possible(asked, groups, isolate):
         left = [group.free for group in groups]
@@ -164,8 +169,10 @@ def ways(
 def _possible(
     asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool
 ) -> Iterator[tuple[int, ...]]:
-    """The first ways in which *groups* may serve one instance; how many are free of those that are
-    given one by one is not looked at."""
+    """Yield the first ways in which *groups* may serve one instance.
+
+    How many are free of those that are given one by one is not looked at.
+    """
     fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in asked]
     counts = [part.count for part in asked]
     for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
@@ -174,7 +181,7 @@ def _possible(
 
 
 def _lacking(part: GroupRequest, host: Host) -> str | None:
-    """Why no group can give *part* now, or ``None``."""
+    """Return why no group can give *part* now, or ``None``."""
     fitting = [group for group in host.groups if fits(part, group)]
     if not fitting:
         unlike = sorted({_unlike(part, group, host.kind) for group in host.groups})
@@ -195,7 +202,7 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
 
 
 def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
-    """What the GPUs of *group* are and should not be, or should be and are not."""
+    """Return what the GPUs of *group* are and should not be, or should be and are not."""
     for prefix in _TOLD:
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
@@ -209,7 +216,7 @@ def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
 
 
 def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]) -> bool:
-    """Whether what one instance gets of each group is a set that is free, where it is one"""
+    """Return whether one instance's GPUs of each group are a free set, where sets are given."""
     taken = dict.fromkeys(way, 0)
     for index, count in zip(way, counts, strict=True):
         taken[index] += count
@@ -219,7 +226,7 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 def _packed(
     asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
-    """How many instances the free GPUs serve, up to *most*; each part is of one provider."""
+    """Return how many instances the free GPUs serve, up to *most*; each part is of one provider."""
     if len(asked) == 1:
         part = asked[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether GPUs, and how many vGPUs, of a host are what is asked for; and whether an instance
-without any leaves enough for those that are free."""
+"""Fit of a host: its GPUs or vGPUs against a request, and what instances without leave."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from nova_gpu.core.vgpu.vgpu import VGPUType
 
 
 def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
-    """Whether *group* could give all of *part* if all of its cards were free.
+    """Return whether *group* could give all of *part* if all of its cards were free.
 
     What is not known of the group satisfies nothing.
     """
@@ -35,15 +34,17 @@ def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
 
 
 def giving(report: Report, asked: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
-    """The groups that serve *part*, by number, each with its free GPUs: of those that the host
-    gives in sets the ones with a set of that size free"""
+    """Yield the groups that serve *part*, by number, each with its free GPUs.
+
+    Of those that the host gives in sets the ones with a set of that size free.
+    """
     for number, (group, cells, sets) in enumerate(report.each_group()):
         if serves(group, asked, part) and (not group.partitions or dict(sets).get(part.count)):
             yield number, cells
 
 
 def free(report: Report, asked: GPURequest, part: GroupRequest) -> int:
-    """How many GPUs that serve *part* the host says to be free, in sets or not"""
+    """Return how many GPUs that serve *part* the host says to be free, in sets or not."""
     return sum(
         count
         for group, cells, _ in report.each_group()
@@ -53,10 +54,10 @@ def free(report: Report, asked: GPURequest, part: GroupRequest) -> int:
 
 
 def most_free(asked: VGPURequest, divided: Divided) -> int:
-    """How many vGPUs of a type that *asked* takes a host has room for, whatever its cards are: none
-    where they are given in sets, of which no such one is free.
+    """Return how many vGPUs of a type that *asked* takes a host has room for, on any cards.
 
-    Types share cards, so that the numbers of several do not add up.
+    It is 0 where they are given in sets, of which no such one is free. Types share cards, so that
+    the numbers of several do not add up.
     """
     known = divided.facts or ((None, None),) * len(divided.vgpus)
     sets = divided.sets or ((),) * len(divided.vgpus)
@@ -82,8 +83,10 @@ def _takes(asked: VGPURequest, facts: VGPUType) -> bool:
 def stranded(
     vcpus_left: float, memory_mib_left: float, free_gpus: int, reserved: Reserved
 ) -> str | None:
-    """Why an instance without GPUs takes too much, ``None`` where it does not. GPUs are stranded
-    where their host has no CPU or memory left for the instances that would use them.
+    """Return why an instance without GPUs takes too much, ``None`` where it does not.
+
+    GPUs are stranded where their host has no CPU or memory left for the instances that would use
+    them.
 
     :param vcpus_left: what the host has for others beside it, as Placement counts: with its
         allocation ratio, without what the host keeps for itself

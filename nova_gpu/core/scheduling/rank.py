@@ -21,7 +21,7 @@ _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 
 
 def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
-    """How good the host of *report* is for *asked*.
+    """Return how good the host of *report* is for *asked*.
 
     1. Whether its free GPUs are too few, in no set in which they are given, or it is not known
        which are free.
@@ -47,7 +47,7 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
 
 
 def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> _Part:
-    """The numbers of the best group of cards for one request group"""
+    """Return the numbers of the best group of cards for one request group."""
     found = [
         _of_cells(asked, part, cells, _far(asked, part, report, number))
         for number, cells in fit.giving(report, asked, part)

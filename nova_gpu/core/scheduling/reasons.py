@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why no host can give the GPUs asked for, in one sentence for operators and one for the user.
+"""Reasons why no host can give the GPUs asked for, one sentence for operators and one for the user.
 
-The sentence ends in the instance's fault, which holds 255 characters in all. It speaks of numbers
-and of names an operator chose to publish as traits; never of hosts or of other instances.
+The sentence ends in the instance's fault, which holds 255 characters in all. It has numbers, and
+names an operator chose to publish as traits; never hosts or other instances. How many of the
+numbers the user reads ``[gpu]fault_detail`` says.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SIGNS = {
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
-    """The condition that no GPU there is can satisfy, or ``None``.
+    """Return the condition that no GPU there is can satisfy, or ``None``.
 
     :param traits: those that some provider has
     """
@@ -53,7 +54,7 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
 def unfit_machine_type(
     request: GPURequest, machine_type: str, traits: Collection[str]
 ) -> Reason | None:
-    """Why the image of that machine type fits none of the GPUs there are, ``None`` where it does.
+    """Return why the image's machine type fits none of the GPUs, ``None`` where it does.
 
     :param machine_type: one without PCI Express, which a container has no use for
     """
@@ -69,7 +70,7 @@ def unfit_machine_type(
 def shortage(
     request: Request, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
 ) -> Reason | None:
-    """Why no provider of *offers* has what *group* asks for, or ``None`` where one has.
+    """Return why no provider of *offers* has what *group* asks for, or ``None`` where one has.
 
     :param offers: of the providers that have the group's traits, of which there are some
     :param bound: whether they are those of the one host the request is bound to
@@ -103,7 +104,7 @@ def shortage(
 
 
 def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """So many of *total* GPUs are free, and no set of the size asked for that NVSwitches join."""
+    """Return that *free* of *total* GPUs are free, and no NVSwitch partition of the size."""
     begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
     return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
@@ -117,7 +118,7 @@ def nowhere(
     *,
     bound: bool = False,
 ) -> Reason:
-    """Why no provider has the traits that *group* asks for.
+    """Return why no provider has the traits that *group* asks for.
 
     :param unmet: those of the group that no GPU there is satisfies by itself
     :param known: the traits that some provider has
@@ -157,7 +158,7 @@ def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> 
 
 
 def too_few(request: Request, instances: int, most: int) -> Reason:
-    """There is room for some of the instances asked for at once, and not for all."""
+    """Return that there is room for some of the instances asked for at once, and not for all."""
     begin = f"{instances} instances at once with {summary.all_of(request)} each asked for"
     rule = "Nova starts all of them or none"
     return Reason(
@@ -167,7 +168,7 @@ def too_few(request: Request, instances: int, most: int) -> Reason:
 
 
 def drained(request: Request, *, bound: bool = False) -> Reason:
-    """GPUs are free on hosts alone that an administrator empties.
+    """Return that GPUs are free only on hosts that an administrator drains.
 
     :param bound: whether only the one host was looked at that the request is bound to
     """
@@ -180,7 +181,7 @@ def drained(request: Request, *, bound: bool = False) -> Reason:
 
 
 def kept(request: Request, *, bound: bool = False) -> Reason:
-    """GPUs are free on hosts alone that are kept from preemptible instances for a time.
+    """Return that GPUs are free only on hosts that are kept from preemptible instances for a time.
 
     :param bound: as :func:`drained`
     """
@@ -193,7 +194,7 @@ def kept(request: Request, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """The GPUs are there, but something else is missing beside them.
+    """Return the GPUs are there, but something else is missing beside them.
 
     :param resources: what the instance asks for beside them, by resource class
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host says of its GPUs in ComputeNode.stats, as one string of JSON.
+"""The report of a host's GPUs in ComputeNode.stats, as one string of JSON.
 
 ::
 
@@ -10,24 +10,24 @@
      "divided": {"total": 2, "free": 1, "vgpus": [["nvidia-63", "GRID P4-1Q", 8]],
       "facts": [[1024, 4]]}}
 
-``groups`` is static: what there is. ``free`` is what nobody had at the end of the last period, for
-each group as :func:`nova_gpu.core.topology.topology.cells` has it; there is nothing to refuse a
-host for in it. ``divided`` is the same of the cards that are given in parts: how many there are,
+``groups`` is static: what there is. ``free`` is what no instance had at the end of the last period,
+for each group as :func:`nova_gpu.core.topology.topology.cells` has it; there is nothing to refuse a
+host for in it. ``divided`` is the same for the cards that are given in parts: how many there are,
 how many of them have room for a vGPU of any type, and how many of each type there can be more. It
 is left out where there is none. What is not known is null. Hosts that have the same report the
 same.
 
-Of a board with NVSwitches guests get exact sets of cards. Its group then says the sizes of those
-(``"partitions": [1, 2, 4, 8]``), and beside ``free`` stands for each group how many guests of each
-size there could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``). Of types of vGPUs that
-are all of a card ``divided`` says it of all sizes (``"sets": [[[1, 4], [2, 2], [4, 1], [8, 0]]]``,
-empty of any other type).
+On a board with NVSwitches guests get exact sets of cards. Its group then has the sizes of those
+(``"partitions": [1, 2, 4, 8]``), and for each group there is how many guests of each size there
+could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``). For types of vGPUs that are all
+of a card ``divided`` has it for all sizes (``"sets": [[[1, 4], [2, 2], [4, 1], [8, 0]]]``, empty
+for any other type).
 
-Where Nova's own passthrough has something free beside free GPUs, ``near`` says of each group how
+Where Nova's own passthrough has free devices near free GPUs, ``near`` says for each group how
 many of its free GPUs one network function has behind its switch at most, how many one has on its
-NUMA node, and the same of NVMe disks (``"near": [[2, 4, 0, 0]]``).
+NUMA node, and the same for NVMe disks (``"near": [[2, 4, 0, 0]]``).
 
-Who reads takes what it knows and passes over what it does not, so that a later release may say more
+A reader takes what it knows and ignores the rest, so that a later release may say more
 without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
 its hosts are read as ones whose models, memory and topology are not known.
 """
@@ -58,7 +58,10 @@ _CELL = len(topology.LEVELS) + 1
 
 
 def _check_numbers(*numbers: Any, least: int = 0) -> None:
-    """:raises ValueError: where one is no whole number, or below *least*"""
+    """Refuse numbers that are not whole, or below *least*.
+
+    :raises ValueError: for the first of them
+    """
     for number in numbers:
         if type(number) is not int or number < least:
             raise ValueError("it must be a whole number")
@@ -95,7 +98,7 @@ class GroupStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostStats:
-    """What a host has, whoever has it now"""
+    """The GPUs of a host, whoever has them now."""
 
     hypervisor: str
     groups: tuple[GroupStats, ...]
@@ -103,7 +106,7 @@ class HostStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reserved:
-    """What instances without GPUs leave of a host for each GPU that is free"""
+    """The processors and memory that instances without GPUs leave for each free GPU."""
 
     vcpus: int = 0
     memory_mib: int = 0
@@ -151,9 +154,12 @@ UNDIVIDED = Divided()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """All that a host says. ``free`` has the free GPUs of each of its groups, in their order, and
-    ``free_partitions`` how many guests of each size could be given some of them; they are ``None``
-    of a host that does not say it."""
+    """All that a host says.
+
+    ``free`` has the free GPUs of each of its groups, in their order, and ``free_partitions`` how
+    many guests of each size could be given some of them; they are ``None`` of a host that does not
+    say it.
+    """
 
     host: HostStats
     free: tuple[Cells, ...] | None = None
@@ -163,8 +169,7 @@ class Report:
     near: tuple[tuple[int, ...], ...] | None = None
 
     def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
-        """Each group with its free GPUs, and how many guests of each size could be given some of
-        them"""
+        """Yield each group, its free GPUs, and how many guests of each size could get some."""
         for number, group in enumerate(self.host.groups):
             yield (
                 group,
@@ -173,25 +178,27 @@ class Report:
             )
 
     def beside(self, number: int, near: Near) -> tuple[int, int]:
-        """How many free GPUs of the group of that *number* one free function or disk has behind
-        its switch at most, and how many one has on its node; none where it is not said"""
+        """Return the most free GPUs near one function or disk: at its switch, on its node.
+
+        They are those of the group of that *number*; none where the host does not say it.
+        """
         at = 2 * NEAR.index(near)
         found = self.near[number][at : at + 2] if self.near else ()
         return (found[0], found[1]) if len(found) == 2 else (0, 0)
 
     @property
     def cards(self) -> int:
-        """How many, whole and in parts"""
+        """The number of cards, whole and in parts."""
         return sum(group.total for group in self.host.groups) + self.divided.total
 
     @property
     def free_cards(self) -> int:
-        """The number of cards of which an instance could have one, or a part"""
+        """The number of cards of which an instance could have one, or a part."""
         return self.free_gpus + self.divided.free
 
     @property
     def free_gpus(self) -> int:
-        """How many whole ones; as good as none where it is not said"""
+        """The number of free whole cards; 0 where the host does not say it."""
         return sum(count for cells in self.free or () for *_, count in cells)
 
 
@@ -216,7 +223,7 @@ def dumps(report: Report) -> str:
 
 
 def version(text: str) -> int:
-    """The version of the report *text*: :data:`VERSION` or an older one.
+    """Return the version of the report *text*: :data:`VERSION` or an older one.
 
     :raises InvalidStats: as :func:`loads`
     """
@@ -225,7 +232,9 @@ def version(text: str) -> int:
 
 
 def loads(text: str) -> Report:
-    """What a host reports as *text*. Hosts that have the same share one ``host``.
+    """Return what a host reports as *text*.
+
+    Hosts that have the same share one ``host``.
 
     :raises InvalidStats: where it is not what :func:`dumps` writes, or wrote once
     """
@@ -251,7 +260,10 @@ def loads(text: str) -> Report:
 
 
 def _group(fields: Mapping[str, Any]) -> GroupStats:
-    """:raises ValueError, TypeError, AttributeError, KeyError: where it is not one"""
+    """Parse a group.
+
+    :raises ValueError, TypeError, AttributeError, KeyError: where it is not one
+    """
     islands = fields.get("islands", _NO_ISLANDS)
     return _shared_group(
         fields["product"],
@@ -289,18 +301,24 @@ def _host(hypervisor: str, groups: tuple[GroupStats, ...]) -> HostStats:
 
 
 def forget() -> None:
-    """Forget what hosts share, as after a start."""
+    """Clear what hosts share, as after a start."""
     _shared_group.cache_clear()
     _host.cache_clear()
 
 
 def _reserved(fields: Mapping[str, Any]) -> Reserved:
-    """:raises ValueError, TypeError, KeyError: where it is none"""
+    """Parse what is left for each free GPU.
+
+    :raises ValueError, TypeError, KeyError: where it is none
+    """
     return Reserved(fields["vcpus"], fields["memory_mib"])
 
 
 def _divided(fields: Mapping[str, Any]) -> Divided:
-    """:raises ValueError, TypeError, KeyError: where it is none"""
+    """Parse the cards that are given in parts.
+
+    :raises ValueError, TypeError, KeyError: where it is none
+    """
     vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
     facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
     sets = tuple(tuple((size, n) for size, n in each) for each in fields.get("sets", ()))
@@ -308,13 +326,19 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
 
 
 def _check_entries(name: str, found: Sequence[Any], groups: int) -> None:
-    """:raises ValueError: where *found* is not of so many groups"""
+    """Refuse a list that does not have an entry for each group.
+
+    :raises ValueError: where *found* is not of so many groups
+    """
     if len(found) != groups:
         raise ValueError(f"{name} must have an entry for each of groups")
 
 
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
-    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    """Parse the free GPUs of each group.
+
+    :raises ValueError, TypeError: where it does not say that of so many groups
+    """
     free = tuple(tuple(map(tuple, cells)) for cells in lists)
     _check_entries("free", free, groups)
     for cells in free:
@@ -328,7 +352,10 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
 
 
 def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    """Parse the free partitions of each group.
+
+    :raises ValueError, TypeError: where it does not say that of so many groups
+    """
     found = tuple(tuple((size, count) for size, count in sets) for sets in lists)
     _check_entries("free_partitions", found, groups)
     for sets in found:
@@ -337,7 +364,10 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
 
 
 def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
-    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    """Parse the free GPUs of each group near functions and disks.
+
+    :raises ValueError, TypeError: where it does not say that of so many groups
+    """
     found = tuple(map(tuple, lists))
     _check_entries("near", found, groups)
     for numbers in found:

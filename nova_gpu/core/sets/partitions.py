@@ -23,8 +23,11 @@ Module = int
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """One set of cards that can be joined; ``degraded`` are those with fewer NVLinks than they have
-    when all is well, and ``order`` is that in which Fabric Manager lists them."""
+    """One set of cards that can be joined.
+
+    ``degraded`` are those with fewer NVLinks than they have when all is well, and ``order`` is that
+    in which Fabric Manager lists them.
+    """
 
     id: int
     modules: frozenset[Module]
@@ -38,7 +41,7 @@ class Partition:
 
 
 def free(offered: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
-    """The partitions of which no card is taken, in the order of their numbers.
+    """Return the partitions of which no card is taken, in the order of their numbers.
 
     :param taken: the modules that cannot be given: a guest's, ill, or otherwise in the way
     """
@@ -52,7 +55,7 @@ def choose(
     count: int,
     cost: Callable[[Collection[Module]], tuple[int, ...]] = lambda modules: (),
 ) -> Partition | None:
-    """The free partition of exactly *count* cards to give next, ``None`` where there is none
+    """Return the free partition of exactly *count* cards to give next, ``None`` without one.
 
     :param cost: what counts before all else, less being better
     """
@@ -67,14 +70,13 @@ def choose(
 
 
 def exactly(offered: Iterable[Partition], modules: Collection[Module]) -> Partition | None:
-    """The partition that is these cards and no other, ``None`` where they cannot be joined"""
+    """Return the partition of exactly these cards, ``None`` where they cannot be joined."""
     wanted = frozenset(modules)
     return next((each for each in offered if each.modules == wanted), None)
 
 
 def room(offered: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
-    """How many guests of each size could be given a partition at once, without sizes of which none
-    could"""
+    """Return how many guests of each size could get a partition at once, without sizes of none."""
     by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
     for each in free(offered, taken):
         by_size[each.size].append(each.modules)
@@ -82,7 +84,7 @@ def room(offered: Collection[Partition], taken: Collection[Module]) -> Mapping[i
 
 
 def _most_disjoint(sets: list[frozenset[Module]]) -> int:
-    """How many of *sets* at most have no member in common"""
+    """Return how many of *sets* at most have no member in common."""
     if not sets:
         return 0
     first, *others = sets
@@ -93,7 +95,10 @@ def _most_disjoint(sets: list[frozenset[Module]]) -> int:
 
 
 def refusal(offered: Collection[Partition], taken: Collection[Module], count: int) -> str:
-    """Why a guest of *count* cards is given none: ``6 of 8 free, no free partition of 4``"""
+    """Return why a guest of *count* cards is given none.
+
+    ``6 of 8 free, no free partition of 4``.
+    """
     modules = frozenset[Module]().union(*(each.modules for each in offered))
     state = f"{len(modules.difference(taken))} of {len(modules)} free"
     sizes = sorted({each.size for each in offered})
@@ -106,8 +111,9 @@ def refusal(offered: Collection[Partition], taken: Collection[Module], count: in
 def joined(
     offered: Iterable[Partition], modules: Mapping[PciAddress, Module]
 ) -> Mapping[int, frozenset[PciAddress]]:
-    """The cards of each partition, by its number; those of which a card is not known are left out,
-    as nobody could be given them.
+    """Return the cards of each partition, by its number.
+
+    Those of which a card is not known are left out, as nobody could be given them.
 
     :param modules: the module that each card is
     """

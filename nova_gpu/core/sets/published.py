@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement, which counts cards and knows no sets, is told in traits of a board with
-NVSwitches."""
+"""Traits of a board with NVSwitches: Placement counts cards and does not know sets."""
 
 from __future__ import annotations
 
@@ -19,35 +18,35 @@ _FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
-    """The partitions of a board, and the modules that are taken or cannot be given"""
+    """The partitions of a board, and the modules that are taken or cannot be given."""
 
     offered: tuple[Partition, ...]
     taken: frozenset[Module]
 
     @property
     def free(self) -> frozenset[Module]:
-        """The modules that an instance could be given"""
+        """The modules that an instance could be given."""
         return frozenset[Module]().union(*(each.modules for each in self.offered)) - self.taken
 
     @property
     def sizes(self) -> list[int]:
-        """The sizes of the sets, whatever is taken"""
+        """The sizes of the sets, whatever is taken."""
         return sorted({each.size for each in self.offered})
 
     def room(self) -> Mapping[int, int]:
-        """How many guests of each size there could be more (:func:`partitions.room`)"""
+        """Return how many guests of each size there could be more (:func:`partitions.room`)."""
         return _room(self)
 
     def choose(self, count: int) -> Partition | None:
-        """The partition that the host would give a guest of *count* cards"""
+        """Return the partition that the host would give a guest of *count* cards."""
         return _choose(self, count)
 
     def given(self, modules: Collection[Module]) -> Board:
-        """The board with *modules* taken as well"""
+        """Return the board with *modules* taken as well."""
         return Board(self.offered, self.taken.union(modules))
 
     def freed(self, modules: Collection[Module]) -> Board:
-        """The board with *modules* free again"""
+        """Return the board with *modules* free again."""
         return Board(self.offered, self.taken.difference(modules))
 
 
@@ -62,7 +61,7 @@ def _choose(board: Board, count: int) -> Partition | None:
 
 
 def traits(offered: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
-    """What a provider with cards of a board has.
+    """Return what a provider with cards of a board has.
 
     :param free: the modules that an instance could be given now
     """
@@ -74,7 +73,7 @@ def traits(offered: Iterable[Partition], free: Collection[Module]) -> frozenset[
 
 @functools.lru_cache(maxsize=1024)
 def board(found: frozenset[str]) -> Board | None:
-    """The board of which a provider's traits tell, ``None`` where they tell of none"""
+    """Return the board of which a provider's traits tell, ``None`` where they tell of none."""
     sets = [
         frozenset(map(int, match[1].split("_")))
         for trait in sorted(found)

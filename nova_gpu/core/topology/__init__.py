@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs are near each other, and which of the free ones an instance gets."""
+"""Distances between GPUs, and the choice among free ones for an instance."""

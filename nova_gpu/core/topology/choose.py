@@ -39,9 +39,10 @@ _Table = list[tuple[Cost, tuple[_T, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside(Generic[_T]):
-    """What else counts, before the numbers of a :data:`Cost`: on how many islands of the level
-    ``within`` a set is, where it may be on no more than need be; and how many of it are on another
-    node, another root, behind another switch.
+    """Costs that count before the numbers of a :data:`Cost`.
+
+    These are the number of islands of the level ``within`` that a set is on, where it may be on no
+    more than need be; and how much of it is on another node, another root, behind another switch.
 
     ``distance``: of each free GPU, from 0 to :data:`nova_gpu.core.topology.nearness.FAR`.
     """
@@ -50,19 +51,19 @@ class Beside(Generic[_T]):
     within: int | None = None
 
     def cost(self, members: Collection[_T]) -> Cost:
-        """What *members* add, wherever they are"""
+        """Return what *members* add, wherever they are."""
         found: list[int] = [self.distance[member] for member in members]
         return (0, *(sum(each >= n for each in found) for n in range(nearness.FAR, 0, -1)))
 
     def of_islands(self, level: int, touched: int) -> Cost:
-        """What so many islands of *level* add"""
+        """Return what so many islands of *level* add."""
         return (touched if level == self.within else 0, *[0] * nearness.FAR)
 
 
 def beside(
     arrangement: Arrangement, gpus: Iterable[GPU], neighbours: Iterable[Neighbour]
 ) -> Beside[PciAddress] | None:
-    """What a flavor's *arrangement* puts before all else, ``None`` where that is nothing.
+    """Return what a flavor's *arrangement* puts before all else, ``None`` where that is nothing.
 
     :param neighbours: what the instance has of Nova's own passthrough
     """
@@ -82,7 +83,9 @@ def choose(
     places: Mapping[PciAddress, Place],
     beside: Beside[PciAddress] | None = None,
 ) -> tuple[PciAddress, ...]:
-    """The best *count* of *free*, sorted. *places* must know every address of *free*.
+    """Return the best *count* of *free*, sorted.
+
+    *places* must know every address of *free*.
 
     :raises ValueError: where *free* has fewer than *count*
     """
@@ -93,7 +96,7 @@ def choose(
 
 @functools.lru_cache(maxsize=4096)
 def costs(free: Cells) -> tuple[Cost, ...]:
-    """What the best sets of each size cost, from none to all, where GPUs are free like that."""
+    """Return the cost of the best set of each size, from none to all, of these free GPUs."""
     places: dict[int, Place] = {}
     for *place, count in free:
         for _ in range(count):
@@ -114,8 +117,10 @@ def _best(
     order: Sequence[int],
     beside: Beside[_T] | None,
 ) -> _Table[_T]:
-    """The costs of disjoint sets add up, and so does the order of their addresses: what is best for
-    two islands together is made of what is best for each."""
+    """Return the costs of disjoint sets add up, and so does the order of their addresses.
+
+    What is best for two islands together is made of what is best for each.
+    """
     if not order:
         return _alike(members, beside)
     level, *deeper = order
@@ -126,7 +131,7 @@ def _best(
 
 
 def _alike(members: Sequence[_T], beside: Beside[_T] | None) -> _Table[_T]:
-    """The best sets of *members* that are in one place, by their size"""
+    """Return the best sets of *members* that are in one place, by their size."""
     if beside is not None:
         distance = beside.distance
         members = sorted(members, key=lambda member: (distance[member], member))
@@ -148,7 +153,7 @@ def _islands(
 
 
 def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:
-    """*table*, of what is inside of one island of *level*, with what the island itself costs."""
+    """Return *table*, of what is inside of one island of *level*, with the cost of the island."""
     size = len(table) - 1
     result: _Table[_T] = []
     for count, (cost, members) in enumerate(table):
@@ -164,7 +169,7 @@ def _at(level: int, touched: int, broken: int) -> Cost:
 
 
 def _joined(one: _Table[_T], other: _Table[_T]) -> _Table[_T]:
-    """The best sets of two disjoint supplies together."""
+    """Return the best sets of two disjoint supplies together."""
     result: _Table[_T] = []
     for count in range(len(one) + len(other) - 1):
         first = max(0, count - len(other) + 1)

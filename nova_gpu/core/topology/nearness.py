@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two cards lie to each other, in the words of ``nvidia-smi topo -m``, and how far a card is
-from what an instance has beside it."""
+"""Distances between two cards, as in ``nvidia-smi topo -m``, and from a card to other devices."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _NVM = 0x0108
 
 
 class Nearness(enum.StrEnum):
-    """What is between two cards that no direct link joins, nearest first."""
+    """The path between two cards without a direct link, nearest first."""
 
     SAME_SWITCH = "PIX"
     SAME_ROOT = "PHB"
@@ -44,7 +43,7 @@ _DISTANCES = {Nearness.SAME_SWITCH: 0, Nearness.SAME_ROOT: 1, Nearness.SAME_NODE
 
 
 class Placed(Protocol):
-    """A PCI function with its place on the host, as :class:`nova_gpu.core.model.GPU` is one"""
+    """A PCI function with its place on the host, as :class:`nova_gpu.core.model.GPU` is one."""
 
     @property
     def numa_node(self) -> int | None: ...
@@ -58,7 +57,7 @@ class Placed(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A PCI function that Nova's own passthrough gives to instances, and where it is"""
+    """A PCI function that Nova's own passthrough gives to instances, and where it is."""
 
     class_code: int
     numa_node: int | None = None
@@ -67,14 +66,14 @@ class Neighbour:
 
     @property
     def kind(self) -> Near:
-        """What a flavor calls such a device; ``ANY`` where it has no word for it"""
+        """The value of ``gpu:near`` for such a device; ``ANY`` where there is none."""
         if self.class_code >> 16 == _NETWORK:
             return Near.NIC
         return Near.NVME if self.class_code >> 8 == _NVM else Near.ANY
 
 
 def between(one: GPU, other: GPU) -> str:
-    """One of the keys of :data:`LEGEND`, with the number of links for ``#``"""
+    """Return one of the keys of :data:`LEGEND`, with the number of links for ``#``."""
     for link in one.links:
         if link.peer == other.address:
             return f"NV{link.width}" if link.type == "nvlink" else "XGMI"
@@ -82,7 +81,7 @@ def between(one: GPU, other: GPU) -> str:
 
 
 def of_places(one: Placed, other: Placed) -> Nearness:
-    """What is between them, whatever links there are"""
+    """Return what is between them, whatever links there are."""
     if one.pcie_switch and one.pcie_switch == other.pcie_switch:
         return Nearness.SAME_SWITCH
     if one.pci_root and one.pci_root == other.pci_root:
@@ -93,11 +92,14 @@ def of_places(one: Placed, other: Placed) -> Nearness:
 
 
 def distance(one: Placed, others: Collection[Placed]) -> int:
-    """How far *one* is from the nearest of *others*, from 0 to :data:`FAR`"""
+    """Return how far *one* is from the nearest of *others*, from 0 to :data:`FAR`."""
     found = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
     return min(found, default=FAR)
 
 
 def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
-    """The ones of *neighbours* that GPUs are to be near; none where they are to be near nothing"""
+    """Return the ones of *neighbours* that GPUs are to be near.
+
+    None where they are to be near nothing.
+    """
     return tuple(each for each in neighbours if near is each.kind is not Near.ANY)

@@ -27,8 +27,10 @@ Cells = tuple[tuple[int, ...], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Islands:
-    """How many cards of a group are in one place at most: on one NUMA node, and in one circle of
-    direct links. A card of which nothing is known is one alone."""
+    """The most cards of a group in one place: on one NUMA node, and in one circle of direct links.
+
+    A card of which nothing is known is alone.
+    """
 
     numa: int = 1
     nvlink: int = 1
@@ -38,14 +40,17 @@ UNKNOWN = Islands()
 
 
 def islands(gpus: Collection[GPU]) -> Islands:
-    """The largest that there are among *gpus*, whoever has them now."""
+    """Return the largest that there are among *gpus*, whoever has them now."""
     nodes = collections.Counter(gpu.numa_node for gpu in gpus if gpu.numa_node is not None)
     joined = collections.Counter(circles(gpus).values())
     return Islands(max(nodes.values(), default=1), max(joined.values(), default=1))
 
 
 def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
-    """The place of each GPU among these. The numbers mean nothing beyond that."""
+    """Return the place of each GPU among these.
+
+    The numbers mean nothing beyond that.
+    """
     by_address = {gpu.address: gpu for gpu in gpus}
     circle = circles(by_address.values())
     roots: dict[str, int] = {}
@@ -66,7 +71,9 @@ def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
 
 
 def cells(gpus: Iterable[GPU]) -> Cells:
-    """How *gpus* lie, with nothing in it that does not matter: each place and how many are there.
+    """Return how *gpus* lie, with nothing in it that does not matter.
+
+    Each place and how many are there.
 
     Hosts on which they lie alike give the same.
     """
@@ -85,7 +92,7 @@ def cells(gpus: Iterable[GPU]) -> Cells:
 
 
 def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """A number for each GPU, the same for those that direct links join."""
+    """Return a number for each GPU, the same for those that direct links join."""
     by_address = {gpu.address: gpu for gpu in gpus}
     circle: dict[PciAddress, int] = {}
     for address in sorted(by_address):
@@ -95,7 +102,7 @@ def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
 
 
 def nesting(of: Sequence[Place]) -> tuple[int, ...]:
-    """The levels in an order in which each island lies inside of one of the level before.
+    """Return the levels in an order in which each island lies inside of one of the level before.
 
     A root is on one NUMA node, and a switch below one root. Circles may be wider than all of these
     or narrower. Where they cross the others an island counts once in each circle.
@@ -113,7 +120,7 @@ def nesting(of: Sequence[Place]) -> tuple[int, ...]:
 
 
 def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
-    """The first in *order* with an island that is larger than the one around it is."""
+    """Return the first in *order* with an island that is larger than the one around it is."""
     for depth, (outer, inner) in enumerate(itertools.pairwise(order)):
         around: dict[int, object] = {}
         for place in of:
@@ -126,7 +133,7 @@ def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
 
 
 def _node_of_root(root: int) -> int:
-    """A number that no NUMA node has"""
+    """Return a number that no NUMA node has."""
     return ALONE if root == ALONE else ALONE - 1 - root
 
 

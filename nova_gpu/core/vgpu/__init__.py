@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that are given in parts: types of vGPUs, MIG instances, slots, and how many more a card
-has room for.
-"""
+"""Cards given in parts: types of vGPUs, MIG instances, slots, and the room of a card."""

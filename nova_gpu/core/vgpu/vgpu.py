@@ -31,13 +31,13 @@ LOST = "the MIG instance is no longer on its card"
 
 
 def is_type_id(text: str) -> bool:
-    """Whether *text* can be the id of a vGPU type, ``nvidia-35``."""
+    """Return whether *text* can be the id of a vGPU type, ``nvidia-35``."""
     return _TYPE_ID.fullmatch(text) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUType:
-    """What each vGPU of one type has; ``None`` is "the driver does not tell".
+    """The facts of each vGPU of one type; ``None`` is what the driver does not report.
 
     ``per_card`` is how many of it an otherwise empty card carries, ``resolution`` the largest of
     one head in pixels, ``slices`` the part of a MIG card's compute that is behind it, ``profile``
@@ -57,9 +57,12 @@ class VGPUType:
 
 
 class Kind(enum.Enum):
-    """How a function provides vGPUs: MEDIATED, as mediated devices; TYPED, as a virtual function
-    with an NVIDIA vGPU type; PLAIN, as a virtual function as it is, of FUNCTION_TYPE; INSTANCE, as
-    MIG instances that the operator has made."""
+    """The form in which a function provides vGPUs.
+
+    MEDIATED, as mediated devices; TYPED, as a virtual function with an NVIDIA vGPU type; PLAIN, as
+    a virtual function without a type, of FUNCTION_TYPE; INSTANCE, as MIG instances that the
+    operator has made.
+    """
 
     MEDIATED = enum.auto()
     TYPED = enum.auto()
@@ -82,7 +85,7 @@ class Parent:
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
 
     def is_made(self, slot: Slot) -> bool:
-        """Whether something is at *slot*, of a function that is no parent of mediated devices"""
+        """Return whether a vGPU is at *slot* of a function without mediated devices."""
         if self.kind is Kind.INSTANCE:
             return slot.number in self.numbers.get(slot.type_id, ())
         return slot.type_id in self.made
@@ -90,9 +93,12 @@ class Parent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DividedCard:
-    """A card that can be divided, or is. ``unread``: why nothing is known of it, and then it is not
-    known either whether it is divided. ``sharing``: the numbers of its MIG instances that share the
-    memory of their GPU instance and that new guests are not given."""
+    """A card that can be divided, or is.
+
+    ``unread``: why nothing is known of it, and then it is not known either whether it is divided.
+    ``sharing``: the numbers of its MIG instances that share the memory of their GPU instance and
+    that new guests are not given.
+    """
 
     types: Mapping[str, VGPUType]
     parents: Mapping[PciAddress, Parent]
@@ -101,13 +107,14 @@ class DividedCard:
 
     @property
     def has_instances(self) -> bool:
-        """Whether the operator has divided it, into MIG instances"""
+        """Whether the operator has divided it, into MIG instances."""
         return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Slot:
     """The place of one vGPU of a type, made or not: ``0000:3b:00.0/nvidia-35/0``, counted from 0.
+
     Of a MIG instance the number is :func:`slot_number`.
     """
 
@@ -117,7 +124,10 @@ class Slot:
 
     @classmethod
     def parse(cls, text: str) -> Slot:
-        """:raises InvalidValue: where *text* is not ``address/type/number``"""
+        """Parse ``address/type/number``.
+
+        :raises InvalidValue: where *text* is not of that form
+        """
         address, _, rest = text.partition("/")
         type_id, _, number = rest.partition("/")
         if is_type_id(type_id) and re.fullmatch("0|[1-9][0-9]{0,8}", number):
@@ -135,20 +145,27 @@ class Slot:
 
     @property
     def is_mig(self) -> bool:
-        """Whether the slot is a MIG instance's: a profile begins with how many slices it has, the
-        ids of all other types with a driver's name."""
+        """Whether the slot is a MIG instance's.
+
+        A profile begins with how many slices it has, the ids of all other types with a driver's
+        name.
+        """
         return self.type_id[0].isdecimal()
 
     @property
     def place(self) -> Slot:
-        """What no two guests may have: of MIG instances the number alone says which it is, and its
-        device nodes. A profile is only what was there when somebody looked."""
+        """The place that only one guest may have.
+
+        For MIG instances it is the number alone, which identifies the instance and its device
+        nodes. The profile may change.
+        """
         return Slot(self.parent, "", self.number) if self.is_mig else self
 
 
 def device_uuid(instance_uuid: str, slot: Slot) -> str:
-    """The uuid of the mediated device that an instance has at *slot*: the same whenever it is made,
-    and no other instance's.
+    """Return the uuid of the mediated device that an instance has at *slot*.
+
+    The same whenever it is made, and no other instance's.
 
     :raises InvalidValue: where *instance_uuid* is none
     """
@@ -160,7 +177,9 @@ def device_uuid(instance_uuid: str, slot: Slot) -> str:
 
 
 def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
-    """The number of the slot of a MIG instance: 900 of ``9/0``; ``None`` where it can have none.
+    """Return the number of the slot of a MIG instance: 900 of ``9/0``.
+
+    ``None`` where it can have none.
 
     It is made of the ids that the driver's nodes are found by, and that an instance keeps as long
     as it is there. A place in the list of all would be another's as soon as the layout changes.
@@ -171,5 +190,5 @@ def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
 
 
 def of_slot(number: int) -> tuple[int, int]:
-    """The GPU instance and the compute instance: the reverse of :func:`slot_number`"""
+    """Return the GPU instance and the compute instance: the reverse of :func:`slot_number`."""
     return divmod(number, _COMPUTE_INSTANCES)

@@ -40,7 +40,7 @@ class Room:
 def room(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> Room:
-    """The room of *card* for the type.
+    """Return the room of *card* for the type.
 
     :param taken: the slots of the card, of all types, that instances have or are promised
     :param pending: those of them at which no vGPU is yet
@@ -59,7 +59,7 @@ def room(
 def free_slots(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> tuple[Slot, ...]:
-    """The free slots, as many as :func:`room` counts, in their order, none of them *taken*."""
+    """Return the free slots, as many as :func:`room` counts, in order, none of them *taken*."""
     if card.has_instances:
         return tuple(_untaken(card, type_id, taken))
     count = room(card, type_id, taken, pending).free
@@ -67,7 +67,7 @@ def free_slots(
 
 
 def instances(card: DividedCard, type_id: str) -> list[Slot]:
-    """The slots of the card's MIG instances of the type, in their order"""
+    """Return the slots of the card's MIG instances of the type, in their order."""
     return sorted(
         Slot(address, type_id, number)
         for address, parent in card.parents.items()
@@ -76,8 +76,7 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
 
 
 def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[Slot]:
-    """The MIG instances of the type that are free, also as what they were before the card was
-    divided anew"""
+    """Return the free MIG instances of the type, also under their former profile."""
     places = {slot.place for slot in taken}
     return [
         slot
@@ -87,7 +86,7 @@ def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[S
 
 
 def all_instances(card: DividedCard) -> list[Slot]:
-    """The MIG instances of all types"""
+    """Return the MIG instances of all types."""
     if not card.has_instances:
         return []
     return [slot for type_id in sorted(card.types) for slot in instances(card, type_id)]
@@ -104,7 +103,7 @@ def _open(
 
 
 def _available(card: DividedCard, type_id: str) -> int:
-    """How many more of the type can be made, of what is there.
+    """Return how many more of the type can be made, of what is there.
 
     Each function of a card says what it could make if the others made nothing meanwhile. One vGPU
     more there can be wherever one says so; for others than that the card itself must have room.
@@ -120,7 +119,7 @@ def _available(card: DividedCard, type_id: str) -> int:
 
 
 def _left(card: DividedCard, facts: VGPUType) -> int | None:
-    """How many more the card has room for by what is known of the types, ``None`` if too little"""
+    """Return how many more the card has room for by its types, ``None`` if too little is known."""
     most = carried(card, facts.id)
     if most is None:
         return None
@@ -135,7 +134,10 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
-    """How many of *facts* have no room because of one *other*: rounded up, all if unknown"""
+    """Return how many of *facts* have no room because of one *other*.
+
+    Rounded up, all if unknown.
+    """
     if other.id == facts.id:
         return 1
     if None not in (other.profile, facts.profile) and other.profile != facts.profile:
@@ -146,7 +148,7 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
 
 
 def _most(card: DividedCard, type_id: str) -> int | None:
-    """How many of the type the functions of a card can have, ``None`` where it is not known"""
+    """Return how many of the type a card's functions can have, ``None`` where not known."""
     most = carried(card, type_id)
     parents = card.parents.values()
     if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
@@ -155,10 +157,10 @@ def _most(card: DividedCard, type_id: str) -> int | None:
 
 
 def carried(card: DividedCard, type_id: str) -> int | None:
-    """How many of the type an otherwise empty card has room for, ``None`` where it is not known.
+    """Return how many of the type an otherwise empty card has room for, ``None`` where not known.
 
-    NVIDIA's driver tells it of mediated devices. Of profiles it lists those that are possible; the
-    largest has all of the card. A number above what there can be counts as not known.
+    NVIDIA's driver reports it for mediated devices. Of profiles it lists those that are possible;
+    the largest has all of the card. A number above what there can be counts as not known.
     """
     facts = card.types.get(type_id)
     if facts is None:
@@ -170,7 +172,7 @@ def carried(card: DividedCard, type_id: str) -> int | None:
 
 
 def whole_types(card: DividedCard) -> frozenset[str]:
-    """The types of which one vGPU is all of the card, and is not made of its GPU instances"""
+    """Return the types whose vGPU is all of the card, and is not made of its GPU instances."""
     return frozenset(
         type_id
         for type_id, facts in card.types.items()
@@ -187,16 +189,19 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
 
 
 class Order(enum.StrEnum):
-    """The card that the next vGPU is of, as XenServer has it: the one with the least room left, so
-    that whole cards stay free for large types, or the one with the most, so that each vGPU has as
-    much of a card as can be. Of cards with equal room it is the first by address."""
+    """The card that the next vGPU is of, as XenServer has it.
+
+    The one with the least room left, so that whole cards stay free for large types, or the one with
+    the most, so that each vGPU has as much of a card as can be. Of cards with equal room it is the
+    first by address.
+    """
 
     DEPTH_FIRST = "depth_first"
     BREADTH_FIRST = "breadth_first"
 
 
 def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
-    """*count* slots, in the order in which they are drawn: the first n are the choice for n.
+    """Return *count* slots, in the order in which they are drawn: the first n are the choice for n.
 
     :param free: the free slots of each card
     :raises ValueError: where there are fewer than *count*

@@ -31,18 +31,19 @@ class SharedCard:
     withheld_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def has(self, device: Device) -> bool:
-        """Whether *device* is one of the card's functions, or a slot of one"""
+        """Return whether *device* is one of the card's functions, or a slot of one."""
         return devices.function(device) in self.card.parents
 
     def lacks(self, slot: Slot) -> bool:
-        """Whether *slot* is that of a MIG instance which the card has no more"""
+        """Return whether *slot* is that of a MIG instance which the card has no more."""
         return self.card.has_instances and slot not in vgpu_capacity.instances(
             self.card, slot.type_id
         )
 
     def without(self, whole: Set[Device]) -> SharedCard:
-        """This card where nothing more is made at those of its functions that are given *whole*,
-        and nothing at all where the card itself is.
+        """Return this card where nothing more is made at functions that are given *whole*.
+
+        Nothing at all is made where the card itself is given whole.
         """
         parents = self.card.parents
         given = parents.keys() if self.gpu.address in whole else parents.keys() & whole
@@ -53,9 +54,7 @@ class SharedCard:
         return dataclasses.replace(self, card=card)
 
     def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
-        """The room now, as :func:`nova_gpu.core.vgpu.vgpu_capacity.room` counts it, of slots of
-        any card
-        """
+        """Return the room as :func:`nova_gpu.core.vgpu.vgpu_capacity.room`, for any slots."""
         room = vgpu_capacity.room(self.card, type_id, *self._own(taken, pending))
         if self.card.has_instances:
             free = len(self.free_slots(type_id, taken, pending))
@@ -74,7 +73,7 @@ class SharedCard:
         return bool(self.withheld or self.ill or type_id in self.withheld_types)
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
-        """All that there can be of the type while the card carries no more than *total*"""
+        """Yield all that there can be of the type while the card carries no more than *total*."""
         if self.card.has_instances:
             yield from vgpu_capacity.instances(self.card, type_id)
             return
@@ -106,7 +105,7 @@ class VGPUGroup:
 
 
 def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
-    """One for each type of each product among *cards*."""
+    """Return one for each type of each product among *cards*."""
     found: dict[GroupKey, VGPUGroup] = {}
     for address, shared in cards.items():
         for type_id, facts in shared.card.types.items():

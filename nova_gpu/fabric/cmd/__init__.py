@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands on a host print of its board."""
+"""Text of the commands on a host about its board."""

@@ -50,7 +50,7 @@ def facts(sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]
 def table(
     sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[str]:
-    """The partitions below the tree of ``nova-gpu topology``"""
+    """Yield the partitions below the tree of ``nova-gpu topology``."""
     if (board := _board(sets)) is None:
         return
     yield ""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host says of its boards: Fabric Manager and its library, and the places of cards."""
+"""Readers of a host's boards: Fabric Manager and its library, and the places of cards."""

@@ -119,8 +119,11 @@ def _mode_in(config: pathlib.Path) -> int | None:
 
 
 class Refused(Exception):
-    """Fabric Manager did not do as it was told: ``reason`` and ``remedy`` for people, ``code`` as
-    its library has it, ``None`` where that was not reached."""
+    """Fabric Manager did not do as it was told.
+
+    ``reason`` and ``remedy`` for people, ``code`` as its library has it, ``None`` where that was
+    not reached.
+    """
 
     def __init__(self, reason: str, remedy: str, code: int | None = None) -> None:
         super().__init__(reason, remedy, code)
@@ -132,7 +135,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FailedDevice:
-    """A card or an NVSwitch with NVLinks that failed"""
+    """A card or an NVSwitch with NVLinks that failed."""
 
     address: str
     is_switch: bool
@@ -141,8 +144,11 @@ class FailedDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fabric:
-    """What Fabric Manager offers now. ``unsupported`` are partitions that it would offer were all
-    well, with ``failed`` as a cause it knows; ``None`` where it does not tell."""
+    """The partitions that Fabric Manager offers now.
+
+    ``unsupported`` are partitions that it would offer were all well, with ``failed`` as a cause it
+    knows; ``None`` where it does not tell.
+    """
 
     partitions: tuple[Partition, ...]
     unsupported: tuple[Partition, ...] | None = None
@@ -161,7 +167,7 @@ class FabricManager:
     timeout_s: float
 
     def read(self) -> Fabric:
-        """What it offers.
+        """Return what it offers.
 
         :raises Refused: where it does not say
         """
@@ -172,7 +178,7 @@ class FabricManager:
             raise Refused(f"its table cannot be understood: {error!r}", _INSTALL) from error
 
     def activate(self, number: int, functions: Sequence[PciAddress] = ()) -> None:
-        """Joins the cards of a partition, for one guest.
+        """Join the cards of a partition, for one guest.
 
         :param functions: of a vGPU host, the virtual functions that are the guest's, one of each
             card, in the partition's order
@@ -181,14 +187,14 @@ class FabricManager:
         self._run("activate", str(number), *map(str, functions))
 
     def deactivate(self, number: int) -> None:
-        """Parts the cards of a partition whose guest has gone.
+        """Deactivate the partition of a guest that has gone.
 
         :raises Refused: where it does not, also where the partition is not active
         """
         self._run("deactivate", str(number))
 
     def set_active(self, numbers: Collection[int]) -> None:
-        """Tells it, after it has restarted, which partitions have guests, and that no other has.
+        """Tell it, after it has restarted, which partitions have guests, and that no other has.
 
         :raises Refused: where it does not take that in
         """
@@ -218,7 +224,10 @@ class FabricManager:
 
 
 def _fabric(answer: Mapping[str, Any]) -> Fabric:
-    """:raises ValueError, LookupError, TypeError: where it cannot be understood"""
+    """Parse an answer of Fabric Manager.
+
+    :raises ValueError, LookupError, TypeError: where it cannot be understood
+    """
     unsupported, failed = answer["unsupported"], answer["failed"]
     return Fabric(
         tuple(map(_partition, answer["partitions"])),

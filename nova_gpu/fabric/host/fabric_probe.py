@@ -42,7 +42,7 @@ _uint = ctypes.c_uint
 
 
 class _ConnectParams(ctypes.Structure):
-    """fmConnectParams_v2"""
+    """fmConnectParams_v2."""
 
     _fields_ = (
         ("version", _uint),
@@ -54,13 +54,13 @@ class _ConnectParams(ctypes.Structure):
 
 
 class _PciDevice(ctypes.Structure):
-    """fmPciDevice_t"""
+    """fmPciDevice_t."""
 
     _fields_ = (("domain", _uint), ("bus", _uint), ("device", _uint), ("function", _uint))
 
 
 class _Gpu(ctypes.Structure):
-    """fmFabricPartitionGpuInfo_t"""
+    """fmFabricPartitionGpuInfo_t."""
 
     _fields_ = (
         ("physicalId", _uint),
@@ -73,7 +73,7 @@ class _Gpu(ctypes.Structure):
 
 
 class _Partition(ctypes.Structure):
-    """fmFabricPartitionInfo_t"""
+    """fmFabricPartitionInfo_t."""
 
     _fields_ = (
         ("partitionId", _uint),
@@ -84,7 +84,7 @@ class _Partition(ctypes.Structure):
 
 
 class _Partitions(ctypes.Structure):
-    """fmFabricPartitionList_v2, whose version is 1 all the same"""
+    """fmFabricPartitionList_v2, whose version is 1 all the same."""
 
     _fields_ = (
         ("version", _uint),
@@ -95,7 +95,7 @@ class _Partitions(ctypes.Structure):
 
 
 class _Activated(ctypes.Structure):
-    """fmActivatedFabricPartitionList_v1"""
+    """fmActivatedFabricPartitionList_v1."""
 
     _fields_ = (
         ("version", _uint),
@@ -105,7 +105,7 @@ class _Activated(ctypes.Structure):
 
 
 class _FailedDevice(ctypes.Structure):
-    """fmNvlinkFailedDeviceInfo_t"""
+    """fmNvlinkFailedDeviceInfo_t."""
 
     _fields_ = (
         ("uuid", ctypes.c_char * 80),
@@ -116,7 +116,7 @@ class _FailedDevice(ctypes.Structure):
 
 
 class _FailedDevices(ctypes.Structure):
-    """fmNvlinkFailedDevices_v1"""
+    """fmNvlinkFailedDevices_v1."""
 
     _fields_ = (
         ("version", _uint),
@@ -128,13 +128,13 @@ class _FailedDevices(ctypes.Structure):
 
 
 class _Unsupported(ctypes.Structure):
-    """fmUnsupportedFabricPartitionInfo_t"""
+    """fmUnsupportedFabricPartitionInfo_t."""
 
     _fields_ = (("partitionId", _uint), ("numGpus", _uint), ("gpuPhysicalIds", _uint * _MAX_GPUS))
 
 
 class _UnsupportedPartitions(ctypes.Structure):
-    """fmUnsupportedFabricPartitionList_v1"""
+    """fmUnsupportedFabricPartitionList_v1."""
 
     _fields_ = (
         ("version", _uint),
@@ -144,7 +144,7 @@ class _UnsupportedPartitions(ctypes.Structure):
 
 
 class Failed(Exception):
-    """A call of the library: its name and the number it gave back"""
+    """A call of the library: its name and the number it gave back."""
 
     def __init__(self, name: str, code: int) -> None:
         super().__init__(name, code)
@@ -152,12 +152,14 @@ class Failed(Exception):
 
 
 def _versioned(kind: Any, number: int = 1) -> Any:
-    """An empty structure with its version, MAKE_FM_PARAM_VERSION"""
+    """Return an empty structure with its version, MAKE_FM_PARAM_VERSION."""
     return kind(version=ctypes.sizeof(kind) | number << 24)
 
 
 def _call(library: Any, name: str, *arguments: Any) -> None:
-    """:raises Failed: where the function does not succeed
+    """Call a function of the library.
+
+    :raises Failed: where the function does not succeed
     :raises AttributeError: where the library has none of that name
     """
     function = getattr(library, name)
@@ -271,7 +273,10 @@ def _do(library: Any, handle: ctypes.c_void_p, verb: str, *words: str) -> dict[s
 
 
 def _library() -> Any:
-    """:raises OSError: where there is none"""
+    """Load libnvfm.
+
+    :raises OSError: where there is none
+    """
     for name in _LIBRARIES[:-1]:
         try:
             return ctypes.CDLL(name)

@@ -24,8 +24,11 @@ Modules = Mapping[PciAddress, Module]
 
 
 def completed(path: pathlib.Path, board: Collection[PciAddress], told: Modules) -> Modules:
-    """The modules of the cards of *board*: what NVML *told*, and of the others what is kept at
-    *path*, where the two do not contradict each other."""
+    """Return the modules of the cards of *board*.
+
+    What NVML *told*, and of the others what is kept at *path*, where the two do not contradict each
+    other.
+    """
     kept = _kept(path)
     if kept.keys() != frozenset(board) or any(kept[card] != told[card] for card in told):
         return told
@@ -33,8 +36,10 @@ def completed(path: pathlib.Path, board: Collection[PciAddress], told: Modules) 
 
 
 def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> None:
-    """Writes down what is *known* of the cards of *board*, where it is known of all and was not
-    written yet; what contradicts it is kept no longer."""
+    """Save the modules of the cards of *board*, once they are known of all and were not saved yet.
+
+    A file that contradicts them is removed.
+    """
     kept = _kept(path)
     if known == kept:
         return
@@ -50,7 +55,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
 
 
 def _kept(path: pathlib.Path) -> Modules:
-    """What is kept at *path*; nothing where it is not what :func:`keep` writes"""
+    """Return what is kept at *path*; nothing where it is not what :func:`keep` writes."""
     try:
         content = files.read_json(path)["modules"].items()
         found = {PciAddress.parse(card): int(module) for card, module in content}

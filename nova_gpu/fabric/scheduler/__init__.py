@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler knows of boards: whether a set of the size asked for is free."""
+"""The scheduler's part of boards: whether a set of the size asked for is free."""

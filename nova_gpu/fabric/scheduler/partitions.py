@@ -33,8 +33,9 @@ _MOST_HOSTS = 10
 def shortage(
     spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
 ) -> Reason | None:
-    """Why none of *hosts*, which Placement has enough GPUs of, has a set free of the size asked
-    for; ``None`` where one may have.
+    """Return why none of *hosts* has a free set of the size asked for; ``None`` where one may have.
+
+    Placement has enough GPUs of each.
 
     :param hosts: those that are built for the request
     """
@@ -64,7 +65,10 @@ def _shortage(
     hosts: Collection[HostState],
     reports: Collection[Report],
 ) -> Reason | None:
-    """The reason where no set is free, by Placement's count, ``None`` where one is or may be"""
+    """Return the reason where no set is free, by Placement's count.
+
+    ``None`` where one is or may be.
+    """
     context = nova_context.get_admin_context()
     free = total = 0
     gives = [any(fit.giving(report, asked, part)) for report in reports]
@@ -92,8 +96,10 @@ def _shortage(
 def _may_have_set(
     context: nova_context.RequestContext, providers: Iterable[str], count: int, free: int
 ) -> bool:
-    """Whether a set of *count* is free by the providers' traits, or these do not tell it of all
-    that are *free*"""
+    """Return whether a set of *count* may be free by the providers' traits.
+
+    It may be where these do not say it of all that are *free*.
+    """
     boards = [published.board(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]
     told = sum(len(board.free) for board in known)

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board with NVSwitches of a KVM host: what its Fabric Manager says, and whose its partitions
-are."""
+"""The board with NVSwitches of a KVM host: Fabric Manager's partitions and their owners."""

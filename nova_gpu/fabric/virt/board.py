@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of a KVM host that are modules of a board with NVSwitches, and what its Fabric Manager
-says of them."""
+"""The cards of a KVM host that are modules of a board with NVSwitches, by Fabric Manager."""
 
 from __future__ import annotations
 
@@ -23,8 +22,11 @@ _TIMEOUT_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
-    """``modules`` are those of the *cards* of which it is known; ``fault`` says why ``fabric`` is
-    not known. ``mode``: as :func:`nova_gpu.fabric.host.fabric_manager.mode`"""
+    """``modules`` are those of the *cards* of which it is known.
+
+    ``fault`` says why ``fabric`` is not known. ``mode``: as
+    :func:`nova_gpu.fabric.host.fabric_manager.mode`
+    """
 
     cards: frozenset[PciAddress]
     modules: Mapping[PciAddress, Module]
@@ -33,8 +35,7 @@ class Board:
     mode: int | None = None
 
     def wrong_mode(self, *, in_parts: bool) -> Refused | None:
-        """That Fabric Manager, as it runs now, joins no whole cards, or no vGPUs that are all of a
-        card"""
+        """Return that Fabric Manager, by its mode, joins no whole cards or no such vGPUs."""
         right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
         if in_parts:
             right, done = fabric_manager.VGPU_MODE, "no vGPUs"
@@ -46,13 +47,13 @@ class Board:
         )
 
     def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
-        """The cards of each partition, by its number, where all of them are known"""
+        """Return the cards of each partition, by its number, where all of them are known."""
         return (
             {} if self.fabric is None else partitions.joined(self.fabric.partitions, self.modules)
         )
 
     def partitions_of(self, card: PciAddress) -> list[Partition]:
-        """The partitions that a card is in, the largest first"""
+        """Return the partitions that a card is in, the largest first."""
         if self.fabric is None or card not in self.modules:
             return []
         module = self.modules[card]
@@ -60,7 +61,7 @@ class Board:
         return sorted(found, key=lambda each: (-each.size, each.id))
 
     def faults(self) -> list[str]:
-        """What is wrong with all of the board, for people"""
+        """Return what is wrong with all of the board, for people."""
         found = [str(self.fault)] if self.fault else []
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
@@ -85,20 +86,21 @@ class Board:
 
 
 def modules_file() -> pathlib.Path:
-    """The file of :mod:`nova_gpu.fabric.host.modules`"""
+    """Return the file of :mod:`nova_gpu.fabric.host.modules`."""
     return pathlib.Path(CONF.state_path, "gpu-modules.json")
 
 
 def manager() -> FabricManager:
-    """The one of this host, by its option"""
+    """Return the one of this host, by its option."""
     return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
 
 
 def read(
     found: Iterable[GPU], roots: Roots, kept: pathlib.Path, asked: FabricManager
 ) -> Board | None:
-    """The board of those of *found* that are on one, ``None`` where none is, or none that a Fabric
-    Manager of this host shares between guests.
+    """Return the board of those of *found* that are on one.
+
+    ``None`` where none is, or none that a Fabric Manager of this host shares between guests.
 
     :param kept: the file of :mod:`nova_gpu.fabric.host.modules`
     :param asked: the one of this host
@@ -123,7 +125,7 @@ def read(
 
 
 def keep_modules(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> None:
-    """Writes down which modules the cards are, while NVIDIA's driver has them."""
+    """Write down which modules the cards are, while NVIDIA's driver has them."""
     gpus = [gpu for gpu in found if nvswitch.board(gpu, roots)]
     if gpus:
         cards = frozenset(gpu.address for gpu in gpus)
@@ -131,6 +133,6 @@ def keep_modules(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> None
 
 
 def _told(gpus: Iterable[GPU]) -> modules.Modules:
-    """What NVML says of the cards that NVIDIA's driver has"""
+    """Return what NVML says of the cards that NVIDIA's driver has."""
     held = sorted(gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER)
     return nvml.modules(held, CONF.gpu.nvml_timeout) if held and CONF.gpu.nvml else {}

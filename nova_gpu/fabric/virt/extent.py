@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of its card a device is: whether who has it has all of that."""
+"""The extent of a device: whether it is all of its card."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from nova_gpu.host.roots import Roots
 
 
 class Extent:
-    """By what was read of cards last. A type of which nothing is known counts as all of its card,
-    so that nobody who may have a partition loses it."""
+    """By what was read of cards last.
+
+    A type of which nothing is known counts as all of its card, so that nobody who may have a
+    partition loses it.
+    """
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -25,7 +28,7 @@ class Extent:
         self._card_by_function: dict[PciAddress, PciAddress] = {}
 
     def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
-        """Takes note of the types of vGPUs that cards can be divided into."""
+        """Take note of the types of vGPUs that cards can be divided into."""
         found = {
             address: frozenset(card.types) - vgpu_capacity.whole_types(card)
             for address, card in divided.items()
@@ -33,12 +36,15 @@ class Extent:
         self._shares = {**self._shares, **found}
 
     def is_whole(self, card: PciAddress, type_id: str) -> bool:
-        """Whether one vGPU of the type is all of *card*"""
+        """Return whether one vGPU of the type is all of *card*."""
         return type_id not in self._shares.get(card, ())
 
     def card(self, each: Device) -> PciAddress | None:
-        """The card that who has *each* has all of. A vGPU that is not at a virtual function is
-        none, as its card can be joined with others by such a one alone."""
+        """Return the card that who has *each* has all of.
+
+        A vGPU that is not at a virtual function is none, as its card can be joined with others by
+        such a one alone.
+        """
         function, type_id = device.function(each), device.vgpu_type(each)
         if type_id is None:
             return function
@@ -46,7 +52,7 @@ class Extent:
         return card if card != function and self.is_whole(card, type_id) else None
 
     def physical(self, function: PciAddress) -> PciAddress:
-        """The card of a virtual function; of any other function itself"""
+        """Return the card of a virtual function; of any other function itself."""
         if function not in self._card_by_function:
             try:
                 name = sysfs.link(sysfs.device(function, self._roots), "physfn")

@@ -120,7 +120,7 @@ class Fabric(Sets):
         return None
 
     def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """None for a Fabric Manager alone that has answered and does not now."""
+        """Return no types while Fabric Manager, which has answered once, does not now."""
         whole = vgpu_capacity.whole_types(divided)
         if not whole or (name := nvswitch.board(card, self._roots)) is None:
             return {}
@@ -144,7 +144,7 @@ class Fabric(Sets):
         )
 
     def _offered(self) -> list[Partition]:
-        """The partitions of cards that are known, but for those that could not be activated"""
+        """Return the partitions of known cards, without those that could not be activated."""
         if self.board is None or self.board.fabric is None:
             return []
         known = frozenset(self.board.modules.values())
@@ -160,9 +160,11 @@ class Fabric(Sets):
         count: int,
         beside: Beside[PciAddress] | None = None,
     ) -> tuple[PciAddress, ...] | None:
-        """Of a partition of that size, the nearest to what they are to be beside; of a larger one,
-        as one more may be wanted next; ``None`` where there is neither, or where they are on no
-        board."""
+        """Return *count* cards of the nearest partition of that size, else of a larger one.
+
+        A larger one serves as one more may be wanted next. ``None`` where there is neither, or
+        where the cards are on no board.
+        """
         if self.board is None or not self.board.cards.issuperset(free):
             return None
         offered, taken = self._offered(), self._taken(free)
@@ -198,9 +200,7 @@ class Fabric(Sets):
     # What is done
 
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
-        """Activate the partition that is the cards of *devices*, as far as they are on the board
-        and all the instance's.
-        """
+        """Activate the partition of those *devices* that are on the board and whole cards."""
         if self.board is None or not (
             joined := frozenset(each for each in devices if self._extent.card(each) in self._cards)
         ):
@@ -231,7 +231,10 @@ class Fabric(Sets):
         LOG.info("The NVSwitches join the GPUs of partition %s", wanted.id)
 
     def _activate(self, wanted: Partition, slots: frozenset[Slot], instance_uuid: str) -> None:
-        """:raises Refused: where it cannot be activated"""
+        """Activate the partition for the instance.
+
+        :raises Refused: where it cannot be activated
+        """
         try:
             self._compare(wanted)
             is_active = wanted.id in self._active()
@@ -246,12 +249,15 @@ class Fabric(Sets):
             raise
 
     def _has(self, instance_uuid: str, slots: frozenset[Slot]) -> bool:
-        """Whether the instance's domain, which may run, was started with these"""
+        """Return whether the instance's domain, which may run, was started with these."""
         usage = self._ledger.now if self._ledger else None
         return bool(usage and slots <= usage.domains.get(instance_uuid, frozenset()))
 
     def _activate_inactive(self, wanted: Partition, functions: _Functions) -> None:
-        """:raises Refused: where it cannot be activated"""
+        """Activate a partition that is not active.
+
+        :raises Refused: where it cannot be activated
+        """
         manager = self._manager
         try:
             manager.activate(wanted.id, functions)
@@ -270,7 +276,7 @@ class Fabric(Sets):
             self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
     def part(self) -> None:
-        """Have active what has a guest, and nothing else. Raise nothing."""
+        """Activate the partitions of guests, and deactivate all others. Raise nothing."""
         if self._ledger is None or self.board is None or self.board.fault:
             return
         try:
@@ -280,7 +286,7 @@ class Fabric(Sets):
             LOG.warning("The partitions of the NVSwitches are not compared with guests: %s", error)
 
     def _compare(self, wanted: Partition | None = None) -> None:
-        """Parts what has no owner, and joins what has a guest.
+        """Deactivate partitions without an owner, and activate those of guests.
 
         :param wanted: one of which a guest is about to start
         :raises Refused: where Fabric Manager does not answer, or not do it
@@ -305,12 +311,17 @@ class Fabric(Sets):
             LOG.warning("Fabric Manager was told anew which partitions are active: %s", [*guests])
 
     def _active(self) -> Mapping[int, Partition]:
-        """:raises Refused: where Fabric Manager does not say it"""
+        """Return the active partitions.
+
+        :raises Refused: where Fabric Manager does not say it
+        """
         return {each.id: each for each in self._read().partitions if each.active}
 
     def _read(self) -> fabric_manager.Fabric:
-        """:raises Refused: where it does not answer; if it hangs, nobody waits for it again to part
-        cards before the next look
+        """Read the partitions of Fabric Manager.
+
+        :raises Refused: where it does not answer; if it hangs, nothing waits for it again to part
+            cards before the next look
         """
         assert self.board is not None
         try:
@@ -324,8 +335,11 @@ class Fabric(Sets):
     def _without_owner(
         self, active: Iterable[Partition], needed: Collection[Partition], usage: Snapshot
     ) -> list[int]:
-        """Those of the *active* ones that are in the way of *needed* ones; and those of which no
-        instance has the cards, and of which none is yet to be cleaned of its last guest."""
+        """Return those of the *active* ones that are in the way of *needed* ones.
+
+        And those of which no instance has the cards, and of which none is yet to be cleaned of its
+        last guest.
+        """
         owned = [self._modules(devices) for devices in _owned(usage).values()]
         dirty = usage.used | usage.devices(State.CLEANING)
         unclean = self._modules(dirty).difference(*owned)
@@ -350,7 +364,7 @@ class Fabric(Sets):
         return self.board.fabric.partitions if self.board and self.board.fabric else ()
 
     def _of_guests(self, usage: Snapshot) -> Iterator[tuple[Partition, _Functions]]:
-        """The partitions that are the cards of a domain, with the functions that it has of them"""
+        """Yield the partitions that are the cards of a domain, with their functions."""
         for named in usage.domains.values():
             if found := partitions.exactly(self._table(), self._modules(named)):
                 yield found, self._functions(device.slots(named), found)
@@ -358,7 +372,7 @@ class Fabric(Sets):
     # What devices are of the board
 
     def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
-        """The modules of the cards that who has *devices* has all of"""
+        """Return the modules of the cards that who has *devices* has all of."""
         assert self.board is not None
         known = self.board.modules
         return frozenset(
@@ -366,13 +380,13 @@ class Fabric(Sets):
         )
 
     def _functions(self, slots: Iterable[Slot], wanted: Partition) -> _Functions:
-        """The functions at which *slots* are, in the order of the partition's cards"""
+        """Return the functions at which *slots* are, in the order of the partition's cards."""
         by_module = {module: each.parent for each in slots for module in self._modules([each])}
         return tuple(by_module[module] for module in wanted.order if module in by_module)
 
 
 def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
-    """What each instance has, had when its domain went to come back, or is started with"""
+    """Return what each instance has, had when its domain went to come back, or is started with."""
     found: dict[str, frozenset[Device]] = {}
     for state in (State.STARTING, State.IN_USE, State.MOVING):
         for uuid, devices in usage.users(state):

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets for its GPUs: CDI specifications, device nodes, libraries, mounts; and
-the processes that outlive it.
-"""
+"""GPUs of a container: CDI specifications, device nodes, libraries, mounts, leftover processes."""

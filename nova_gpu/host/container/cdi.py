@@ -130,7 +130,10 @@ def _warn(text: str) -> None:
 
 
 def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device | None:
-    """The device with the fewest nodes that has one of *nodes*: the card, not all cards at once."""
+    """Return the device with the fewest nodes that has one of *nodes*.
+
+    The card, not all cards at once.
+    """
     wanted = frozenset(nodes)
     matches = (
         device
@@ -141,7 +144,7 @@ def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device 
 
 
 def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
-    """The devices of one specification.
+    """Return the devices of one specification.
 
     :raises InvalidCDISpec: where it cannot be read, believed or understood
     """
@@ -186,7 +189,7 @@ def _text(path: pathlib.Path) -> str | None:
 
 
 def _edits(document: Mapping[str, Any]) -> Edits:
-    """``containerEdits`` as far as libvirt can express them.
+    """Return ``containerEdits`` as far as libvirt can express them.
 
     It has no words for additionalGids (:func:`nova_gpu.host.container.nodes.open_mode` is for
     those), intelRdt and netDevices, nor for options of a mount: every mount is a read-only bind.
@@ -212,12 +215,15 @@ def _edits(document: Mapping[str, Any]) -> Edits:
 
 
 def _plain(path: str) -> str:
-    """*path* spelled in the one way that others compare with; POSIX has two leading slashes be."""
+    """Return *path* spelled in the one way that others compare with.
+
+    POSIX has two leading slashes be.
+    """
     return os.path.normpath("/" + path.lstrip("/"))
 
 
 def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """From ``nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib/libcuda.so``"""
+    """Parse ``nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib/libcuda.so``."""
     if "create-symlinks" not in arguments:
         return ()
     values = [
@@ -230,7 +236,7 @@ def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
-    """The specification, which is as :data:`nova_gpu.host.container.cdi_schema.SCHEMA` says.
+    """Return the specification, which is as :data:`nova_gpu.host.container.cdi_schema.SCHEMA` says.
 
     :raises InvalidCDISpec: where it cannot be read, believed or understood
     """
@@ -256,7 +262,7 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
 
 
 def _read(path: pathlib.Path, owner_uid: int) -> str:
-    """What is believed is what is read: both are asked of the open file."""
+    """Return what is believed is what is read: both are asked of the open file."""
     with files.opened(path) as fd:
         reason = files.distrust(os.fstat(fd), owner_uid)
         if reason is not None:
@@ -284,7 +290,9 @@ def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How much text *node* unfolds to. YAML would keep the last of two equal keys.
+    """Return how much text *node* unfolds to.
+
+    YAML would keep the last of two equal keys.
 
     :param sizes: of the nodes met before, to which an alias may lead
     :raises ValueError: where it is too much, without an end, or a key is there twice

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Container Device Interface specification may say, from version 0.3.0 on.
+"""The schema of a Container Device Interface specification, from version 0.3.0 on.
 
 Written from SPEC.md of cncf-tags/container-device-interface, version 1.1.0. The version is one of
 Semantic Versioning 2.0: a newer minor version adds fields, of which a reader uses those it knows; a

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets for its GPUs.
+"""The contents of a container for its GPUs: device nodes, mounts and environment.
 
 The device nodes a whole card takes are always given: a CDI specification may have been written
 before nvidia-uvm was there. A specification that describes the card adds further nodes of the card
 itself, the driver's files and environment. It is the operator's, and yet by it no guest is given a
 node that is not known to lead to its own card only, or what others than root could have put there.
 
-That the files are mounted read-only prevents accidents. Root in a guest can mount them anew, as
+That the files are mounted read-only prevents accidents. Root in a guest can mount them again, as
 tried with libvirt 9.0; what it cannot is write to files of a user that it has no id for, which is
 why their owner and mode are looked at.
 """
@@ -56,11 +56,10 @@ def contents(
     slots: Sequence[Slot] = (),
     more: Collection[str] = (),
 ) -> values.GuestContents:
-    """Nodes, mounts and environment for one container that is to have *gpus*, and the MIG instances
-    of other cards at *slots*.
+    """Return nodes, mounts and environment of a container with *gpus* and MIG instances at *slots*.
 
     The folders it has to make are made below *library_root*. *owner_uid* is who must own the CDI
-    specifications and the files they name: root. *more* are nodes that they may add beside those
+    specifications and the files they name: root. *more* are nodes that they may add to those
     of the guest's cards.
 
     :raises DeviceNodeMissing: a card or a MIG instance without nodes, or with one that is not there
@@ -136,7 +135,7 @@ def _described(
     roots: host_roots.Roots,
     owner_uid: int,
 ) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
-    """The cards that a usable CDI device describes, with it
+    """Yield the cards that a usable CDI device describes, with it.
 
     :raises DeviceUnavailable: where only a file that cannot be used may describe one
     """
@@ -185,19 +184,25 @@ def _described(
 
 
 def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
-    """The nodes of a card by which a CDI device is known to describe it"""
+    """Return the nodes of a card by which a CDI device is known to describe it."""
     return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
 
 
 def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
-    """The device's nodes that are among *allowed*, here or in the guest. What else there may be
-    beside the card, nvidia-ctk's own /dev/nvidia-modeset included, may reach every card."""
+    """Return the device's nodes that are among *allowed*, here or in the guest.
+
+    What else there may be beside the card, nvidia-ctk's own /dev/nvidia-modeset included, may reach
+    every card.
+    """
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
 
 def _is_expressible(node: cdi.Node, roots: host_roots.Roots) -> bool:
-    """A driver that is in a container itself (NVIDIA's GPU Operator) has nodes of its own, such as
-    /run/nvidia/driver/dev/nvidia0: the host's node of the same number is the same device."""
+    """Return whether a node of the specification can be given to a guest.
+
+    A driver that is in a container itself (NVIDIA's GPU Operator) has nodes of its own, such as
+    /run/nvidia/driver/dev/nvidia0: the host's node of the same number is the same device.
+    """
     return (
         node.path.startswith("/dev/")
         and node.type not in ("b", "p")
@@ -219,7 +224,7 @@ def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
 def _mounts(
     address: model.PciAddress, device: cdi.Device, owner_uid: int
 ) -> Iterator[values.Mount]:
-    """The device's mounts that are not refused, each from where its source really is"""
+    """Yield the device's mounts that are not refused, each from where its source really is."""
     for mount in device.edits.mounts:
         try:
             status = os.stat(mount.source)
@@ -245,7 +250,7 @@ def _mounts(
 
 
 def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
-    """Why no guest may have *mount*, whose source has *status*, or ``None``"""
+    """Return why no guest may have *mount*, whose source has *status*, or ``None``."""
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return "a socket or device is a way to the host, not a file of the driver"
     if _KERNEL.fullmatch(mount.target):
@@ -262,7 +267,7 @@ def _placed(
     links: Iterable[tuple[str, str]],
     library_root: pathlib.Path,
 ) -> list[values.Mount]:
-    """Mounts for *mounts* that a guest of any image can start with.
+    """Mount for *mounts* that a guest of any image can start with.
 
     Libraries are in one folder, with *links* (:func:`nova_gpu.host.container.libraries.gather`).
     Another file is mounted by itself where every image has the folder it is in, else with that

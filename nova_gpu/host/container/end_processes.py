@@ -28,7 +28,7 @@ _STARTTIME = 19
 
 
 def started(process: str) -> int:
-    """When the process in this folder was started, in ticks since the host's boot.
+    """Return when the process in this folder was started, in ticks since the host's boot.
 
     :raises OSError: where there is none
     """

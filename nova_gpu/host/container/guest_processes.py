@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a container that live on when it is gone, with the nodes of its card open, or of its
-MIG instance.
+"""Processes that outlive their container with the nodes of its card or MIG instance open.
 
 The kernel ends all that are in a container's process namespace. What came into its other namespaces
 from outside, or was given an open node, is not in it; and one that a driver keeps ends late.
@@ -46,7 +45,10 @@ class Process(NamedTuple):
 
 
 def ranges(uid_maps: Sequence[str]) -> list[Range]:
-    """The host's user ids of guests, of ``guest:host:count`` each; what Nova refuses is left out"""
+    """Return the host's user ids of guests, of ``guest:host:count`` each.
+
+    What Nova refuses is left out.
+    """
     found = []
     for each in uid_maps:
         with contextlib.suppress(ValueError):
@@ -56,7 +58,7 @@ def ranges(uid_maps: Sequence[str]) -> list[Range]:
 
 
 def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
-    """Whether a guest's process may be outside of every running container.
+    """Return whether a guest's process may be outside of every running container.
 
     It needs no rights. Where it cannot tell the answer is yes.
     """
@@ -111,7 +113,10 @@ def _numbers(device: model.GPU | Slot, means: Means) -> Collection[open_devices.
 def _left(
     devices: Collection[open_devices.Number], means: Means, uids: Sequence[Range]
 ) -> Iterator[Process]:
-    """:raises Failed: where the child that looks for them fails"""
+    """Yield the guest's processes that have one of *devices* open.
+
+    :raises Failed: where the child that looks for them fails
+    """
     if not devices:
         return
     # The privileged process may not look into other users' processes, nor end them; a program that
@@ -126,13 +131,16 @@ def _left(
 
 
 def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
-    """:raises OSError: where it has ended"""
+    """Return whether the process runs as a guest's user or in a guest's control group.
+
+    :raises OSError: where it has ended
+    """
     groups = (process / "cgroup").read_text()
     return _is_guests(_status(process), uids) or any(each in groups for each in _GROUPS)
 
 
 def _status(process: pathlib.Path) -> Mapping[str, str]:
-    """``/proc/PID/status``, which everybody may read"""
+    """Return ``/proc/PID/status``, which everybody may read."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -143,7 +151,7 @@ def _is_guests(status: Mapping[str, str], uids: Sequence[Range]) -> bool:
 
 
 def _is_contained(status: Mapping[str, str], statuses: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether a container's controller is among the process's ancestors"""
+    """Return whether a container's controller is among the process's ancestors."""
     seen: set[str] = set()
     while (parent := status.get("PPid", "0")) in statuses and parent not in seen:
         seen.add(parent)

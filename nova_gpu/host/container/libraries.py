@@ -46,7 +46,7 @@ def gather(
     links: Iterable[tuple[str, str]],
     library_root: pathlib.Path,
 ) -> contents.Mount:
-    """One folder with the libraries in *mounts*, seen by the guest at ``TARGET``.
+    """Return one folder with the libraries in *mounts*, seen by the guest at ``TARGET``.
 
     *links* are (what a link holds, path of the link), as of
     :class:`nova_gpu.host.container.cdi.Edits`; of those the ones that lead from one library to
@@ -75,7 +75,7 @@ def gather(
 def gather_folder(
     mounts: Sequence[contents.Mount], target: str, library_root: pathlib.Path
 ) -> contents.Mount:
-    """One folder with the files in *mounts*, all of which the guest is to see below *target*.
+    """Return one folder with the files in *mounts*, which the guest is to see below *target*.
 
     libvirt makes a folder that the guest lacks, but not the folder of a file.
 
@@ -88,7 +88,7 @@ def gather_folder(
 def prune(
     library_root: pathlib.Path, in_use: Collection[str], older_than_s: float = 3600
 ) -> list[str]:
-    """Removes the folders below *library_root* that *in_use* does not name; says which.
+    """Remove the folders below *library_root* that *in_use* does not name; says which.
 
     *in_use* are sources of mounts of every guest of this host, running or not. What was gathered
     within *older_than_s* stays too: its guest may be about to be defined.
@@ -108,7 +108,7 @@ def prune(
 def _folder(
     files: dict[str, str], library_root: pathlib.Path, links: list[tuple[str, str]] | None
 ) -> pathlib.Path:
-    """The folder with *files*, source by name, made unless it is there.
+    """Return the folder with *files*, source by name, made unless it is there.
 
     It is made under another name and renamed when whole: of two starts at once one finds the
     other's folder in its place and throws its own away. With *links*, a list that may be empty,
@@ -159,7 +159,7 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
 
 
 def _copy(source: str, path: pathlib.Path) -> None:
-    """A hard link where file system and kernel (fs.protected_hardlinks) allow one, else a copy."""
+    """Make a hard link, or a copy where file system or fs.protected_hardlinks forbid one."""
     real = os.path.realpath(source)
     try:
         os.link(real, path)
@@ -190,7 +190,10 @@ def _library_name(mount: contents.Mount) -> str | None:
 
 
 def _is_64_bit(source: str) -> bool:
-    """A host with 32-bit libraries has two of each name; EI_CLASS of the ELF header (elf(5))."""
+    """Return a host with 32-bit libraries has two of each name.
+
+    EI_CLASS of the ELF header (elf(5)).
+    """
     try:
         with open(source, "rb") as file:
             return file.read(5) == b"\x7fELF\x02"

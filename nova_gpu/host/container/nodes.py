@@ -52,7 +52,7 @@ _CONTROL_MINOR = 255
 
 
 def own_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """The nodes that are this card's alone, whether or not they are there now.
+    """Return the nodes that are this card's alone, whether or not they are there now.
 
     Of NVIDIA's capability nodes those of the card's own MIG instances, never the ones that
     configure or monitor MIG. ``()`` where they are not known: no driver of the vendor's, no minor.
@@ -61,7 +61,7 @@ def own_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Every node that leads to this card only: its own, and DRM's of an NVIDIA card.
+    """Return every node that leads to this card only: its own, and DRM's of an NVIDIA card.
 
     nvidia-drm makes the latter where it is loaded. A guest computes without them, so that they are
     given only where a CDI specification names them.
@@ -70,13 +70,15 @@ def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def shared_nodes(driver: str | None) -> tuple[str, ...]:
-    """The nodes that guests of a card with this *driver* need, and guests of its neighbours too."""
+    """Return the nodes that all guests of cards with this *driver* share."""
     return _SHARED_BY_DRIVER.get(driver or "", ())
 
 
 def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """What leads to the MIG instance at *slot*: the node of its card, which leads to nothing by
-    itself, and those of the capabilities of its GPU instance and of its compute instance.
+    """Return what leads to the MIG instance at *slot*.
+
+    The node of its card, which leads to nothing by itself, and those of the capabilities of its GPU
+    instance and of its compute instance.
 
     ``()`` where the driver has no such instance of the card.
     """
@@ -86,9 +88,10 @@ def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
 def nodes_by_instance(
     address: model.PciAddress, roots: host_roots.Roots
 ) -> dict[int, tuple[str, ...]]:
-    """What leads to each MIG instance of the card, as :func:`instance_nodes`, by the number of its
-    slot. Who lacks one of an instance's nodes cannot open it: NVIDIA's MIG user guide, "Device
-    nodes and capabilities".
+    """Return the nodes of each MIG instance of the card, by the number of its slot.
+
+    They are those of :func:`instance_nodes`. A guest that lacks one of them cannot open the
+    instance: NVIDIA's MIG user guide, "Device nodes and capabilities".
     """
     card = f"/dev/nvidia{gpu_instances.gpu_minor(address, roots)}"
     return {
@@ -99,7 +102,7 @@ def nodes_by_instance(
 
 
 def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """The nodes that lead to this MIG instance alone"""
+    """Return the nodes that lead to this MIG instance alone."""
     there = gpu_instances.of_card(slot.parent, roots)
     gpu_instance, _ = of_slot(slot.number)
     is_shared = sum(each.gpu_instance == gpu_instance for each in there) > 1
@@ -107,7 +110,7 @@ def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
-    """The nodes of its GPU instance's and of its compute instance's"""
+    """Return the nodes of its GPU instance's and of its compute instance's."""
     for each in there:
         if (each.gpu_instance, each.compute_instance) == of_slot(slot.number):
             return _capabilities(each)
@@ -119,10 +122,9 @@ def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
 
 
 def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Every node a guest of the card at an address may have, or of a MIG instance, by what drives
-    the card now.
+    """Return every node that a guest of the device may have, by the driver of its card now.
 
-    For who knows no more than that: ``()`` where it is not that of a card with its vendor's driver.
+    ``()`` where it is not that of a card with its vendor's driver.
     """
     if isinstance(device, Slot):
         own = instance_nodes(device, roots)
@@ -135,7 +137,7 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def candidates(roots: host_roots.Roots) -> Iterator[str]:
-    """Every node that may be one of a guest's, by where they lie, whatever they lead to
+    """Yield every node that may be one of a guest's, by where they lie, whatever they lead to.
 
     :raises OSError: where /dev cannot be listed
     """
@@ -148,7 +150,7 @@ def candidates(roots: host_roots.Roots) -> Iterator[str]:
 
 
 def is_required(node: str) -> bool:
-    """Whether a card is of no use to a guest without *node*.
+    """Return whether a card is of no use to a guest without *node*.
 
     nvidia-uvm is: every CUDA program ends without it, and every driver since 331 brings it. The
     nodes of MIG instances are not: without them the card's guest lacks that instance.
@@ -157,7 +159,7 @@ def is_required(node: str) -> bool:
 
 
 def on_host(node: str, roots: host_roots.Roots) -> pathlib.Path:
-    """The path at which *node* is looked at on the host."""
+    """Return the path at which *node* is looked at on the host."""
     return roots.dev / node.removeprefix("/dev/")
 
 
@@ -166,8 +168,11 @@ def is_there(node: str, roots: host_roots.Roots) -> bool:
 
 
 def number(node: str, roots: host_roots.Roots) -> int | None:
-    """Major and minor of the device behind *node*, links followed; ``None`` of what is no character
-    device below /dev: elsewhere a look may wait for a file system that does not answer."""
+    """Return major and minor of the device behind *node*, links followed.
+
+    ``None`` for what is no character device below /dev: elsewhere a stat may wait for a file system
+    that does not answer.
+    """
     if not node.startswith("/dev/"):
         return None
     try:
@@ -178,7 +183,7 @@ def number(node: str, roots: host_roots.Roots) -> int | None:
 
 
 def open_mode(node: str, mode: int) -> int:
-    """*mode* with what others must have so that any user of a guest can open *node*.
+    """Return *mode* with what others must have so that any user of a guest can open *node*.
 
     In a guest with user namespaces the host's node is owned by nobody, so that only the rights of
     others count. A capability node is opened for reading only.
@@ -187,7 +192,7 @@ def open_mode(node: str, mode: int) -> int:
 
 
 def make_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots, timeout_s: float = 60.0) -> None:
-    """Has the vendor's tool make what nodes the host's NVIDIA cards lack.
+    """Let the vendor's tool make the nodes that the host's NVIDIA cards lack.
 
     They are made on demand by user space: after a host boot there are none until something asks.
     nvidia-modprobe is setuid root, so that no privilege of ours is needed. A failure is logged with
@@ -249,7 +254,7 @@ def _absent(gpu: model.GPU, roots: host_roots.Roots) -> list[str]:
 def _modprobe_arguments(
     gpus: Sequence[model.GPU], roots: host_roots.Roots
 ) -> Iterator[tuple[str, ...]]:
-    """The two calls it takes: with ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm."""
+    """Yield the two calls it takes: with ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm."""
     arguments = ["-c", str(_CONTROL_MINOR)]
     for gpu in gpus:
         minor = gpu_instances.gpu_minor(gpu.address, roots)
@@ -262,7 +267,7 @@ def _modprobe_arguments(
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
-    """What went wrong, or ``None``"""
+    """Return what went wrong, or ``None``."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG instances of NVIDIA cards: which there are, their capabilities, and dividing a card into
-them.
-"""
+"""MIG instances of NVIDIA cards: the layout, their capabilities, and dividing a card."""

@@ -22,7 +22,7 @@ _ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Capability:
-    """What one must be able to open to use a GPU instance, or one of its compute instances.
+    """A capability file that one must be able to open to use a GPU instance or compute instance.
 
     ``access`` is the file that nvidia-modprobe takes, ``minor`` that of the node
     ``/dev/nvidia-caps/nvidia-cap<minor>``; ``compute_instance`` is ``None`` for a whole GPU
@@ -48,30 +48,31 @@ class Instance:
 
     @property
     def index(self) -> str:
-        """``1/0``, the GPU instance and the compute instance as NVIDIA's tools write them"""
+        """``1/0``, the GPU instance and the compute instance as NVIDIA's tools write them."""
         return f"{self.gpu_instance}/{self.compute_instance}"
 
 
 def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
-    """N of /dev/nvidiaN. It is not the index that NVIDIA's tools count by."""
+    """Return N of /dev/nvidiaN, which is not the index that NVIDIA's tools count by."""
     return _number(proc.card(address, roots).get("Device Minor"))
 
 
 def is_divided(card: PciAddress, roots: Roots) -> bool:
-    """Whether the driver has a GPU instance of the card, whatever can be read of it"""
+    """Return whether the driver has a GPU instance of the card, whatever can be read of it."""
     minor = gpu_minor(card, roots)
     return minor is not None and any(_folder(minor, roots).glob("gi*"))
 
 
 def of_card(card: PciAddress, roots: Roots) -> tuple[Instance, ...]:
-    """The instances that the driver has of the card"""
+    """Return the instances that the driver has of the card."""
     minor = gpu_minor(card, roots)
     return () if minor is None else instances(capabilities(minor, roots))
 
 
 def is_slot_there(slot: Slot, roots: Roots) -> bool:
-    """True where the instance of *slot* is there; :raises OSError: where the driver does not
-    tell
+    """Return true where the instance of *slot* is there; :raises OSError.
+
+    Where the driver does not tell.
     """
     minor = gpu_minor(slot.parent, roots)
     if minor is None:
@@ -89,7 +90,7 @@ def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
 
 
 def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
-    """The capabilities of the MIG instances of the card /dev/nvidia*gpu_minor*, sorted by path.
+    """Return the capabilities of the MIG instances of /dev/nvidia*gpu_minor*, sorted by path.
 
     A file that cannot be read leads to nothing, and is left out.
     """
@@ -105,7 +106,7 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
 
 
 def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
-    """The instances that all of *capabilities* of a card lead to, sorted."""
+    """Return the instances that all of *capabilities* of a card lead to, sorted."""
     listed = tuple(capabilities)
     minors = {each.gpu_instance: each.minor for each in listed if each.compute_instance is None}
     return tuple(

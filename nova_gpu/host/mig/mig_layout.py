@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards are divided into MIG instances, and into what; and their division, where an option
-wants that.
+"""Which cards are divided into MIG instances, and into what.
+
+And their division, where an option wants that.
 
 Two have to say the same: the driver, by its capabilities, which instances there are and which nodes
 lead to them; NVML what size each of them has. A layout that is there is never changed.
@@ -31,7 +32,9 @@ _FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile:
 def divided(
     cards: Iterable[GPU], roots: Roots, *, shares: bool = False
 ) -> dict[PciAddress, vgpu.DividedCard]:
-    """The *cards* that are divided, by address; with the reason where it is not known into what
+    """Return the *cards* that are divided, by address.
+
+    With the reason where it is not known into what.
 
     :param shares: whether guests may share the memory of a GPU instance, which is not divided
         between its compute instances (NVIDIA's MIG user guide, "Compute instance")
@@ -49,14 +52,14 @@ def divided(
 
 
 def is_divided(card: GPU, roots: Roots) -> bool:
-    """Whether *card* has instances, or is in MIG mode and so of no use as a whole"""
+    """Return whether *card* has instances, or is in MIG mode and so of no use as a whole."""
     if card.driver != nvml.DRIVER:
         return False
     return card.mig is not None or gpu_instances.is_divided(card.address, roots)
 
 
 def _unread(card: GPU, roots: Roots) -> str | None:
-    """Why it is not known of which instances the card is made, and what to do"""
+    """Return why it is not known of which instances the card is made, and what to do."""
     if card.mig is None:
         return (
             "the driver has MIG instances of it, and NVML does not tell what they are; see why in "
@@ -92,7 +95,10 @@ def _number(instance: MIGInstance) -> int | None:
 
 
 def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.DividedCard:
-    """:param layout: in which :func:`_unread` has found nothing"""
+    """Return the card with its MIG instances as slots.
+
+    :param layout: in which :func:`_unread` has found nothing
+    """
     numbers: dict[str, list[int]] = collections.defaultdict(list)
     facts = {}
     for each in layout:
@@ -119,7 +125,7 @@ def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.
 
 
 def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:
-    """The profiles of ``[gpu]mig_profile`` by address or product, as :class:`GPU` has them.
+    """Return the profiles of ``[gpu]mig_profile`` by address or product, as :class:`GPU` has them.
 
     :raises InvalidOption: where an entry is not of its form
     """
@@ -133,8 +139,9 @@ def _profile(text: str) -> str:
 
 
 def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
-    """Divides *card* into as many instances of *profile* as it has room for; returns how many were
-    made, 0 where it is divided already. For root.
+    """Divide *card* into as many instances of *profile* as it has room for.
+
+    Returns how many were made, 0 where it is divided already. For root.
 
     :raises DeviceUnavailable: where it is not divided; nothing of it is then either, but where
         *timeout_s* was over before all was made, or undone

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides one card into MIG instances. Run as a process of its own, as whatever may hang in the
-driver (:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and
-NVML has the card open in its process until nvmlShutdown, which a hanging call never reaches. It
-imports NVIDIA's binding and the standard library only. Called with a card's PCI address and a
-profile (``1g.18gb``) it prints one of ::
+"""Divides one card into MIG instances.
+
+Run as a process of its own, as whatever may hang in the driver (:mod:`nova_gpu.host.child`): a
+thread of the privsep daemon that hangs cannot be ended, and NVML has the card open in its process
+until nvmlShutdown, which a hanging call never reaches. It imports NVIDIA's binding and the standard
+library only. Called with a card's PCI address and a profile (``1g.18gb``) it prints one of ::
 
     {"made": 7}
     {"error": "why there are none"}
@@ -23,11 +24,11 @@ _NOT_NOW = "MIG mode cannot be turned on now: somebody uses the card, or it must
 
 
 class _Refused(Exception):
-    """Why the card is not divided"""
+    """The reason why a card is not divided."""
 
 
 def _make(nvml: Any, address: str, profile: str) -> int:
-    """How many instances were made: as many of the profile as the card has room for."""
+    """Return how many instances were made: as many of the profile as the card has room for."""
     card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
     undo: list[Callable[[], object]] = []
     try:
@@ -58,7 +59,7 @@ def _make(nvml: Any, address: str, profile: str) -> int:
 
 
 def _profiles(nvml: Any, card: Any) -> dict[str, int]:
-    """The ids of the card's profiles, by name"""
+    """Return the ids of the card's profiles, by name."""
     found = {}
     for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
@@ -71,7 +72,7 @@ def _profiles(nvml: Any, card: Any) -> dict[str, int]:
 
 
 def _largest(nvml: Any, instance: Any) -> int:
-    """The id of the compute instance that has all of a GPU instance"""
+    """Return the id of the compute instance that has all of a GPU instance."""
     found = []
     for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:

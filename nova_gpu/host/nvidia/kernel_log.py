@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's driver reported in the kernel's log: Xids.
+"""Xids that NVIDIA's driver reported in the kernel's log.
 
 NVML tells of Xids too, but only of those that come while a process waits for them ("All events that
 occurred before this call are not recorded", nvmlDeviceRegisterEvents), which would have to hold
@@ -37,8 +37,10 @@ _TEXT_LENGTH = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Xid:
-    """``text`` is the driver's, without the process that the card worked for. Of a MIG instance it
-    has the GPU instance and, where it is of one alone, the compute instance."""
+    """``text`` is the driver's, without the process that the card worked for.
+
+    Of a MIG instance it has the GPU instance and, where it is of one alone, the compute instance.
+    """
 
     address: model.PciAddress
     code: int
@@ -49,17 +51,17 @@ class Xid:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Position:
-    """How far the log was read: a record's number, which counts from the host's boot on."""
+    """The last record of the log that was read, by a number that counts from the host's boot."""
 
     boot_id: str
     sequence: int
 
 
 def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
-    """The number of the newest record and the lines about Xids that are newer than *known*, or all
-    where the log is not so far yet.
+    """Return the number of the newest record, and the lines about Xids newer than *known*.
 
-    It needs root where ``kernel.dmesg_restrict`` is set.
+    They are all lines where the log is not so far yet. It needs root where
+    ``kernel.dmesg_restrict`` is set.
 
     :raises KernelLogUnreadable: where the log cannot be read in time
     """
@@ -74,7 +76,10 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
 
 
 def parse(lines: Iterable[str]) -> list[Xid]:
-    """The Xids in lines of :func:`read`. What is not understood is left out."""
+    """Return the Xids in lines of :func:`read`.
+
+    What is not understood is left out.
+    """
     matches = filter(None, map(_LINE.match, lines))
     return [
         Xid(
@@ -93,7 +98,7 @@ def _number(text: str | None) -> int | None:
 
 
 def load(path: pathlib.Path) -> Position | None:
-    """The position that :func:`save` wrote, or ``None``: then the whole log is news."""
+    """Return the position that :func:`save` wrote, or ``None``: then the whole log is news."""
     try:
         fields = files.read_json(path)
         return Position(str(fields["boot_id"]), int(fields["sequence"]))
@@ -102,5 +107,8 @@ def load(path: pathlib.Path) -> Position | None:
 
 
 def save(path: pathlib.Path, position: Position) -> None:
-    """:raises OSError: where it cannot be written"""
+    """Write the position to the file at *path*.
+
+    :raises OSError: where it cannot be written
+    """
     files.write_json(path, dataclasses.asdict(position))

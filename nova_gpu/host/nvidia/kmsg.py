@@ -43,7 +43,7 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
-    """The number of the newest record, unless that is *known*, and the Xids since that one.
+    """Return the number of the newest record, unless that is *known*, and the Xids since that one.
 
     :raises OSError: where the log cannot be read
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's management library knows of the cards that the nvidia driver holds.
+"""Facts of NVIDIA's management library about the cards that the nvidia driver has.
 
 See :mod:`nova_gpu.host.nvidia.nvml_probe` for the process that asks it.
 """
@@ -53,8 +53,10 @@ FABRIC_COMPLETED = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlFacts:
-    """One card; ``None`` is what the library would not tell. ``minor`` is the N of /dev/nvidiaN,
-    ``mig`` are the instances of a card that is in MIG mode."""
+    """One card; ``None`` is what the library would not tell.
+
+    ``minor`` is the N of /dev/nvidiaN, ``mig`` are the instances of a card that is in MIG mode.
+    """
 
     name: str | None = None
     architecture: str | None = None
@@ -67,7 +69,10 @@ class NvmlFacts:
 
 
 def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
-    """Every card the library sees, or nothing: then one log line says why. Raises nothing."""
+    """Return every card the library sees, or nothing: then one log line says why.
+
+    Raises nothing.
+    """
     try:
         return _parse(run([], timeout_s))
     except NoAnswer as error:
@@ -84,8 +89,10 @@ def health(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """How busy a card is, in percent of the last moments, and bytes of its memory; ``None`` is what
-    the library does not tell of it."""
+    """The utilization of a card, in percent of the last moments, and bytes of its memory.
+
+    ``None`` is what the library does not report for it.
+    """
 
     utilization: int | None = None
     memory_used: int | None = None
@@ -95,14 +102,16 @@ class Usage:
 def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
-    """What is used of those of the cards that the library has; as :func:`query` where it fails."""
+    """Return what is used of those of the cards that the library has.
+
+    As :func:`query` where it fails.
+    """
     return _of_cards(["--usage"], addresses, timeout_s, Usage)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Modes:
-    """Whether a card is in MIG mode, and whether it corrects errors of its memory (ECC), 1 or 0;
-    ``None`` of one that cannot."""
+    """The modes of a card: MIG, and correction of memory errors (ECC), 1 or 0, ``None`` without."""
 
     mig: int | None = None
     ecc: int | None = None
@@ -111,16 +120,20 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """The modes of those of the cards that the library has; as :func:`query` where it fails. No
-    other card is opened for that."""
+    """Return the modes of those of the cards that the library has; as :func:`query` where it fails.
+
+    No other card is opened for that.
+    """
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
 
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
-    """The modules that those of the cards are that the library has; as :func:`query` where it
-    fails. No other card is opened for that."""
+    """Return the modules that those of the cards are that the library has.
+
+    As :func:`query` where it fails. No other card is opened for that.
+    """
     told = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
     found = {address: each.get("module") for address, each in told.items()}
     return {address: module for address, module in found.items() if module is not None}
@@ -136,12 +149,12 @@ _hanging: list[subprocess.Popen[bytes]] = []
 
 
 class NoAnswer(Exception):
-    """Why the library's answer is missing."""
+    """The reason why the library's answer is missing."""
 
 
 @functools.cache
 def report(reason: str) -> None:
-    """Once for each reason: the periodic task asks every minute."""
+    """Log a reason once: the periodic task asks every minute."""
     LOG.warning(
         "NVML tells nothing about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
         "ECC errors are unknown; set [gpu]nvml = false if that is meant to be.",
@@ -150,7 +163,7 @@ def report(reason: str) -> None:
 
 
 def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
-    """The facts in what the probe printed.
+    """Return the facts in what the probe printed.
 
     :raises NoAnswer: where it printed none
     """
@@ -166,8 +179,10 @@ def _of_cards(
     timeout_s: float,
     kind: Callable[..., _Told],
 ) -> Mapping[model.PciAddress, _Told]:
-    """What the library answers of those of the cards that it has; as :func:`query` where it fails.
-    Of no cards it is not asked."""
+    """Return what the library answers of those of the cards that it has.
+
+    As :func:`query` where it fails. Of no cards it is not asked.
+    """
     wanted = [str(address) for address in addresses]
     try:
         return _parse_cards(run([*question, *wanted], timeout_s), kind) if wanted else {}
@@ -177,7 +192,10 @@ def _of_cards(
 
 
 def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:
-    """:raises NoAnswer: where the probe printed no answer"""
+    """Parse the probe's output into facts by card.
+
+    :raises NoAnswer: where the probe printed no answer
+    """
     found = {}
     for address, card in read(output, "cards").items():
         answer = told(address, "answer", card, lambda c: kind(**_facts_of(c)))
@@ -187,7 +205,10 @@ def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.Pci
 
 
 def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """:raises TypeError: where one is something else"""
+    """Check the types of one card's facts.
+
+    :raises TypeError: where one is something else
+    """
     kinds = {"refused": str}
     return {
         name: known(kinds.get(name, int), value)
@@ -197,7 +218,7 @@ def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
-    """The answer about each card, without those of which it cannot be told which they are.
+    """Return the answer about each card, without those of which it cannot be told which they are.
 
     :raises NoAnswer: where there is none
     """
@@ -223,7 +244,10 @@ def told(
     card: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], _Told],
 ) -> _Told | None:
-    """One fact of one card, ``None`` where it cannot be read: the others count all the same."""
+    """Return one fact of one card, ``None`` where it cannot be read.
+
+    The others count all the same.
+    """
     try:
         return read(card)
     except _NOT_UNDERSTOOD as error:
@@ -258,8 +282,11 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
 
 
 def _peer(spelled: str | None) -> model.PciAddress | None:
-    """``None`` of what is not on PCI: the library spells that ``FFFFFFFF:FF:FF.0``, empty or with
-    bytes that are no text, and nccl's src/graph/xml.cc reads all three."""
+    """Return ``None`` of what is not on PCI.
+
+    The library spells that ``FFFFFFFF:FF:FF.0``, empty or with bytes that are no text, and nccl's
+    src/graph/xml.cc reads all three.
+    """
     try:
         return model.PciAddress.parse(spelled or "")
     except exception.InvalidPciAddress:
@@ -267,8 +294,10 @@ def _peer(spelled: str | None) -> model.PciAddress | None:
 
 
 def _fabric(told: Mapping[str, Any] | None) -> str:
-    """A name for what the card's switches join, the same for all that they join: of one host they
-    are one fabric, unless the cards say that they are parts of different ones."""
+    """Return a name for what the card's switches join, the same for all that they join.
+
+    Of one host they are one fabric, unless the cards say that they are parts of different ones.
+    """
     if told is None or told["state"] != FABRIC_COMPLETED:
         return ""
     return f"{told['cluster']}/{told['clique']}"
@@ -299,7 +328,7 @@ def _capability(told: Sequence[Any] | None) -> tuple[int, int] | None:
 
 
 def _instance(told: Mapping[str, Any]) -> MIGInstance:
-    """The profile is what stands behind the card's name: ``NVIDIA H200 MIG 1g.18gb``"""
+    """Return the profile is what stands behind the card's name: ``NVIDIA H200 MIG 1g.18gb``."""
     name = known(str, told["name"]) or ""
     _, _, profile = name.rpartition(" MIG ")
     return MIGInstance(
@@ -313,7 +342,10 @@ def _instance(told: Mapping[str, Any]) -> MIGInstance:
 
 
 def known(kind: type[_Told], value: Any) -> _Told | None:
-    """:raises TypeError: where *value* is neither that nor null"""
+    """Return *value*, which is of that kind or null.
+
+    :raises TypeError: where *value* is neither
+    """
     if value is None or isinstance(value, kind):
         return value
     raise TypeError(f"{value!r} is no {kind.__name__}")
@@ -322,7 +354,7 @@ def known(kind: type[_Told], value: Any) -> _Told | None:
 def _links(
     address: model.PciAddress, bricks: Mapping[model.PciAddress, _Bricks]
 ) -> tuple[model.Link, ...]:
-    """Peers at the other end of a link, and those that hang on the same switches."""
+    """Return the links to peers at the other end, and to those on the same switches."""
     widths: collections.Counter[model.PciAddress] = collections.Counter()
     mine = bricks[address]
     for (peer, kind), width in mine.items():
@@ -340,7 +372,7 @@ def _links(
 
 
 def run(arguments: Sequence[str], timeout_s: float) -> bytes:
-    """What the probe printed.
+    """Return what the probe printed.
 
     :raises NoAnswer: where it cannot be started, fails or takes too long
     """

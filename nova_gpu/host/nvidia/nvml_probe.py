@@ -67,8 +67,10 @@ from typing import Any
 
 
 def _asking(nvml: Any) -> Callable[..., Any]:
-    """Calls a function of the library; ``None`` where that refuses, has no such function or says
-    what the binding cannot make text of."""
+    """Call a function of the library.
+
+    ``None`` where that refuses, has no such function or says what the binding cannot make text of.
+    """
 
     def ask(name: str, *arguments: Any) -> Any:
         try:
@@ -119,7 +121,7 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
 
 
 def _field(nvml: Any, card: Any, name: str) -> Any:
-    """The number of a field of nvml.h, null where the card or the binding has it not"""
+    """Return the number of a field of nvml.h, null where the card or the binding has it not."""
     field = getattr(nvml, name, None)
     values = _asking(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
     told = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
@@ -127,7 +129,10 @@ def _field(nvml: Any, card: Any, name: str) -> Any:
 
 
 def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
-    """Drivers before 545 know the first form only."""
+    """Return the fabric's state in the newest form that the driver knows.
+
+    Drivers before 545 know the first form only.
+    """
     ask = _asking(nvml)
     for function, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
@@ -213,7 +218,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _held(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The handles of those of the cards that the library has"""
+    """Yield the handles of those of the cards that the library has."""
     for address in addresses:
         if (handle := _asking(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
             yield address, handle
@@ -256,8 +261,10 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _memory_info(nvml: Any, card: Any) -> Any:
-    """The card's memory, in the form that tells apart what the driver keeps for itself, half a GiB
-    of an H100. NVML's guide of driver 470 has no such form, that of 525 has."""
+    """Return the card's memory, with what the driver keeps for itself where it reports that.
+
+    That is half a GiB of an H100. NVML's guide of driver 470 has no such form, that of 525 has.
+    """
     ask = _asking(nvml)
     second = getattr(nvml, "nvmlMemory_v2", None)
     told = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
@@ -309,7 +316,7 @@ def _instances(nvml: Any, card: Any, profile: int) -> int | None:
 
 
 def text(value: Any) -> Any:
-    """Old releases of the binding give bytes; null are those that are no text."""
+    """Return a text of the binding, whose old releases give bytes; null for what is no text."""
     try:
         return value.decode() if isinstance(value, bytes) else value
     except ValueError:
@@ -317,7 +324,7 @@ def text(value: Any) -> Any:
 
 
 def address(pci: Any) -> Any:
-    """A PCI address as the library spells it, null where it tells none"""
+    """Return a PCI address as the library spells it, null where it tells none."""
     try:
         return None if pci is None else text(pci.busId)
     except ValueError:  # the binding makes text of it, which it may not be

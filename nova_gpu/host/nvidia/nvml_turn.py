@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns between processes that ask NVML and one that divides a card: a card that is open, as it is
-while NVML is asked, cannot be divided.
+"""Turns between processes that ask NVML and one that divides a card.
+
+A card that is open, as it is while NVML is asked, cannot be divided.
 
 Threads of a process take turns by a lock of its own. Processes do by locks of a file that root and
 nova alone may open: one that asks shares it, one that has a card divided has it alone. A process
@@ -27,15 +28,14 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def share(path: pathlib.Path) -> None:
-    """Has this process take turns with all those that share the file at *path*, in a folder of
-    nova's."""
+    """Take turns in this process with all that share the file at *path*, in a folder of nova's."""
     global _file
     _file = path
 
 
 @contextlib.contextmanager
 def asking(timeout_s: float) -> Iterator[str | None]:
-    """The caller's turn to ask, for which it waits; yields why it has none, or ``None``."""
+    """Wait for the caller's turn to ask; yield why it has none, or ``None``."""
     with _turn, _opened() as fd:
         has_it = _lock(fd, fcntl.LOCK_SH, timeout_s)
         yield None if has_it else f"{_file} stays locked, as by who has a card divided"
@@ -43,7 +43,7 @@ def asking(timeout_s: float) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def held_back(timeout_s: float) -> Iterator[None]:
-    """A time in which no process asks, unless one goes on asking for *timeout_s*"""
+    """Keep all processes from asking, unless one goes on asking for *timeout_s*."""
     with _turn, _opened() as fd:
         _lock(fd, fcntl.LOCK_EX, timeout_s)
         yield
@@ -51,7 +51,7 @@ def held_back(timeout_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened() -> Iterator[int | None]:
-    """The file that is shared; ``None`` where this process shares or may open none."""
+    """Yield the shared file, ``None`` where this process shares or may open none."""
     fd = None
     if _file:
         with contextlib.suppress(OSError):
@@ -64,8 +64,9 @@ def _opened() -> Iterator[int | None]:
 
 
 def _open(path: pathlib.Path) -> int:
-    """A descriptor of the file at *path*, made where there is none, that its owner and root alone
-    can open: a lock is had by whoever can open the file, in whatever way.
+    """Open the file at *path*, made where there is none, for its owner and root alone.
+
+    Anyone who can open the file can lock it.
 
     :raises OSError: where this process may not open it
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's management library says of the vGPU types of a vGPU host's cards.
+"""Facts of NVIDIA's management library about the vGPU types of a host's cards.
 
-sysfs lists the names of those that can be made now, and no more: how many of one a card carries
-and what each has only the library tells, above all of a card in MIG mode, where each type is made
-of the GPU instances of one profile that the operator has made.
+sysfs lists the names of those that can be made now, and no more: how many of one a card carries and
+what each has only the library reports, above all for a card in MIG mode, where each type is made of
+the GPU instances of one profile that the operator has made.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ Types = Mapping[str, VGPUType]
 
 
 def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
-    """The library's answer as text, for :func:`parse`; as root, since GPU instances are counted.
-    One that says why where it fails."""
+    """Return the library's answer as text, for :func:`parse`.
+
+    As root, since GPU instances are counted. One that says why where it fails.
+    """
     try:
         return nvml.run(["--vgpus", *map(str, addresses)], timeout_s).decode(errors="replace")
     except nvml.NoAnswer as error:
@@ -30,8 +32,10 @@ def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
 
 
 def parse(answer: str) -> Mapping[PciAddress, Types]:
-    """The types of each card by id, also those of which there can be none as it is divided now; one
-    log line says why there are no types."""
+    """Parse the types of each card by id, also those that it cannot have as divided now.
+
+    One log line says why there are no types.
+    """
     try:
         cards = nvml.read(answer.encode(), "cards")
     except nvml.NoAnswer as error:
@@ -51,7 +55,10 @@ def _of_card(address: PciAddress, card: Mapping[str, Any]) -> Types:
 
 
 def _type(told: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
-    """:raises TypeError, ValueError, LookupError: where it cannot be understood"""
+    """Parse one type.
+
+    :raises TypeError, ValueError, LookupError: where it cannot be understood
+    """
     memory, profile = nvml.known(int, told["memory"]), nvml.known(int, told["profile"])
     resolution = told["resolution"]
     return VGPUType(
@@ -70,8 +77,10 @@ def _type(told: Mapping[str, Any], instances: Mapping[str, int | None] | None) -
 def _most(
     told: Mapping[str, Any], profile: int | None, instances: Mapping[str, int | None] | None
 ) -> int:
-    """How many of the type there can be on the card as it is divided, 0 where none can be: a card
-    in MIG mode has those of its GPU instances only, any other none of those."""
+    """Return how many of the type the card as it is divided can have, 0 where none can be.
+
+    A card in MIG mode has those of its GPU instances only, any other none of those.
+    """
     most = nvml.known(int, told["most"]) or 0
     if (profile is None) != (instances is None):
         return 0

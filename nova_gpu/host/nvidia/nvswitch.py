@@ -29,7 +29,9 @@ _SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
 
 
 def board(gpu: model.GPU, roots: Roots) -> str | None:
-    """The card's name where it is a module on a board with NVSwitches, ``None`` for any other.
+    """Return the card's name where it is a module on a board with NVSwitches.
+
+    ``None`` for any other.
 
     The four-card boards before Blackwell join their cards without a switch.
     """
@@ -48,8 +50,10 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
-    """Why no Fabric Manager of this host shares the switches of a card's board between guests, and
-    what to do; ``None`` where one can."""
+    """Return why no Fabric Manager of this host shares the card's switches, and what to do.
+
+    ``None`` where one can.
+    """
     listed = products.table().get(gpu.product.key, gpu.product)
     if listed.architecture in _SWITCHES_UNSEEN:
         return (
@@ -68,7 +72,7 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _has_switches(roots: Roots) -> bool:
-    """Whether an NVSwitch is on the PCI bus; true where that cannot be read"""
+    """Return whether an NVSwitch is on the PCI bus; true where that cannot be read."""
     try:
         return bool(switches(roots))
     except OSError:
@@ -76,7 +80,7 @@ def _has_switches(roots: Roots) -> bool:
 
 
 def switches(roots: Roots) -> frozenset[str]:
-    """The addresses of the NVSwitches on the PCI bus.
+    """Return the addresses of the NVSwitches on the PCI bus.
 
     :raises OSError: where that cannot be read
     """

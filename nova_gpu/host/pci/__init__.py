@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI devices in sysfs: which GPUs a host has, their products, links and BARs, and which of them
-the operator offers.
-"""
+"""PCI devices in sysfs: a host's GPUs, their products, links and BARs, and those selected."""

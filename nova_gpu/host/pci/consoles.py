@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the host shows its own console on a card."""
+"""The host's own console on a card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FRAMEBUFFER_CONSOLE = "frame buffer device"
 
 
 def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """What of the host's console is on a card of these functions, ``None`` for nothing.
+    """Return what of the host's console is on a card of these functions, ``None`` for nothing.
 
     A function that VFIO has shows nothing any more.
     """
@@ -40,7 +40,7 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Whether the host's firmware showed itself on one of these functions."""
+    """Return whether the host's firmware showed itself on one of these functions."""
     return any(sysfs.decimal(sysfs.device(each, roots), "boot_vga") == 1 for each in addresses)
 
 
@@ -72,7 +72,7 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
 
 
 def _console_framebuffer(roots: Roots) -> str | None:
-    """The framebuffer that the kernel's console is shown on, ``None`` where it is on none.
+    """Return the framebuffer that the kernel's console is shown on, ``None`` where it is on none.
 
     fbcon maps every virtual terminal to the one that registered first, which has the lowest number.
     On a host whose console is a serial line alone nobody looks at those, and fbcon moves to the
@@ -88,7 +88,10 @@ def _console_framebuffer(roots: Roots) -> str | None:
 
 
 def _has_terminal_for_console(roots: Roots) -> bool:
-    """Whether the kernel's messages go to virtual terminals; true where that cannot be read"""
+    """Return whether the kernel's messages go to virtual terminals.
+
+    True where that cannot be read.
+    """
     try:
         active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
     except OSError:
@@ -97,7 +100,7 @@ def _has_terminal_for_console(roots: Roots) -> bool:
 
 
 def _is_framebuffer_console(vtconsole: str) -> bool:
-    """Whether the console is fbcon, and shown"""
+    """Return whether the console is fbcon, and shown."""
     try:
         name = sysfs.attribute(vtconsole, "name")
     except OSError:

@@ -28,7 +28,7 @@ _IOLINK_TYPE_XGMI = 11
 
 
 def parse(lines: Iterable[str]) -> Sets:
-    """The sets of cards that ``[gpu]link_groups`` names.
+    """Return the sets of cards that ``[gpu]link_groups`` names.
 
     :raises InvalidOption: where one cannot be understood, or a card is in two
     """
@@ -49,7 +49,7 @@ def parse(lines: Iterable[str]) -> Sets:
 
 
 def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
-    """*gpus*, of which those that have no links of their own have those that *sets* say."""
+    """Return *gpus*, of which those that have no links of their own have those that *sets* say."""
     found = tuple(gpus)
     present = {gpu.address for gpu in found}
     peers = {address: each & present for each in sets for address in each}
@@ -66,7 +66,10 @@ def _links(
 
 
 def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...]]:
-    """XGMI links by card. What cannot be read is no link; the kernel does not tell their width."""
+    """Return XGMI links by card. The kernel does not report their width.
+
+    What cannot be read is no link.
+    """
     nodes = kfd.nodes(root)
     found: dict[model.PciAddress, set[model.PciAddress]] = {}
     for node in nodes.values():

@@ -30,7 +30,7 @@ def discover(
     overrides: Mapping[str, model.Product],
     nvml: NvmlQuery,
 ) -> tuple[model.GPU, ...]:
-    """The host's selected cards, sorted by address.
+    """Return the host's selected cards, sorted by address.
 
     A card that cannot be read, or goes away meanwhile, is left out alone. *nvml* is called only
     where the nvidia driver holds a selected card: one that is prepared for a guest must not be
@@ -62,7 +62,7 @@ def _completed(
 
 
 def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
-    """The cards at *addresses*, of whatever vendor, by what sysfs alone tells.
+    """Return the cards at *addresses*, of whatever vendor, by what sysfs alone tells.
 
     :raises DiscoveryFailed: as :func:`discover`
     """
@@ -74,7 +74,7 @@ def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model
 
 
 def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
-    """The only one of :func:`cards_at`, ``None`` where there is none.
+    """Return the only one of :func:`cards_at`, ``None`` where there is none.
 
     :raises DiscoveryFailed: as :func:`discover`
     """
@@ -82,7 +82,7 @@ def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
 
 
 def _names(root: pathlib.Path) -> list[str]:
-    """What the PCI bus has, as the names of folders; nothing on a host without that bus.
+    """Return what the PCI bus has, as the names of folders; nothing on a host without that bus.
 
     :raises DiscoveryFailed: where that cannot be told, or *root* is no sysfs: a host whose cards
         cannot be seen is not one without cards
@@ -99,7 +99,7 @@ def _names(root: pathlib.Path) -> list[str]:
 
 
 def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
-    """The selected cards, as far as sysfs tells about them."""
+    """Yield the selected cards, as far as sysfs tells about them."""
     present = frozenset(names)
     slots = set()
     for name in sorted(names):  # function 0 of a slot first
@@ -132,7 +132,10 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
 
 
 def _read(device: str, name: str, class_code: int) -> model.GPU:
-    """:raises OSError, ValueError: where what makes it a card cannot be read"""
+    """Read a card.
+
+    :raises OSError, ValueError: where what makes it a card cannot be read
+    """
     address = model.PciAddress.parse(name)
     if str(address) != name:
         raise ValueError("the kernel would call it " + str(address))
@@ -151,7 +154,10 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
 
 
 def _iommu_group(device: str) -> int | None:
-    """:raises OSError, ValueError: where the kernel does not tell, or what no group is called"""
+    """Return the number of the IOMMU group, ``None`` without one.
+
+    :raises OSError, ValueError: where the kernel does not tell, or what no group is called
+    """
     name = sysfs.link(device, "iommu_group")
     if name is None:
         return None
@@ -163,7 +169,7 @@ def _iommu_group(device: str) -> int | None:
 def _companions(
     devices: str, address: model.PciAddress, present: Collection[str]
 ) -> tuple[model.PciAddress, ...]:
-    """The other functions of the card's slot, its own virtual ones not among them."""
+    """Return the other functions of the card's slot, its own virtual ones not among them."""
     functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
     return tuple(
         function
@@ -175,12 +181,15 @@ def _companions(
 
 
 def _is_virtual_function(device: str) -> bool:
-    """:raises OSError: where that cannot be told"""
+    """Return whether the device is a virtual function.
+
+    :raises OSError: where that cannot be told
+    """
     return sysfs.link(device, "physfn") is not None
 
 
 def _vanished(device: str, error: Exception) -> bool:
-    """Whether the device was unplugged while it was read"""
+    """Return whether the device was unplugged while it was read."""
     if isinstance(error, OSError) and error.errno == errno.ENODEV:
         return True
     return not os.path.exists(device)

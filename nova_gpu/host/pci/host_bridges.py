@@ -34,8 +34,10 @@ _ROOT_PORT = 0x0604
 
 
 def pass_on(pci_root: str, roots: Roots) -> bool:
-    """Whether what a card below *pci_root* (``pci0000:80``) asks of a card below another such root,
-    or the same, gets there. What cannot be read does not."""
+    """Return whether requests from *pci_root* (``pci0000:80``) reach cards of other roots.
+
+    What cannot be read does not pass them on.
+    """
     found = processor.of_host(roots)
     if found.is_amd and (found.family or 0) >= _ZEN:
         return True
@@ -46,7 +48,7 @@ def pass_on(pci_root: str, roots: Roots) -> bool:
 
 
 def _is_known(pci_root: str, roots: Roots) -> bool:
-    """Whether Linux has what is first on that bus on its list.
+    """Return whether Linux has what is first on that bus on its list.
 
     :raises OSError, ValueError: where it cannot be read
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells one card from another of its product, wherever it is plugged in.
+"""Identifiers that tell one card from another of its product, wherever it is plugged in.
 
 A PCI address is the slot's, and changes when another card or disk is added: the firmware numbers
 the buses. By kind::
@@ -33,7 +33,10 @@ _SERIAL_NUMBER = 0x0003
 
 
 def read(card: GPU, roots: Roots) -> Identity:
-    """What tells the card from others, by kind; what this process cannot read is not in it."""
+    """Return what tells the card from others, by kind.
+
+    What this process cannot read is not in it.
+    """
     device = sysfs.device(card.address, roots)
     found = {
         "nvidia": card.uuid or _nvidia(card.address, roots),
@@ -44,13 +47,13 @@ def read(card: GPU, roots: Roots) -> Identity:
 
 
 def same(one: Identity, other: Identity) -> bool | None:
-    """Whether they are one card's; ``None`` where they have no kind in common."""
+    """Return whether they are one card's; ``None`` where they have no kind in common."""
     common = one.keys() & other.keys()
     return all(one[kind] == other[kind] for kind in common) if common else None
 
 
 def addresses(product: str, roots: Roots) -> frozenset[str]:
-    """The addresses of the host's cards of a product such as ``10de:2335``, selected or not.
+    """Return the addresses of the host's cards of a product such as ``10de:2335``, selected or not.
 
     :raises OSError: where sysfs cannot be read
     """

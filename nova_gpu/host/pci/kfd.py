@@ -29,8 +29,11 @@ _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """``address`` is the card's, ``None`` for a CPU; ``render_minor`` that of the node in /dev/dri
-    by which this part of the card is used, ``links`` the folders of what leads elsewhere."""
+    """``address`` is the card's, ``None`` for a CPU.
+
+    ``render_minor`` that of the node in /dev/dri by which this part of the card is used, ``links``
+    the folders of what leads elsewhere.
+    """
 
     address: model.PciAddress | None
     render_minor: int | None
@@ -38,7 +41,10 @@ class Node:
 
 
 def nodes(root: pathlib.Path) -> Mapping[str, Node]:
-    """The nodes of KFD's topology by number, below *root* of sysfs; what cannot be read is none."""
+    """Return the nodes of KFD's topology by number, below *root* of sysfs.
+
+    What cannot be read is none.
+    """
     folder = f"{root}/{_TOPOLOGY}"
     told = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
     cards = _cards(root, told.values())
@@ -53,7 +59,10 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
 
 
 def _place(told: Mapping[str, int]) -> model.PciAddress | None:
-    """What the low sixteen bits of location_id say: bus, slot and function; ``None`` for a CPU"""
+    """Return what the low sixteen bits of location_id say: bus, slot and function.
+
+    ``None`` for a CPU.
+    """
     location = told.get("location_id", 0) & 0xFFFF
     if not told.get("simd_count") or not location:
         return None
@@ -64,7 +73,7 @@ def _place(told: Mapping[str, int]) -> model.PciAddress | None:
 def _cards(
     root: pathlib.Path, told: Iterable[Mapping[str, int]]
 ) -> Mapping[tuple[int | None, model.PciAddress], model.PciAddress]:
-    """The card's address by its serial number and each address that one of its parts says.
+    """Return the card's address by its serial number and each address that one of its parts says.
 
     The number of a part is in location_id too: in the high bits, or, in most releases, in those of
     the function (tests/recorded/kfd.yaml, 1280 to 1287), which then is none that the bus has. All
@@ -86,7 +95,7 @@ def _cards(
 
 
 def properties(folder: str) -> Mapping[str, int]:
-    """The numbers in its file of that name; nothing where it cannot be read"""
+    """Return the numbers in its file of that name; nothing where it cannot be read."""
     try:
         lines = sysfs.attribute(folder, "properties").splitlines()
     except OSError:
@@ -96,7 +105,7 @@ def properties(folder: str) -> Mapping[str, int]:
 
 
 def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """The names of the card's nodes in /dev/dri beside those of its PCI function"""
+    """Return the names of the card's nodes in /dev/dri beside those of its PCI function."""
     if not _mode(address, roots):
         return ()
     minors = _minors(address, roots)
@@ -110,7 +119,7 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
-    """Why a guest would not get all of the card, and what to do; ``None`` where it would."""
+    """Return why a guest would not get all of the card, and what to do; ``None`` where it would."""
     mode = _mode(address, roots)
     if not mode:
         return None
@@ -127,7 +136,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
-    """How the card is split, ``None`` of a whole one; not known while it is reset"""
+    """Return how the card is split, ``None`` of a whole one; not known while it is reset."""
     try:
         device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()

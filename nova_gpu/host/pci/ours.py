@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards privileged verbs are for: those that ``[gpu]addresses``, ``product_ids`` and
-``vendors`` choose. Whoever asks for another one is refused, by privsep's daemon itself."""
+"""Which cards privileged verbs are for.
+
+Those that ``[gpu]addresses``, ``product_ids`` and ``vendors`` choose. Whoever asks for another one
+is refused, by privsep's daemon itself.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ REMEDY = "see nova-gpu list, and the kernel's log about it"
 
 
 def card(address: PciAddress, options: Any) -> GPU | None:
-    """The card at *address*, ``None`` where none of ours is.
+    """Return the card at *address*, ``None`` where none of ours is.
 
     :param options: the group ``[gpu]``
     :raises DiscoveryFailed: where sysfs cannot be read
@@ -25,7 +28,7 @@ def card(address: PciAddress, options: Any) -> GPU | None:
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
-    """The card that a virtual *function* belongs to, or that it is; ``None`` if not ours.
+    """Return the card that a virtual *function* belongs to, or that it is; ``None`` if not ours.
 
     :raises DiscoveryFailed: as :func:`card`
     """

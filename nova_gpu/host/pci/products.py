@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card is, by its product id: the operator's word, and a table that is part of the package.
+"""Products by product id: the operator's option, and a table that is part of the package.
 
 Memory is not in the table: cards of one product id differ in it.
 """
@@ -44,13 +44,13 @@ def is_gpu(vendor_id: str, class_code: int) -> bool:
 
 
 def parse_key(text: str) -> tuple[str, str] | None:
-    """(vendor_id, product_id) of ``10de:2335``, or ``None`` for anything else"""
+    """Parse ``10de:2335`` into vendor id and product id, ``None`` for anything else."""
     match = _KEY.fullmatch(text)
     return (match[1].lower(), match[2].lower()) if match else None
 
 
 def short_name(name: str | None) -> str | None:
-    """A marketing name without its maker: ``NVIDIA H200`` is ``H200``"""
+    """Return a marketing name without its maker: ``NVIDIA H200`` is ``H200``."""
     words = " ".join((name or "").split())
     maker = _MAKERS.match(words.lower())
     return (words[maker.end() :] if maker else words) or None
@@ -58,7 +58,7 @@ def short_name(name: str | None) -> str | None:
 
 @functools.cache
 def table() -> Mapping[str, model.Product]:
-    """The built-in products by key (``10de:2335``), read once."""
+    """Return the built-in products by key (``10de:2335``), read once."""
     products = {}
     for vendor_id, product_id, architecture, name in data.products():
         product = model.Product(vendor_id, product_id, short_name(name), architecture or None)
@@ -67,7 +67,7 @@ def table() -> Mapping[str, model.Product]:
 
 
 def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
-    """The products that ``[gpu]product`` describes, by key.
+    """Return the products that ``[gpu]product`` describes, by key.
 
     :raises InvalidOption: where a line cannot be understood or a product has two
     """
@@ -81,7 +81,7 @@ def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
 
 
 def merge(best: model.Product, *others: model.Product) -> model.Product:
-    """*best*, and for each fact it does not know the first of *others* that does."""
+    """Return *best*, and for each fact it does not know the first of *others* that does."""
     return functools.reduce(model.Product.completed_by, others, best)
 
 
@@ -118,7 +118,7 @@ def _invalid(line: str, reason: str) -> exception.InvalidOption:
 
 
 def how_to_remove_functions(vendor_id: str, address: object) -> str:
-    """How an operator takes a card's virtual functions from it: each vendor has its own way.
+    """Return how an operator takes a card's virtual functions from it: each vendor has its own way.
 
     NVIDIA's driver refuses a write to sriov_numvfs (bigstack-oss/cubecos#905); AMD's have no
     sriov_configure, so that there is nothing to write to, and gim makes and takes them as it is

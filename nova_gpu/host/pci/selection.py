@@ -28,7 +28,10 @@ class Selection:
     def parse(
         cls, vendors: Iterable[str], addresses: Iterable[str], product_ids: Iterable[str]
     ) -> Selection:
-        """:raises InvalidOption: where an element of an option is not of its form"""
+        """Parse the options that select cards.
+
+        :raises InvalidOption: where an element of an option is not of its form
+        """
         return cls(
             vendors=frozenset(map(_vendor, vendors)),
             addresses=frozenset(map(_address, addresses)),
@@ -47,7 +50,7 @@ class Selection:
         return is_gpu and product.vendor_id in self.vendors
 
     def names(self, address: model.PciAddress, product: model.Product) -> bool:
-        """Whether the card is named, by its address or its product."""
+        """Return whether the card is named, by its address or its product."""
         return address in self.addresses or product.key in self.product_ids
 
 
@@ -90,7 +93,7 @@ def _product_id(text: str) -> str:
 def parse_by_card(
     option: str, entries: Iterable[str], read: Callable[[str], _Said], form: str
 ) -> Mapping[str, _Said]:
-    """What is said of which card, by its address or product as :class:`GPU` has them.
+    """Return what is said of which card, by its address or product as :class:`GPU` has them.
 
     :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
     :param read: of such a text; raises ValueError with the reason where it is none
@@ -119,5 +122,5 @@ def _key(card: str) -> str:
 
 
 def said_of(card: GPU, said: Mapping[str, _Said]) -> _Said | None:
-    """What is said of *card*; its address has precedence."""
+    """Return what is said of *card*; its address has precedence."""
     return said.get(str(card.address), said.get(card.product.key))

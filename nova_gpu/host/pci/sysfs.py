@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sysfs: read with as few system calls as it takes, as a scan meets hundreds of functions; written
-in a process of its own, with a deadline.
+"""Sysfs: read with as few system calls as it takes, as a scan meets hundreds of functions.
+
+Written in a process of its own, with a deadline.
 
 A device folder is a ``str``: building pathlib objects costs more than the kernel does. It lies
 below all bridges between the function and the CPU::
@@ -41,12 +42,12 @@ _WRITER = pathlib.Path(__file__).with_name("write_attribute.py")
 
 
 def device(address: model.PciAddress | str, roots: Roots) -> str:
-    """The folder of a PCI function"""
+    """Return the folder of a PCI function."""
     return f"{roots.sysfs}/bus/pci/devices/{address}"
 
 
 def attribute(device: str, name: str) -> str:
-    """The attribute's text without its line end.
+    """Return the attribute's text without its line end.
 
     :raises OSError: where it is not there (any longer) or the kernel refuses to read it
     """
@@ -62,7 +63,7 @@ def attribute(device: str, name: str) -> str:
 
 
 def hexadecimal(device: str, name: str) -> int:
-    """An attribute such as ``0x10de``.
+    """Return an attribute such as ``0x10de``.
 
     :raises OSError: as :func:`attribute`
     :raises ValueError: where it is something else
@@ -75,7 +76,10 @@ def hexadecimal(device: str, name: str) -> int:
 
 
 def decimal(device: str, name: str) -> int | None:
-    """An attribute such as ``-1``, or ``None`` where it cannot be read or is something else"""
+    """Return an attribute such as ``-1``.
+
+    ``None`` where it cannot be read or is something else.
+    """
     try:
         return int(attribute(device, name))
     except (OSError, ValueError):
@@ -83,7 +87,7 @@ def decimal(device: str, name: str) -> int | None:
 
 
 def ids(device: str) -> tuple[str, str]:
-    """The ids of a PCI function's vendor and of its product: ``10de`` and ``2335``
+    """Return the ids of a PCI function's vendor and of its product: ``10de`` and ``2335``.
 
     :raises OSError: as :func:`attribute`
     :raises ValueError: where one of them is not of sixteen bits
@@ -99,7 +103,7 @@ def _id(device: str, name: str) -> str:
 
 
 def link(device: str, name: str) -> str | None:
-    """The last part of where a link such as ``driver`` points, or ``None`` without one.
+    """Return the last part of where a link such as ``driver`` points, or ``None`` without one.
 
     :raises OSError: where the kernel does not tell
     """
@@ -110,7 +114,7 @@ def link(device: str, name: str) -> str | None:
 
 
 def names(folder: str) -> list[str]:
-    """The names of what is in *folder*; nothing where it cannot be listed."""
+    """Return the names of what is in *folder*; nothing where it cannot be listed."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -118,7 +122,7 @@ def names(folder: str) -> list[str]:
 
 
 def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
-    """Sizes in bytes of the BARs that a guest's firmware puts above 4 GiB: 64-bit, prefetchable.
+    """Return sizes in bytes of the BARs that firmware puts above 4 GiB: 64-bit, prefetchable.
 
     :raises OSError: where it cannot be read
     :raises ValueError: where it is not what the kernel's resource_show() writes
@@ -128,8 +132,9 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
 
 
 def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
-    """Whether a guest finds a BAR with I/O ports there: vfio-pci shows none that has no place on
-    the host (``vfio_bar_fixup`` in its vfio_pci_config.c).
+    """Return whether a guest finds a BAR with I/O ports there.
+
+    Vfio-pci shows none that has no place on the host (``vfio_bar_fixup`` in its vfio_pci_config.c).
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -148,7 +153,7 @@ def has_homeless_bar(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
-    """The first address, the last one and the flags of each BAR of the function
+    """Yield the first address, the last one and the flags of each BAR of the function.
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -160,7 +165,10 @@ def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, in
 
 
 def neighbour(address: str, roots: Roots) -> Neighbour | None:
-    """What the function at *address* is and where it is, ``None`` where it cannot be read"""
+    """Return what the function at *address* is and where it is.
+
+    ``None`` where it cannot be read.
+    """
     folder = device(address, roots)
     try:
         class_code = hexadecimal(folder, "class")
@@ -170,17 +178,19 @@ def neighbour(address: str, roots: Roots) -> Neighbour | None:
 
 
 def numa_node(device: str) -> int | None:
-    """The NUMA node of *device*, ``None`` where it is not known: the kernel says -1 where firmware
-    did not say."""
+    """Return the NUMA node of *device*, ``None`` where it is not known.
+
+    The kernel says -1 where firmware did not say.
+    """
     found = decimal(device, "numa_node")
     return None if found is None or found < 0 else found
 
 
 def above(device: str) -> tuple[str | None, model.PciAddress | None]:
-    """The root bus of *device*, a link such as ``bus/pci/devices/0000:84:00.0``, and the upstream
-    port of the switch right above it; ``None`` for what there is not or cannot be read.
+    """Return the root bus of *device*, and the upstream port of the switch right above it.
 
-    Behind Intel VMD the root is that of the VMD's own domain.
+    *device* is a link such as ``bus/pci/devices/0000:84:00.0``. Each is ``None`` where there
+    is none, or it cannot be read. Behind Intel VMD the root is that of the VMD's own domain.
     """
     try:
         parts = os.readlink(device).split("/")
@@ -199,8 +209,10 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 
 
 def pcie_link(device: str) -> PcieLink | None:
-    """What the link right above *device* can do, which is what the slower of its ends can;
-    ``None`` where the kernel does not tell."""
+    """Return the capability of the link right above *device*, that of the slower of its ends.
+
+    ``None`` where the kernel does not tell.
+    """
     try:
         # Its folder, without asking at each step of the way whether that is a link as well
         folder = f"{os.path.dirname(device)}/{os.readlink(device)}"
@@ -215,7 +227,7 @@ def pcie_link(device: str) -> PcieLink | None:
 
 
 def _link_end(device: str) -> PcieLink | None:
-    """What a device or a port can do itself: a root bus has no such attributes."""
+    """Return what a device or a port can do itself: a root bus has no such attributes."""
     try:
         speed = attribute(device, "max_link_speed")
         _transfers(speed)
@@ -226,7 +238,7 @@ def _link_end(device: str) -> PcieLink | None:
 
 
 def _transfers(speed: str) -> float:
-    """The number in a text such as ``32.0 GT/s PCIe``
+    """Return the number in a text such as ``32.0 GT/s PCIe``.
 
     :raises ValueError: where it is none
     """
@@ -234,15 +246,17 @@ def _transfers(speed: str) -> float:
 
 
 def cpulist(node: int, roots: Roots) -> str:
-    """The processors of the node that are online, as the kernel lists them (``0-7,16-23``); empty
-    of a node without, and where the kernel does not tell."""
+    """Return the online processors of the node as the kernel lists them (``0-7,16-23``).
+
+    It is empty for a node without, and where the kernel does not tell.
+    """
     with contextlib.suppress(OSError):
         return attribute(f"{roots.sysfs}/devices/system/node/node{node}", "cpulist")
     return ""
 
 
 def write(path: str, text: str, timeout_s: float) -> None:
-    """Writes an attribute.
+    """Write an attribute.
 
     :raises Failed: where the kernel refuses, or does not return in time
     """

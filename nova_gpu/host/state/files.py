@@ -29,14 +29,14 @@ _ROOT_GID = 0
 
 
 class Untrusted(Exception):
-    """Why a folder or a file is not believed"""
+    """A folder or a file that is not trusted, with the reason."""
 
 
 @contextlib.contextmanager
 def opened(
     path: str | pathlib.Path, *, dir_fd: int | None = None, follow: bool = True, flags: int = 0
 ) -> Iterator[int]:
-    """A descriptor for reading *path*, also where that is a pipe without a writer or a folder.
+    """Yield a descriptor for reading *path*, also of a pipe without a writer or a folder.
 
     :param follow: open what a link leads to; else a link is an error
     :param flags: further ones of :func:`os.open`
@@ -51,7 +51,7 @@ def opened(
 
 
 def text(fd: int, largest: int = LARGEST) -> str:
-    """What the file *fd* has, which must not be more than *largest* bytes of UTF-8.
+    """Return what the file *fd* has, which must not be more than *largest* bytes of UTF-8.
 
     :raises OSError: where it cannot be read
     :raises ValueError: where it is something else, with the reason
@@ -68,7 +68,7 @@ def text(fd: int, largest: int = LARGEST) -> str:
 
 
 def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
-    """:func:`text` of the file at *path*.
+    """Read the :func:`text` of the file at *path*.
 
     :raises OSError, ValueError: as those
     """
@@ -77,7 +77,7 @@ def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
 
 
 def believe(path: pathlib.Path, status: os.stat_result) -> None:
-    """Checks who could have written what is at *path*.
+    """Check who could have written what is at *path*.
 
     :raises Untrusted: where another user than this process's and root could
     """
@@ -86,7 +86,7 @@ def believe(path: pathlib.Path, status: os.stat_result) -> None:
 
 
 def distrust(status: os.stat_result, owner_uid: int) -> str | None:
-    """Why a file or folder with *status* is refused, or ``None``.
+    """Return why a file or folder with *status* is refused, or ``None``.
 
     Nobody but *owner_uid* and the group of root may be able to change it.
     """
@@ -100,7 +100,9 @@ def distrust(status: os.stat_result, owner_uid: int) -> str | None:
 
 
 def read_json(path: pathlib.Path, *, trusted: bool = False) -> Any:
-    """What the file at *path* has. No link is followed.
+    """Return what the file at *path* has.
+
+    No link is followed.
 
     :raises OSError: where it cannot be read; FileNotFoundError where there is none
     :raises ValueError: where it is no file, or no JSON
@@ -123,14 +125,14 @@ def write_json(
     indent: int | None = None,
     trusted: bool = False,
 ) -> None:
-    """:func:`write` of *content* as JSON."""
+    """Write *content* as JSON, by :func:`write`."""
     write(path, json.dumps(content, indent=indent).encode(), mode=mode, trusted=trusted)
 
 
 def write(
     path: pathlib.Path, content: bytes, *, mode: int | None = None, trusted: bool = False
 ) -> None:
-    """Replaces the file at *path*, in a folder that is there, at once or not at all.
+    """Replace the file at *path*, in a folder that is there, at once or not at all.
 
     :param mode: of the file; by default what the umask leaves
     :raises OSError: where it cannot be written
@@ -166,7 +168,7 @@ def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
 
 
 def names(folder: pathlib.Path) -> list[str]:
-    """The names of the files in *folder*, sorted; none where it does not exist.
+    """Return the names of the files in *folder*, sorted; none where it does not exist.
 
     :raises OSError: where it cannot be listed
     """
@@ -177,12 +179,12 @@ def names(folder: pathlib.Path) -> list[str]:
 
 
 def of_card(folder: pathlib.Path, card: PciAddress) -> pathlib.Path:
-    """The file about *card*, in a folder with one for each"""
+    """Return the file about *card*, in a folder with one for each."""
     return folder / f"{card}{_SUFFIX}"
 
 
 def cards(folder: pathlib.Path) -> list[PciAddress]:
-    """The cards that have a file in *folder*; what is named otherwise is passed over.
+    """Return the cards that have a file in *folder*; what is named otherwise is passed over.
 
     :raises OSError: where it cannot be listed
     """
@@ -199,7 +201,9 @@ def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContex
 
 @contextlib.contextmanager
 def _believed(folder: pathlib.Path) -> Iterator[int]:
-    """:raises FileNotFoundError: where it does not exist
+    """Yield a descriptor of a folder that only its owner can change.
+
+    :raises FileNotFoundError: where it does not exist
     :raises Untrusted: where it is a link, or somebody else could change it
     """
     with contextlib.ExitStack() as stack:

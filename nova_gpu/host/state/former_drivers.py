@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drove the functions of a card before it was given to guests: one file per card.
+"""Former drivers of a card's functions before guests got it: one file per card.
 
-Only root writes the files, and only root's are believed. Everybody may see which cards have one.
+Only root writes the files, and only root's are trusted. All users may see which cards have one.
 Drivers are bound anew when the host boots: what was written before that is void.
 """
 
@@ -24,8 +24,11 @@ _NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, exception.Inval
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Former:
-    """``driver``: ``None`` where it had none. ``override``: what an operator had written to the
-    function's driver_override, which is not only for the driver it has."""
+    """``driver``: ``None`` where it had none.
+
+    ``override``: what an operator had written to the function's driver_override, which is not only
+    for the driver it has.
+    """
 
     driver: str | None
     override: str | None = None
@@ -36,7 +39,7 @@ ByFunction = Mapping[model.PciAddress, str | None]  # a driver, an override
 
 
 def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
-    """The cards that have a file, of this boot or an earlier one."""
+    """Return the cards that have a file, of this boot or an earlier one."""
     try:
         return frozenset(files.cards(folder))
     except OSError:
@@ -44,7 +47,7 @@ def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
 
 
 def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
-    """The record of *card* since the host booted, by function; empty where there is none.
+    """Return the record of *card* since the host booted, by function; empty where there is none.
 
     :raises Untrusted: where somebody else could have written it, or it cannot be understood
     """
@@ -69,7 +72,7 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
 
 
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
-    """Replaces the file of *card*; without *formers* there is none afterwards.
+    """Replace the file of *card*; without *formers* there is none afterwards.
 
     :raises Untrusted: where somebody else could change it
     :raises OSError: where it cannot be written
@@ -88,7 +91,7 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
 
 
 def forget(folder: pathlib.Path, card: model.PciAddress) -> None:
-    """Removes the file of *card*, where there is one.
+    """Remove the file of *card*, where there is one.
 
     :raises Untrusted: where another user's folder is in the place of ours
     """
@@ -96,7 +99,7 @@ def forget(folder: pathlib.Path, card: model.PciAddress) -> None:
 
 
 def _checked(name: str | None) -> str | None:
-    """The name of a driver, checked as it becomes part of a path."""
+    """Return the name of a driver, checked as it becomes part of a path."""
     if name is not None and not _DRIVER.fullmatch(name):
         raise ValueError(f"{name!r} is no driver")
     return name

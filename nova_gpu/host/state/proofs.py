@@ -36,9 +36,11 @@ _SUFFIX = ".json"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proof:
-    """``device`` is what was cleaned, ``by`` how, ``after`` the uuid of the instance that had it,
-    where that is known, ``since`` when, in ISO 8601 with its offset. ``product`` and ``seen`` are
-    its card's."""
+    """The proof that a device was cleaned.
+
+    ``by`` is how, ``after`` the uuid of the instance that had it, where that is known, ``since``
+    when, in ISO 8601 with its offset. ``product`` and ``seen`` are its card's.
+    """
 
     device: str
     product: str
@@ -51,7 +53,7 @@ class Proof:
 def write(
     folder: pathlib.Path, part: Device, card: GPU, seen: Seen, by: str, after: str | None
 ) -> None:
-    """Prove that *part*, all of *card* or a MIG instance, is clean from now on.
+    """Write the proof that *device*, *card* or a part of it, is clean from now on.
 
     :raises OSError: where the proof cannot be written
     """

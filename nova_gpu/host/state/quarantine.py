@@ -37,7 +37,7 @@ from nova_gpu.host.state import files
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What was known of the card then; ``addresses``: of all of its product."""
+    """The facts of the card at the time; ``addresses`` are those of all cards of its product."""
 
     identity: identity.Identity
     addresses: tuple[str, ...]
@@ -72,13 +72,16 @@ def entry(
     until_boot: str | None = None,
     seen: Seen | None = None,
 ) -> Entry:
-    """An entry about *card*, from now on"""
+    """Return an entry about *card*, from now on."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
 def see(card: GPU, roots: Roots, identities: Identities) -> Seen | None:
-    """What tells *card* from others; ``None`` where the host does not tell where those are."""
+    """Return what tells *card* from others.
+
+    ``None`` where the host does not tell where those are.
+    """
     try:
         # Its own too, where it has left the bus: it may come back there.
         there = identity.addresses(card.product.key, roots) | {str(card.address)}
@@ -93,7 +96,7 @@ def reasons(
     roots: Roots,
     identities: Identities | None = None,
 ) -> dict[PciAddress, str]:
-    """The *cards* that are in quarantine: why, and what to do.
+    """Return the *cards* that are in quarantine: why, and what to do.
 
     All of them where the folder cannot be read.
 
@@ -129,7 +132,7 @@ def reasons(
 def cards_of(
     found: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """The ones of *cards*, which are all that the host has, that the entry is or may be about"""
+    """Return those of *cards*, all that the host has, that the entry is or may be about."""
     alike = [card for card in cards if found.product in (None, card.product.key)]
     there = [card for card in alike if card.address == found.address]
     if found.seen is None or found.product is None or not alike:
@@ -145,7 +148,10 @@ def cards_of(
 
 
 def _are_where_they_were(product: str, seen: Seen, roots: Roots) -> bool:
-    """While the host is up a card may go away, and no other one comes to be where it was."""
+    """Return whether the cards of the product are at the addresses that they had.
+
+    While the host is up a card may go away, and no other one comes to be where it was.
+    """
     try:
         now, boot_id = identity.addresses(product, roots), roots.boot_id()
     except OSError:
@@ -160,8 +166,7 @@ def follow(
     roots: Roots,
     identities: Identities | None = None,
 ) -> list[tuple[PciAddress, PciAddress]]:
-    """At service start: renames the files of cards that have other addresses than then; returns
-    the former and the present ones.
+    """Rename the files of cards with new addresses at service start; return old and new ones.
 
     :raises OSError: where the folder cannot be read or changed
     """
@@ -189,7 +194,7 @@ def follow(
 
 
 def is_about(found: Entry, card: GPU, own: identity.Identity | None = None) -> bool:
-    """Whether *card*, which is at the entry's address now, is the one that was meant, or may be.
+    """Return whether *card*, at the entry's address now, is the one that was meant, or may be.
 
     :param own: what tells it from others
     """
@@ -209,7 +214,7 @@ def forget_cleaning(folder: pathlib.Path) -> None:
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
-    """Takes away what was to last until the host has booted, and returns it.
+    """Take away what was to last until the host has booted, and returns it.
 
     :raises OSError: where the folder cannot be read or changed
     """
@@ -222,7 +227,7 @@ def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]
 
 
 def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
-    """Everything in the folder, by address; a folder that does not exist yet has nothing.
+    """Read all entries of the folder, by address; a folder that does not exist yet has none.
 
     :raises OSError: where the folder cannot be listed
     """
@@ -234,7 +239,7 @@ def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
 
 
 def put(folder: pathlib.Path, new: Entry) -> None:
-    """Writes an entry in the place of what stood there, at once or not at all.
+    """Write an entry in the place of what stood there, at once or not at all.
 
     :raises OSError: where it cannot be written
     """
@@ -244,7 +249,7 @@ def put(folder: pathlib.Path, new: Entry) -> None:
 
 
 def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
-    """Takes the card's file away; returns what it said, ``None`` where there was none.
+    """Take the card's file away; return what it said, ``None`` where there was none.
 
     :raises OSError: where it cannot be removed
     """
@@ -258,7 +263,10 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
-    """:raises FileNotFoundError: where it went away meanwhile"""
+    """Read one entry.
+
+    :raises FileNotFoundError: where it went away meanwhile
+    """
     try:
         content = files.read_json(path)
         texts = {name: content[name] for name in ("reason", "remedy", "since")}
@@ -280,7 +288,10 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
 
 
 def parse_seen(content: Any) -> Seen | None:
-    """:raises LookupError, TypeError: where it is not what :func:`put` wrote"""
+    """Parse the facts of a card, ``None`` where there are none.
+
+    :raises LookupError, TypeError: where it is not what :func:`put` wrote
+    """
     if content is None:
         return None
     kinds, there, boot_id = (content[name] for name in ("identity", "addresses", "boot_id"))

@@ -64,7 +64,9 @@ _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
 def give_to_guests(address: model.PciAddress, means: Means) -> None:
-    """Binds all functions of the card to vfio-pci. One that is there already stays.
+    """Bind all functions of the card to vfio-pci.
+
+    One that is there already stays.
 
     What drove them is written down first. Where one of them cannot be bound, all are as before.
 
@@ -101,7 +103,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
 
 
 def give_to_host(address: model.PciAddress, means: Means) -> None:
-    """Gives the card's functions back to what drove them before :func:`give_to_guests`.
+    """Give the card's functions back to what drove them before :func:`give_to_guests`.
 
     Those for which nothing is written down stay as they are, and those that are gone are forgotten.
 
@@ -120,7 +122,9 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
 
 
 def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
-    """One without a driver is left over from an earlier try; what the operator has bound stays.
+    """Return one without a driver is left over from an earlier try.
+
+    What the operator has bound stays.
 
     :raises OSError: where the kernel does not tell
     """
@@ -129,7 +133,7 @@ def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bo
 
 @contextlib.contextmanager
 def _alone(address: model.PciAddress) -> Iterator[None]:
-    """One thread for one card, and every error named after it."""
+    """Let one thread at a time move a card, and name errors after the card."""
     with _locks[address]:
         try:
             yield
@@ -149,7 +153,7 @@ def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
 def _take(
     gpu: model.GPU, formers: Formers, kept: Formers, overrides: ByFunction, means: Means
 ) -> ByFunction:
-    """Binds the functions of *formers* to vfio-pci, where *overrides* are what they have.
+    """Bind the functions of *formers* to vfio-pci, where *overrides* are what they have.
 
     :returns: what they have
     :raises _NotMoved: where not all of them are bound; then they are as before
@@ -169,7 +173,10 @@ def _take(
 
 
 def _load_driver(means: Means) -> None:
-    """:raises _NotMoved: where the host has no vfio-pci"""
+    """Load vfio-pci where the host has not loaded it.
+
+    :raises _NotMoved: where the host has no vfio-pci
+    """
     if (means.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
     try:
@@ -180,7 +187,7 @@ def _load_driver(means: Means) -> None:
 
 
 def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
-    """Back to *others*. Where that fails too, they stay written down."""
+    """Bind the functions to *others* again. Where that fails too, the record stays."""
     try:
         _move(gpu, others, (), means)
     except _NotMoved as error:
@@ -196,8 +203,7 @@ def _move(
     means: Means,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
-    """Binds functions to *drivers*, unless one of *devices* is open or one of *overrides* is
-    something else.
+    """Bind functions to *drivers*, unless a device is open or an override is another.
 
     :returns: what each of *overrides* is
     :raises _NotMoved: where not all of them are bound within the time
@@ -214,7 +220,10 @@ def _move(
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """:raises _NotMoved: where the script is not through with it within the time"""
+    """Let the script do what *request* says.
+
+    :raises _NotMoved: where the script is not through with it within the time
+    """
     _refuse_hanging(gpu.address)
     if request["devices"] and not means.roots.shows_all_processes():
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
@@ -237,7 +246,10 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
 
 
 def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
-    """:raises _NotMoved: while what was killed lives on inside the kernel"""
+    """Refuse a card whose killed process still hangs in the kernel.
+
+    :raises _NotMoved: while it does
+    """
     process, step = _hanging.get(address, (None, ""))
     if process is None:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two files by which a host gives its cards to vfio-pci while it boots."""
+"""The boot configuration with which a host's cards are with vfio-pci from the start."""
 
 from __future__ import annotations
 
@@ -128,7 +128,10 @@ def undo(root: pathlib.Path) -> list[str]:
 
 
 def module_kind(root: pathlib.Path) -> str | None:
-    """How the running kernel has vfio-pci: ``builtin``, as a module (``dep``), or not at all."""
+    """Return how the running kernel has vfio-pci.
+
+    ``builtin``, as a module (``dep``), or not at all.
+    """
     folder = root / "lib/modules" / os.uname().release
     for kind in ("builtin", "dep"):
         try:

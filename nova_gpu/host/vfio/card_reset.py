@@ -37,7 +37,7 @@ _hanging: dict[model.PciAddress, subprocess.Popen[bytes]] = {}
 
 
 def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
-    """Resets all functions of *gpu*, which must be with VFIO and in no guest.
+    """Reset all functions of *gpu*, which must be with VFIO and in no guest.
 
     :param required: where it is not, a card for which there is no way must only answer
     :raises NotClean: where one of them is not reset, or does not answer afterwards
@@ -65,7 +65,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
 
 
 def _in_use(gpu: model.GPU, means: Means) -> str | None:
-    """The processes that have the card open for longer than a guest's QEMU takes to end"""
+    """Return the processes that have the card open for longer than a guest's QEMU takes to end."""
     deadline = time.monotonic() + means.timeout_s / 2
     while who := open_devices.in_use([gpu.address], means).get(gpu.address):
         if time.monotonic() > deadline:
@@ -75,7 +75,7 @@ def _in_use(gpu: model.GPU, means: Means) -> str | None:
 
 
 def _has_method(function: model.PciAddress, roots: Roots) -> bool:
-    """Whether the function's file ``reset`` can work.
+    """Return whether the function's file ``reset`` can work.
 
     :raises OSError: where the function is gone
     """
@@ -90,7 +90,7 @@ def _has_method(function: model.PciAddress, roots: Roots) -> bool:
 
 
 def _is_alone(device: str) -> bool:
-    """Whether nothing else is on the function's bus"""
+    """Return whether nothing else is on the function's bus."""
     neighbours = 0
     for name in os.listdir(os.path.dirname(os.path.realpath(device))):
         try:
@@ -102,7 +102,7 @@ def _is_alone(device: str) -> bool:
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None:
-    """Why the card is not reset, ``None`` where it is"""
+    """Return why the card is not reset, ``None`` where it is."""
     if (before := _hanging.get(gpu.address)) is not None:
         if before.poll() is None:
             return "an earlier reset of it does not end"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VFIO goes by: who drives a function, and who shares its IOMMU group. Reading only."""
+"""Readers of what VFIO checks: the driver of a function, and its IOMMU group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRIVER = "vfio-pci"
 
 
 def driver(address: model.PciAddress, roots: Roots) -> str | None:
-    """What drives the function now, ``None`` where nothing does.
+    """Return what drives the function now, ``None`` where nothing does.
 
     :raises OSError: where the kernel does not tell
     """
@@ -22,7 +22,9 @@ def driver(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
-    """Whether the function is for guests: what drives it is vfio-pci, or a vendor's variant of it.
+    """Return whether the function is for guests.
+
+    What drives it is vfio-pci, or a vendor's variant of it.
 
     A variant may be called anything, NVIDIA's is ``nvidia``. Since Linux 6.1 all of them have
     ``vfio-dev`` below their functions (drivers/vfio/vfio_main.c), and libvirt knows them by that
@@ -37,7 +39,7 @@ def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Whether all of these functions are with VFIO now, so that nothing needs to be bound.
+    """Return whether all of these functions are with VFIO now, so that nothing needs to be bound.
 
     :raises OSError: where the kernel does not tell
     """
@@ -63,7 +65,9 @@ def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """The devices of the function's IOMMU group, itself included; nothing where it is in none.
+    """Return the devices of the function's IOMMU group, itself included.
+
+    Nothing where it is in none.
 
     Names as in sysfs: of a PCI function its address.
     """

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The character devices of a card: who has one open keeps its driver from letting go of it. And
-those of a MIG instance, which others than its guest cannot open."""
+"""The character devices of a card: who has one open keeps its driver from letting go of it.
+
+And those of a MIG instance, which others than its guest cannot open.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ UNSEEN_REMEDY = "give its container that of the host (pid_mode: host)"
 
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
-    """The devices of all functions of the card, with those that VFIO made of it."""
+    """Return the devices of all functions of the card, with those that VFIO made of it."""
     found = set(_nodes(gpu, roots))
     for address in gpu.functions:
         device = sysfs.device(address, roots)
@@ -52,14 +54,16 @@ def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
 
 
 def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
-    """The devices that lead to the MIG instance at *slot* and to no other, nothing where there is
-    no such instance. Of its card's own node all have a right to have it open, and of its GPU
-    instance's those that have another compute instance of it."""
+    """Return the devices that lead to the MIG instance at *slot* and to no other.
+
+    Nothing where there is no such instance. Of its card's own node all have a right to have it
+    open, and of its GPU instance's those that have another compute instance of it.
+    """
     return frozenset(_numbers(nodes.own_instance_nodes(slot, roots), roots))
 
 
 def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
-    """The numbers of nodes that the driver does not show in sysfs: NVIDIA's"""
+    """Yield the numbers of nodes that the driver does not show in sysfs: NVIDIA's."""
     yield from _numbers(nodes.card_nodes(gpu, roots), roots)
 
 
@@ -88,7 +92,9 @@ def _number(folder: str) -> Number | None:
 
 
 def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
-    """The processes that have these cards open, by card: it could not be given to a guest now.
+    """Return the processes that have these cards open, by card.
+
+    It could not be given to a guest now.
 
     Nothing where that cannot be found out: :func:`nova_gpu.host.vfio.binding.give_to_guests`
     looks again.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a host can give a whole card to a KVM guest, and what stands in the way."""
+"""Obstacles to giving a whole card to a KVM guest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in 
 
 
 def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
-    """Whether all of the card is with VFIO now. One that is gone, or half gone, is not."""
+    """Return whether all of the card is with VFIO now.
+
+    One that is gone, or half gone, is not.
+    """
     try:
         return iommu.is_prepared(gpu.functions, roots)
     except OSError:
@@ -33,7 +36,7 @@ def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
 
 
 def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
-    """What the card takes of its guest's 64-bit memory-mapped I/O space, BAR by BAR.
+    """Return what the card takes of its guest's 64-bit memory-mapped I/O space, BAR by BAR.
 
     :raises OSError, ValueError: where it cannot be read
     """
@@ -41,7 +44,7 @@ def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
 
 
 def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
-    """Whether the guest's firmware has to find I/O ports for the card.
+    """Return whether the guest's firmware has to find I/O ports for the card.
 
     :raises OSError, ValueError: where it cannot be read
     """
@@ -51,7 +54,9 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> str | None:
-    """Why this host cannot give *gpu* whole to a guest, and what to do; ``None`` where it can.
+    """Return why this host cannot give *gpu* whole to a guest, and what to do.
+
+    ``None`` where it can.
 
     :param room: the address space that guests have, or can be given
     """
@@ -61,7 +66,10 @@ def obstacle(
 def obstacles(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
-    """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
+    """Yield all that :func:`obstacle` gives the first of.
+
+    What cannot be read is in the way too.
+    """
     return _said(
         lambda: without_iommu(gpu.functions, roots),
         lambda: reserved(gpu.functions, roots),
@@ -77,7 +85,7 @@ def obstacles(
 def lasting_obstacles(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
-    """The obstacles that stay where the host boots with its IOMMU on and the card prepared."""
+    """Yield the obstacles that remain with the IOMMU on and the card prepared."""
     return _said(
         lambda: reserved(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
@@ -98,12 +106,12 @@ def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
 
 
 def unread(error: Exception) -> str:
-    """Why a card is not offered of which the host's sysfs does not say what is in the way"""
+    """Return why a card whose sysfs cannot be read is not offered."""
     return f"sysfs cannot be read about it: {error}; see the kernel's log"
 
 
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Why a guest that had these functions would reach into all of the host's memory.
+    """Return why a guest that had these functions would reach into all of the host's memory.
 
     :raises OSError: where the kernel does not tell, as of one that is gone
     """
@@ -150,7 +158,7 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
-    """Devices of the functions' groups that would be the guest's too, to a part"""
+    """Return the devices of the functions' groups that are not the card's, as an obstacle."""
     found = strangers(gpu.functions, roots)
     if not found:
         return None
@@ -162,7 +170,9 @@ def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
-    """What is in the IOMMU groups of these functions beside them, but for bridges: for people.
+    """Return what is in the IOMMU groups of these functions beside them, but for bridges.
+
+    For people.
 
     :raises OSError: where the kernel does not tell
     """
@@ -189,7 +199,7 @@ def _described(name: str, roots: Roots) -> str:
 
 
 def _divided(gpu: model.GPU, roots: Roots) -> str | None:
-    """A card that others have a part of cannot be given whole."""
+    """Return a card that others have a part of cannot be given whole."""
     for address in gpu.functions:
         device = sysfs.device(address, roots)
         # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
@@ -207,7 +217,7 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _mediated_devices(device: str) -> list[str]:
-    """uuids of the vGPUs made of a function, from what VFIO's mdev core shows"""
+    """Return uuids of the vGPUs made of a function, from what VFIO's mdev core shows."""
     folder = f"{device}/mdev_supported_types"
     try:
         types = os.listdir(folder)
@@ -217,14 +227,14 @@ def _mediated_devices(device: str) -> list[str]:
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Why no Fabric Manager of this host sets up the switches of the card's board for guests"""
+    """Return why no Fabric Manager of this host sets up the card's switches for guests."""
     name = nvswitch.board(gpu, roots)
     reason = nvswitch.out_of_reach(gpu, roots) if name else None
     return f"{name} is a module of an HGX board: {reason}" if reason else None
 
 
 def _managed(gpu: model.GPU, roots: Roots) -> str | None:
-    """Fabric Manager finds at its start what NVIDIA's driver has."""
+    """Return why a card of a board is not prepared: Fabric Manager needs its driver."""
     name = nvswitch.board(gpu, roots)
     if name is None:
         return None

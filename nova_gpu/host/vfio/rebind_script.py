@@ -47,7 +47,7 @@ Number = tuple[int, int]
 def holders(
     proc: str, devices: Collection[Number]
 ) -> Iterator[tuple[int, str, Collection[Number]]]:
-    """The processes that have some of *devices* open, as (pid, command, which).
+    """Yield the processes that have some of *devices* open, as (pid, command, which).
 
     Those of other users are seen by root only.
     """
@@ -86,7 +86,7 @@ def _command(process: str) -> str:
 
 
 class _NotMoved(Exception):
-    """Why a function is not with its driver"""
+    """A function that is not with its driver, with the reason."""
 
 
 def _move(
@@ -110,9 +110,12 @@ def _move(
 
 
 def _lock(path: str) -> None:
-    """On a host with NVIDIA's vGPU software nobody can open a card any more that is to be unbound.
-    The driver gives the lock where nobody has it open now, and tells so where that is read back
-    (kernel-open/nvidia/nv-procfs.c, nv_procfs_close_unbind_lock)."""
+    """Take the card's unbindLock, after which no process can open the card.
+
+    It exists with NVIDIA's vGPU software. The driver gives the lock where no process has the card
+    open now, and says so where that is read back (kernel-open/nvidia/nv-procfs.c,
+    nv_procfs_close_unbind_lock).
+    """
     if not os.path.exists(path):
         return
     _say(f"locking {path}")

@@ -23,8 +23,9 @@ _ahead = child.Ahead(_SCRIPT)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """``records`` is the folder of :mod:`nova_gpu.host.state.former_drivers`; ``timeout_s`` is what
-    all steps of one card may take together.
+    """``records`` is the folder of :mod:`nova_gpu.host.state.former_drivers`.
+
+    ``timeout_s`` is what all steps of one card may take together.
     """
 
     roots: Roots
@@ -33,7 +34,7 @@ class Means:
 
 
 def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """What the script answers; what *request* leaves out is not to be looked at.
+    """Return what the script answers; what *request* leaves out is not to be looked at.
 
     :raises Failed: where it does not
     """
@@ -49,7 +50,7 @@ def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
 
 
 def make_ready() -> None:
-    """Starts the process that the next :func:`move` takes."""
+    """Start the process that the next :func:`move` takes."""
     with contextlib.suppress(child.Failed):  # then that one starts it, or fails of it
         _ahead.start()
 
@@ -66,5 +67,5 @@ def _answer(output: bytes) -> Mapping[str, Any]:
 
 
 def last_line(output: bytes) -> str:
-    """The last line of what the script printed"""
+    """Return the last line of what the script printed."""
     return output.decode(errors="replace").strip().rpartition("\n")[2]

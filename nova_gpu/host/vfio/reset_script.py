@@ -37,7 +37,7 @@ _ABSENT = b"\xff\xff"
 
 
 class _NotReset(Exception):
-    """Why"""
+    """A function that could not be reset, with the reason."""
 
 
 def _reset_function(device: str) -> None:

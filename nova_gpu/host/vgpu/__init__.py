@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices and SR-IOV virtual functions in sysfs: the types there are, making and removing
-them.
-"""
+"""Mediated devices and SR-IOV virtual functions in sysfs: types, making and removing them."""

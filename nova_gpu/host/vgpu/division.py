@@ -29,9 +29,12 @@ Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of a card of which vGPUs are mediated devices: the functions that these are
-    made at, how each is registered (:func:`nova_gpu.host.vgpu.mdev.registration`), and its types.
-    ``looks``: how many have found it unchanged since."""
+    """The facts read of a card whose vGPUs are mediated devices.
+
+    They are the functions that these are made at, how each is registered
+    (:func:`nova_gpu.host.vgpu.mdev.registration`), and its types. ``looks``: how many have found it
+    unchanged since.
+    """
 
     registered: Mapping[model.PciAddress, int]
     parents: Mapping[model.PciAddress, vgpu.Parent]
@@ -45,7 +48,7 @@ def divided(
     told: Told = MappingProxyType({}),
     readings: dict[model.PciAddress, Reading] | None = None,
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
-    """The *cards* that can be divided, by address, and those whose driver does not tell.
+    """Return the *cards* that can be divided, by address, and those whose driver does not tell.
 
     Of a function's profiles NVIDIA's driver lists only what is possible beside the vGPUs that there
     are: what was *told* before is among the card's types all the same.
@@ -99,8 +102,10 @@ def divided(
 
 
 def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vgpu.DividedCard:
-    """*card* with what NVML tells of its types, and with those that its driver does not list now.
-    Of what that does not tell, what the driver and the name say holds."""
+    """Return *card* with NVML's facts of its types, and types that its driver does not list now.
+
+    Where NVML says nothing, what the driver and the name say holds.
+    """
     types = {
         type_id: _merged(facts[type_id], card.types.get(type_id, facts[type_id]))
         for type_id in facts
@@ -133,7 +138,7 @@ def _types_of(
 
 
 def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAddress]:
-    """A card's function and its virtual ones, by their folders
+    """Return a card's function and its virtual ones, by their folders.
 
     :raises OSError: where the kernel does not tell
     """
@@ -144,7 +149,10 @@ def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAd
 
 
 def _registered(functions: Mapping[str, model.PciAddress]) -> dict[model.PciAddress, int]:
-    """:raises OSError: where the kernel does not tell"""
+    """Return the registration of each function.
+
+    :raises OSError: where the kernel does not tell
+    """
     found = {function: mdev.registration(folder) for folder, function in functions.items()}
     return {function: number for function, number in found.items() if number is not None}
 
@@ -156,7 +164,7 @@ def _is_unchanged(
     made: _Made,
     known: _Types,
 ) -> bool:
-    """Whether a card is as it was *before*, by what there is and what one of its functions says.
+    """Return whether a card is as it was *before*, by what one of its functions says.
 
     :raises OSError, ValueError: where that does not tell
     """
@@ -177,7 +185,10 @@ def _parents(
     made: _Made,
     known: _Types,
 ) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
-    """:raises OSError, ValueError: where one of the card's functions does not tell"""
+    """Yield the functions of the card at which vGPUs are made.
+
+    :raises OSError, ValueError: where one of the card's functions does not tell
+    """
     before = None  # neighbours mostly say the same, and then are one object
     for device, function in functions.items():
         profiles = sriov.profiles(device) if function != address else None
@@ -192,7 +203,9 @@ def _parents(
 
 
 def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
-    """A card's plain virtual functions, which no driver has types for. NVIDIA's are of no use then.
+    """Return a card's plain virtual functions, which no driver has types for.
+
+    NVIDIA's are of no use then.
 
     :raises OSError: where the kernel does not tell
     """
@@ -205,7 +218,10 @@ def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]
 def _mediating(
     device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
 ) -> vgpu.Parent:
-    """:raises ValueError: where what is made has no type, or more could be than can be"""
+    """Return a function that makes mediated devices.
+
+    :raises ValueError: where what is made has no type, or more could be than can be
+    """
     if odd := sorted(each for each in made if not vgpu.is_type_id(each)):
         raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")
     available = {}

@@ -41,7 +41,7 @@ class MediatedDevice:
 
 
 def types(device: str) -> tuple[str, ...]:
-    """The ids of the types that the function with the folder *device* has, sorted.
+    """Return the ids of the types that the function with the folder *device* has, sorted.
 
     Types that no PCI guest can take are among them: :func:`facts` says which.
 
@@ -55,8 +55,9 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def registration(device: str) -> int | None:
-    """What the folder of the function's types is told by: another one when a driver registers the
-    function anew. ``None`` where there is none.
+    """Return what the folder of the function's types is told by.
+
+    Another one when a driver registers the function anew. ``None`` where there is none.
 
     :raises OSError: where the kernel does not tell
     """
@@ -67,7 +68,7 @@ def registration(device: str) -> int | None:
 
 
 def available(device: str, type_id: str) -> int:
-    """How many more of the type the function's driver can make, as far as it tells.
+    """Return how many more of the type the function's driver can make, as far as it tells.
 
     :raises ValueError: where that is more than :data:`nova_gpu.core.vgpu.vgpu.MAX_PER_CARD`
     """
@@ -79,7 +80,10 @@ def available(device: str, type_id: str) -> int:
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
-    """What the driver tells of a type; ``None`` for one that is not for PCI guests, or is gone."""
+    """Return what the driver tells of a type.
+
+    ``None`` for one that is not for PCI guests, or is gone.
+    """
     folder = f"{device}/{_TYPES}/{type_id}"
     if _text(folder, "device_api") != _DEVICE_API:
         return None
@@ -88,7 +92,7 @@ def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
 
 
 def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
-    """*bare* with what *description* says in the words of a driver we know."""
+    """Return *bare* with what *description* says in the words of a driver we know."""
     fields = {match[1]: match[2].strip() for match in _FIELD.finditer(description)}
     mbochs, mdpy = _MBOCHS.fullmatch(description), _MDPY.fullmatch(description)
     low, high = (_number(fields.get(f"{part}_gm_size"), "MB") for part in ("low", "high"))
@@ -108,7 +112,7 @@ def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
 
 
 def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
-    """The host's mediated devices by uuid, whoever made them.
+    """Return the host's mediated devices by uuid, whoever made them.
 
     :raises OSError: where the kernel does not tell
     """
@@ -122,7 +126,7 @@ def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
 
 
 def is_there(uuid: str, roots: Roots) -> bool:
-    """Whether there is a mediated device of this *uuid*.
+    """Return whether there is a mediated device of this *uuid*.
 
     :raises OSError: where the kernel does not tell
     """
@@ -134,7 +138,10 @@ def is_there(uuid: str, roots: Roots) -> bool:
 
 
 def _device(folder: str, uuid: str) -> MediatedDevice | None:
-    """:raises OSError: where it is there, but cannot be read"""
+    """Read a mediated device, ``None`` where it is gone.
+
+    :raises OSError: where it is there, but cannot be read
+    """
     try:
         above = os.readlink(f"{folder}/{uuid}").split("/")[-2:-1]
     except FileNotFoundError:

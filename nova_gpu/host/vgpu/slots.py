@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the vGPU of a slot and removes it: a mediated device, or the type of a virtual function. Of
-one that needs no type nothing is made, and it is only looked at.
+"""Makes the vGPU of a slot and removes it: a mediated device, or the type of a virtual function.
+
+Of one that needs no type nothing is made, and it is only looked at.
 
 Both can be done again: what is as it should be stays. Sources as in :mod:`nova_gpu.host.vgpu.mdev`
 and :mod:`nova_gpu.host.vgpu.sriov`.
@@ -20,7 +21,7 @@ _NO_TYPE = "0"
 
 
 def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
-    """There is a vGPU at *slot* when it returns.
+    """Make the vGPU at *slot*.
 
     A function that has the type already is taken for the one that was made: whose it is, who holds
     the slot knows.
@@ -67,11 +68,11 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
 
 def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
-    """There is no vGPU of this *uuid*, or type, at *slot* when it returns.
+    """Remove the vGPU of this *uuid*, or type, at *slot*.
 
-    The kernel waits until nobody has it open any more: its guest must be gone.
+    The kernel waits until no process has it open: its guest must be gone.
 
-    :raises NotClean: where it is still there, or nobody knows
+    :raises NotClean: where it is still there, or that is not known
     """
 
     def refused(reason: str) -> exception.NotClean:
@@ -92,14 +93,18 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
 
 def _has_type(device: str, slot: Slot) -> bool:
-    """:raises OSError, ValueError: as :func:`nova_gpu.host.vgpu.sriov.profiles`"""
+    """Return whether the function has the slot's type.
+
+    :raises OSError, ValueError: as :func:`nova_gpu.host.vgpu.sriov.profiles`
+    """
     profiles = sriov.profiles(device)
     return profiles is not None and slot.type_id in profiles.parent.made
 
 
 def _number(type_id: str) -> str:
-    """What NVIDIA's driver is told: the reverse of what :mod:`nova_gpu.host.vgpu.sriov` makes of
-    it.
+    """Return what NVIDIA's driver is told.
+
+    The reverse of what :mod:`nova_gpu.host.vgpu.sriov` makes of it.
 
     :raises ValueError: for the type of another driver
     """

@@ -31,7 +31,7 @@ _MIB = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profiles:
-    """What NVIDIA's driver says of a virtual function, and the names of the types by id.
+    """The type of a virtual function by NVIDIA's driver, and the names of the types by id.
 
     A function that has a type can have no other until it is rid of that one, whatever its driver
     lists.
@@ -42,12 +42,12 @@ class Profiles:
 
 
 def most(device: str) -> int:
-    """How many virtual functions the function with the folder *device* can have."""
+    """Return how many virtual functions the function with the folder *device* can have."""
     return max(sysfs.decimal(device, "sriov_totalvfs") or 0, 0)
 
 
 def virtual_functions(device: str) -> tuple[PciAddress, ...]:
-    """The enabled virtual functions, in the order of their numbers.
+    """Return the enabled virtual functions, in the order of their numbers.
 
     :raises OSError: where the kernel does not tell
     """
@@ -55,8 +55,9 @@ def virtual_functions(device: str) -> tuple[PciAddress, ...]:
 
 
 def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
-    """The enabled virtual functions by their names in sysfs: of hundreds these take a while to
-    write.
+    """Return the enabled virtual functions by their names in sysfs.
+
+    Of hundreds these take a while to write.
 
     By the kernel's links. sriov_numvfs has their number too, but to read it one waits for a driver
     that does not let go of the function.
@@ -75,11 +76,10 @@ def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
 
 
 def memory_mib(device: str, number: int) -> int | None:
-    """What each of the *number* enabled virtual functions of Intel's driver xe has at least, since
-    Linux 7.0; ``None`` where it does not tell.
+    """Return the least memory of each of the *number* enabled virtual functions of Intel's xe.
 
-    Source: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts them
-    from 1.
+    It has it since Linux 7.0; ``None`` where it does not tell. Source: the kernel's
+    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts them from 1.
     """
     quotas = [
         sysfs.decimal(f"{device}/sriov_admin/vf{index}/profile", "vram_quota")
@@ -89,7 +89,9 @@ def memory_mib(device: str, number: int) -> int | None:
 
 
 def profiles(device: str) -> Profiles | None:
-    """The profiles of the function with the folder *device*; ``None`` where it has no such files.
+    """Return the profiles of the function with the folder *device*.
+
+    ``None`` where it has no such files.
 
     :raises OSError, ValueError: where they are there and do not tell
     """
@@ -115,7 +117,10 @@ def _address(text: str) -> PciAddress:
 
 @functools.lru_cache(maxsize=64)
 def _profiles(current: str, creatable: str) -> Profiles:
-    """:raises ValueError: where it cannot be told whether the function has a type"""
+    """Parse the type and the possible types of a function.
+
+    :raises ValueError: where it cannot be told whether the function has a type
+    """
     if not re.fullmatch("[0-9]{1,9}", current):
         raise ValueError(f"current_vgpu_type has {current!r} for the id of a vGPU type")
     matches = filter(None, map(_LINE.fullmatch, map(str.strip, creatable.splitlines())))
@@ -126,7 +131,7 @@ def _profiles(current: str, creatable: str) -> Profiles:
 
 
 def named(type_id: str, name: str) -> vgpu.VGPUType:
-    """A vGPU type of NVIDIA's with what its name tells."""
+    """Return a vGPU type of NVIDIA's with what its name tells."""
     match = _NAME.fullmatch(name)
     if match is None:
         return vgpu.VGPUType(type_id, name)
@@ -139,5 +144,5 @@ def named(type_id: str, name: str) -> vgpu.VGPUType:
 
 
 def _type_id(number: int) -> str:
-    """The type's identifier as NVIDIA's driver has it for mediated devices"""
+    """Return the type's identifier as NVIDIA's driver has it for mediated devices."""
     return f"nvidia-{number}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions: how many a card is to have, enabling them, and what keeps one from guests that
-get it as it is, of AMD's cards, and Intel's since GVT-g.
+"""Virtual functions: their number, enabling, and obstacles to those without types.
 
-Source: the kernel's Documentation/PCI/pci-iov-howto.rst, and sriov_drivers_autoprobe in its
+Functions without types are AMD's, and Intel's since GVT-g. Source: the kernel's
+Documentation/PCI/pci-iov-howto.rst, and sriov_drivers_autoprobe in its
 Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on sriov-manage.
 """
 
@@ -46,7 +46,7 @@ _REMEDY = (
 
 
 def parse(entries: Iterable[str]) -> Mapping[str, int]:
-    """The numbers of ``[gpu]virtual_functions`` by address or product, as :class:`GPU` has them.
+    """Parse the numbers of ``[gpu]virtual_functions`` by address or product.
 
     :raises InvalidOption: where an entry is not of its form
     """
@@ -60,7 +60,7 @@ def _number(text: str) -> int:
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
-    """Has *card* have that many functions, which no driver of the host takes but NVIDIA's.
+    """Enable that many functions of *card*, which no driver of the host takes but NVIDIA's.
 
     :raises DeviceUnavailable: where it cannot have them now
     """
@@ -105,12 +105,15 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 
 
 def _vendor(device: str) -> str:
-    """:raises OSError: where the kernel does not tell"""
+    """Read the vendor id.
+
+    :raises OSError: where the kernel does not tell
+    """
     return sysfs.attribute(device, "vendor").removeprefix("0x")
 
 
 def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
-    """Runs NVIDIA's script, which fails while NVML is asked about the card, for a moment.
+    """Run NVIDIA's script, which fails while NVML is asked about the card, for a moment.
 
     :raises Failed: where it goes on failing, or of anything else
     """
@@ -132,7 +135,7 @@ def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
 
 
 def obstacle(function: PciAddress, roots: Roots) -> str | None:
-    """Why no guest can have the virtual *function*, and what to do; ``None`` where one can.
+    """Return why no guest can have the virtual *function*, and what to do; ``None`` where one can.
 
     :raises OSError: where the kernel does not tell, as of one that is gone
     """
@@ -163,13 +166,13 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
 
 
 def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
-    """Why no guest can have virtual functions that get a vGPU type, of the first of *functions* for
-    which there is a reason; ``None`` where all can be given.
+    """Return why no guest can have functions with a vGPU type, ``None`` where it can.
 
-    NVIDIA's driver registers each with VFIO before it shows its types (nv_vfio_pci_core_init in
-    nvidia-vgpu-vfio's vgpu-vfio-pci-core.c), so that one without ``vfio-dev`` tells of the kernel.
+    It is the reason of the first of *functions* that has one. NVIDIA's driver registers each with
+    VFIO before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's
+    vgpu-vfio-pci-core.c), so that one without ``vfio-dev`` tells of the kernel.
 
-    :raises OSError: where the kernel does not tell, as of one that is gone
+    :raises OSError: where the kernel does not tell, as for one that is gone
     """
     for function in functions:
         if not iommu.is_with_vfio(function, roots):

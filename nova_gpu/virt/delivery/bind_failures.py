@@ -22,13 +22,15 @@ _RETRY_AFTER_S = 300.0
 
 
 def folder() -> pathlib.Path:
-    """Where this host's are noted"""
+    """Return where this host's are noted."""
     return pathlib.Path(CONF.state_path, "gpu-unbound")
 
 
 class BindFailures:
-    """For a while nobody new is given one: a claim that drew it again would fail again, while
-    others may be free. A service that starts knows of none.
+    """The cards that could not be bound, which new instances do not get for a while.
+
+    A claim that drew one again would fail again, while others may be free. A service that starts
+    knows of none.
 
     :param folder: where there is a file of each meanwhile, for :func:`reasons` only
     """
@@ -53,7 +55,7 @@ class BindFailures:
             self._remove(address)
 
     def prune(self) -> None:
-        """Removes the files of those whose time is over, and what an earlier service has left."""
+        """Remove the files of those whose time is over, and what an earlier service has left."""
         with contextlib.suppress(OSError):
             for address in quarantine.load(self._folder).keys() - self.addresses():
                 self._remove(address)
@@ -64,8 +66,10 @@ class BindFailures:
 
 
 def reasons(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, str]:
-    """Why those of *cards* that are in *folder* are given to nobody new; none where it cannot be
-    read."""
+    """Return why those of *cards* that are in *folder* are given to nobody new.
+
+    None where it cannot be read.
+    """
     try:
         entries = quarantine.load(folder)
     except OSError:

@@ -48,13 +48,13 @@ class Bindings(Custody):
         self._failures: dict[PciAddress, tuple[str, int]] = {}
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
-        """Has *card* bound beside what Nova does for the instance before it starts the guest."""
+        """Begin to bind *card* while Nova prepares the rest of the instance."""
         if not passthrough.is_with_vfio(card, self._roots):
             begun = threads.begin(self.give_to_guests, card)
             self._begun[card.address] = (instance_uuid, begun)
 
     def end(self, card: GPU, instance_uuid: str) -> None:
-        """Gives *card* to the instance's guest, by what was begun where something was.
+        """Give *card* to the instance's guest, by what was begun where something was.
 
         :raises BindingFailed: where one of its functions cannot be bound
         """
@@ -65,7 +65,7 @@ class Bindings(Custody):
         self.give_to_guests(card)
 
     def give_to_guests(self, card: GPU) -> None:
-        """Binds the functions of *card* that are not with VFIO yet.
+        """Bind the functions of *card* that are not with VFIO yet.
 
         :raises BindingFailed: where one of them cannot be
         """
@@ -82,14 +82,19 @@ class Bindings(Custody):
             self._bind_failures.forget(card.address)
 
     def _part_for(self, card: GPU) -> contextlib.AbstractContextManager[None]:
-        """What binding it takes of privsep's daemon. Before its lock, as who cleans it has it."""
+        """Return what binding it takes of privsep's daemon.
+
+        Before its lock, as who cleans it has it.
+        """
         if passthrough.is_with_vfio(card, self._roots):
             return contextlib.nullcontext()
         return self.share.one()
 
     def refused(self) -> frozenset[PciAddress]:
-        """The cards that could not be had from the host's drivers when they were last needed, and
-        those that are looked at now, after they were given back."""
+        """Return the cards that could not be bound when they were last needed.
+
+        Those that are inspected now, after they were given back, are among them.
+        """
         return self._bind_failures.addresses() | self._judged_now
 
     def forgive(self, address: PciAddress) -> None:
@@ -97,11 +102,10 @@ class Bindings(Custody):
         self._bind_failures.forget(address)
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """After a look at the database: those of *cards* that nobody has go back to the host, but
-        for those that are to *stay* where they are.
+        """Return unassigned *cards* to the host's drivers, except those that are to *stay*.
 
-        After the first one those that an instance here has, stopped as it may be, are taken again:
-        a host boot gave them to the host's drivers.
+        Call it after reading the database. After the first time those that an instance here has,
+        stopped as it may be, are taken again: a host boot gave them to the host's drivers.
         """
         counted = device.cards(self._ledger.now.counted())
         self._bind_failures.prune()
@@ -121,7 +125,7 @@ class Bindings(Custody):
                 LOG.error("GPU %s is not with VFIO: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Returns those of *cards* that nobody has to the drivers they were taken from."""
+        """Return those of *cards* that nobody has to the drivers they were taken from."""
         for card in cards:
             with _lock(card.address):
                 # Asked under the lock: a start that began meanwhile keeps its card.
@@ -147,6 +151,7 @@ class Bindings(Custody):
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
         """Give back the cards that the host does not offer any more, since an option was changed.
+
         One that is open to a guest stays.
         """
         for address in _recorded().difference(known):
@@ -163,7 +168,7 @@ class Bindings(Custody):
         return True
 
     def _report(self, address: PciAddress, error: Exception) -> None:
-        """Once, and of who has the card open at first only that: mostly a guest that is ending."""
+        """Log a failure once, and a process that has the card open only if it lasts: guests end."""
         said, times = self._failures.get(address, ("", 0))
         times = times + 1 if said == str(error) else 1
         self._failures[address] = (str(error), times)
@@ -183,7 +188,7 @@ class Bindings(Custody):
 
 
 def _recorded() -> frozenset[PciAddress]:
-    """The cards of which it is written down what drove them before"""
+    """Return the cards of which it is written down what drove them before."""
     return former_drivers.recorded(nova_gpu.privsep.vfio.records())
 
 

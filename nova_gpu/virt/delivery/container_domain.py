@@ -47,7 +47,10 @@ _PROC = pathlib.Path("/proc")
 
 
 def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) -> bool:
-    """Whether the guest runs. It may not even be defined, when its start has failed."""
+    """Return whether the guest runs.
+
+    It may not even be defined, when its start has failed.
+    """
     try:
         state: int = libvirt_driver.get_info(instance).state
     except nova_exception.InstanceNotFound:
@@ -56,7 +59,7 @@ def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) 
 
 
 def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
-    """Takes a loop device off the instance's record that must not be detached by its name.
+    """Take a loop device off the instance's record that must not be detached by its name.
 
     Whenever Nova destroys a guest it detaches what the record says: also for a guest that was
     stopped before, or whose start has failed, and whose device is another guest's by now. If that
@@ -69,7 +72,7 @@ def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
 
 
 def detach_left_devices(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
-    """Detaches every loop device that still has a file of the instance behind it.
+    """Detach every loop device that still has a file of the instance behind it.
 
     Nova detaches the one that the record names, and nova-compute may have died after it made one
     and before it wrote that down. The guest is gone, and so is the mount of its root.
@@ -98,7 +101,10 @@ def _is_mounted(folder: str) -> bool:
 
 
 def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> bool:
-    """Whether a file of the instance is behind the loop device; devices of other kinds are."""
+    """Return whether a file of the instance is behind the loop device.
+
+    Devices of other kinds are.
+    """
     name = os.path.basename(device)
     if not name.startswith("loop"):
         return True
@@ -109,7 +115,7 @@ def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> boo
 
 
 def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
-    """Asks libvirt again and again to end the guest of *instance*, a container of a host with GPUs.
+    """Ask libvirt again and again to end the guest of *instance*, a container of a host with GPUs.
 
     What else libvirt says is left to Nova, which asks once more and judges it.
 
@@ -131,7 +137,7 @@ def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
 
 
 def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
-    """The process id of the guest's controller, when libvirt says that processes refuse to die"""
+    """Return the pid of the guest's controller, when libvirt says that processes refuse to die."""
     try:
         guest = host.get_guest(instance)
         controller: int = guest.id
@@ -145,8 +151,11 @@ def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
 
 
 def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
-    """``python3 (pid 4711, state D)``, for all in the guest's control group, which is named after
-    its controller: ``lxc-4710-instance-00000001.libvirt-lxc``, by systemd with ``\\x2d`` for -."""
+    r"""Yield ``python3 (pid 4711, state D)`` for all in the guest's control group.
+
+    It is named after its controller: ``lxc-4710-instance-00000001.libvirt-lxc``, by systemd with
+    ``\x2d`` for -.
+    """
     dash = r"(-|\\x2d)"
     group = re.compile(rf"lxc{dash}{controller}{dash}")
     for process in proc.glob("[0-9]*"):

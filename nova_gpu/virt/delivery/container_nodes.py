@@ -52,9 +52,10 @@ _SET_MODE = (
 
 
 class ContainerNodes(WholeCards):
-    """How an LXC host gives whole cards. Processes of the host and guests may have one open side by
-    side. What a container has
-    is rendered at once, MIG instances with whole cards: they share nodes and files.
+    """The delivery of whole cards on an LXC host.
+
+    Processes of the host and guests may have one open side by side. What a container has is
+    rendered at once, MIG instances with whole cards: they share nodes and files.
 
     :param kept: why a card stays the host's own display
     :param serves: whether guests are given cards, as nova-compute alone does
@@ -148,7 +149,7 @@ class ContainerNodes(WholeCards):
         guest: vconfig.LibvirtConfigGuest,
         cards: Sequence[GPU],
     ) -> list[GuestDevice]:
-        """A container sees the host's sysfs: what is there is where it finds its cards."""
+        """Return a container sees the host's sysfs: what is there is where it finds its cards."""
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return told_of_cards(cards, places, self._roots)
 
@@ -158,8 +159,7 @@ class ContainerNodes(WholeCards):
 
 
 def end_processes(device: str, roots: Roots) -> None:
-    """Ends what a guest that is gone has left of its processes on a card, or on the MIG instance at
-    a slot.
+    """End the processes of a guest that is gone on a card, or on the MIG instance at a slot.
 
     :raises NotClean: where one of them does not end
     """
@@ -178,15 +178,17 @@ def _library_root() -> pathlib.Path:
 
 
 class ContainerCustody(Custody):
-    """What an LXC host has of nodes and libraries for containers, from service start."""
+    """The nodes and libraries of an LXC host for containers, from service start."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self.rights: NodeRights | None = None
 
     def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Makes the device nodes that are missing, closes those that an earlier service has opened
-        for guests that are gone, and removes the libraries of drivers that were replaced."""
+        """Make missing device nodes, and close those of guests that are gone.
+
+        The libraries of drivers that were replaced are removed.
+        """
         nodes.make_nodes(cards, self._roots)
         mode = proc.reset_mode(self._roots)
         if mode is not None and mode & _OTHERS != _OTHERS:
@@ -250,7 +252,7 @@ class NodeRights:
         self._starts = 0
 
     def begin(self) -> None:
-        """At service start: closes what an earlier one has opened and no guest has any more."""
+        """Close at service start what an earlier one has opened and no guest has any more."""
         try:
             opened = self._privileged.opened_to_guests()
         except Exception as error:  # whatever privsep itself may raise, too
@@ -263,8 +265,10 @@ class NodeRights:
     def open(
         self, instance: objects.Instance, devices: Iterable[Device], given: Collection[str]
     ) -> None:
-        """Lets every user open the nodes in *given*, which a guest with *devices* is about to get,
-        until :meth:`started` and then as long as its domain has them."""
+        """Let every user open the nodes in *given*, which a guest with *devices* is about to get.
+
+        They stay open until :meth:`started` and then as long as its domain has them.
+        """
         with self._lock:
             self._starts += 1
             self._starting[instance.uuid] = given
@@ -281,12 +285,12 @@ class NodeRights:
                     )
 
     def started(self, instance_uuid: str) -> None:
-        """The instance's guest has its domain, or gets none."""
+        """Note that the instance's guest has its domain, or gets none."""
         with self._lock:
             self._starting.pop(instance_uuid, None)
 
     def close(self) -> None:
-        """Gives the nodes that no domain has, running or defined, the rights that they had."""
+        """Give the nodes that no domain has, running or defined, the rights that they had."""
         with self._lock:
             if not self._opened:
                 return

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host does with its cards and their nodes around guests: the hands that a card is in, the
-rights of a node. It follows the events of the host, of whatever way a guest gets its GPUs."""
+"""Custody of a host's cards and nodes between guests: drivers of cards, rights of nodes.
+
+It follows the events of the host, whatever the way in which a guest gets its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ class Custody:
         return
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """After a look at the database return to the host the *cards* that no instance has, except
-        those that are to *stay*."""
+        """Return to the host the *cards* that no instance has, except those that are to *stay*.
+
+        Call it after reading the database.
+        """
         return
 
     def started(self, instance_uuid: str) -> None:

@@ -33,7 +33,7 @@ Given: TypeAlias = GPU | Slot
 
 
 class Operation(enum.Enum):
-    """What Nova does to a guest, and not every guest can have done to it"""
+    """An operation of Nova on a guest that some guests cannot have."""
 
     SUSPEND = enum.auto()
     # A suspend on the way to an image, where the host takes none of a running guest
@@ -46,20 +46,20 @@ _NOTHING: Mapping[Operation, str] = MappingProxyType({})
 
 
 class Delivery(Protocol):
-    """How guests get devices: whole cards, or parts of them.
+    """A way of delivery of devices to guests: whole cards, or parts of them.
 
-    What has no body here each way has to have; the rest, where there is something to say or to do.
+    Methods without a body are mandatory; override the others where there is something to do.
     """
 
     @property
     def refused(self) -> Mapping[Operation, str]:
-        """What a guest with such devices cannot have done to it, and what its user is told"""
+        """The operations that a guest with such devices cannot have, with the text for its user."""
         return _NOTHING
 
     def make_ready(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
     ) -> None:
-        """Has the devices of a guest ready before they are the guest's.
+        """Make the devices of a guest ready before they are the guest's.
 
         :param asked: what the instance's flavor asks for, here and below
         :raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now
@@ -74,7 +74,7 @@ class Delivery(Protocol):
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
-        """Puts the devices into the guest's configuration.
+        """Put the devices into the guest's configuration.
 
         :raises GuestError: where one of them cannot be given
         """
@@ -83,7 +83,7 @@ class Delivery(Protocol):
 def told_of_cards(
     cards: Sequence[GPU], places: Mapping[PciAddress, Place], roots: Roots
 ) -> list[GuestDevice]:
-    """What a guest is told of its *cards*.
+    """Return what a guest is told of its *cards*.
 
     :param places: where the guest finds them, by their addresses on the host
     """
@@ -112,39 +112,37 @@ class WholeCards(Delivery, Protocol):
 
     @property
     def refused_to_all(self) -> Mapping[Operation, str]:
-        """What no guest of the host can have done to it, with GPUs or without"""
+        """The operations that no guest of the host can have, with GPUs or without."""
         return _NOTHING
 
     # What the host has
 
     @abc.abstractmethod
     def obstacle(self, card: GPU) -> str | None:
-        """Why a guest cannot be given *card*, and what to do; ``None`` where it can."""
+        """Return why a guest cannot be given *card*, and what to do; ``None`` where it can."""
 
     def look(self, found: Collection[GPU]) -> None:
-        """Takes note of the host's cards, before it is asked about any of them."""
+        """Take note of the host's cards, before it is asked about any of them."""
         return
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
-        """Whether a guest's driver can be told that *cards* reach each other's memory"""
+        """Return whether a guest's driver can be told that *cards* reach each other's memory."""
         return False
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """Why those of *cards* without an obstacle cannot be given at this moment"""
+        """Return why those of *cards* without an obstacle cannot be given at this moment."""
         return {}
 
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
-        """How many of *cards*, which are of one product, one guest can have at most, whatever its
-        flavor and its image say"""
+        """Return how many of *cards*, of one product, any guest can have."""
         return len(cards)
 
     def unfit(self, card: GPU) -> str | None:
-        """Why the guest that has *card* could not be started with it as it is now"""
+        """Return why the guest that has *card* could not be started with it as it is now."""
         return None
 
     def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
-        """Refuses, before anything is done, a flavor with GPUs that the instance's guest could not
-        be started with.
+        """Refuse a flavor with GPUs with which the guest could not start, before anything is done.
 
         :raises GPUError: for a word of it, or what its image says
         """
@@ -155,8 +153,7 @@ class WholeCards(Delivery, Protocol):
     def begin(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
     ) -> None:
-        """Begins what takes long of :meth:`make_ready`, beside what Nova does before it starts the
-        guest.
+        """Begin the slow part of :meth:`make_ready` while Nova prepares the rest of the guest.
 
         :raises nova_gpu.core.exception.GPUError: as :meth:`make_ready`, which says it again
         """
@@ -170,11 +167,11 @@ class WholeCards(Delivery, Protocol):
         guest: vconfig.LibvirtConfigGuest,
         cards: Sequence[GPU],
     ) -> list[GuestDevice]:
-        """What the *guest*, which is rendered, is told of its *cards*"""
+        """Return what the *guest*, which is rendered, is told of its *cards*."""
 
     @abc.abstractmethod
     def clean(self, card: GPU) -> bool:
-        """Cleans *card*, which no guest has any more; returns whether it was reset.
+        """Clean *card*, which no guest has any more; returns whether it was reset.
 
         :raises NotClean, BindingFailed: where it is not clean, or that cannot be told
         """
@@ -195,12 +192,12 @@ class Parts(Protocol):
     @property
     @abc.abstractmethod
     def delivery(self) -> Delivery:
-        """How a guest gets them; it may be how it gets whole cards, too"""
+        """The delivery of these parts; it may be that of whole cards, too."""
 
     # What the host has
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
-        """Why guests cannot have what is made at these *functions* of *card*
+        """Return why guests cannot have what is made at these *functions* of *card*.
 
         :raises OSError, ValueError: where the host does not tell
         """
@@ -208,7 +205,7 @@ class Parts(Protocol):
 
     @abc.abstractmethod
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Whether what the instance has at *slot* is there.
+        """Return whether what the instance has at *slot* is there.
 
         :param parent: what is known of the slot's function
         :raises OSError: where the host does not tell
@@ -217,18 +214,18 @@ class Parts(Protocol):
     # What is done
 
     def dividers(self) -> Mapping[str, Callable[[str], object]]:
-        """By address or product of a card, what divides the one at an address as the options say"""
+        """Return the function that divides a card, by its address or product."""
         return {}
 
     @abc.abstractmethod
     def make(self, slot: Slot, instance_uuid: str) -> None:
-        """What the instance has at *slot* is there when it returns.
+        """Make what the instance has at *slot*.
 
         :raises DeviceUnavailable: where it cannot be made now
         """
 
     def clean(self, slot: Slot) -> bool:
-        """Cleans what stays at *slot* for the next guest; returns whether there was anything.
+        """Clean what stays at *slot* for the next guest; returns whether there was anything.
 
         :raises NotClean: where it is not clean, or that cannot be told
         """
@@ -238,7 +235,7 @@ class Parts(Protocol):
     def give_back(
         self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
     ) -> None:
-        """Has nothing at *slot* be the instance's any more, of which nobody may know which it was.
+        """Release what is at *slot* from the instance, which may be unknown.
 
         :param clean: has :meth:`clean` done, as the options say
         :raises NotClean: where something is left
@@ -247,8 +244,9 @@ class Parts(Protocol):
     # While the guest runs
 
     def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
-        """Why the state of what is at *slot* cannot be had, or given to it; ``None`` where nothing
-        is known against it.
+        """Return why the state of what is at *slot* cannot be had, or given to it.
+
+        ``None`` where nothing is known against it.
 
         :param is_running: a guest has it; else libvirt may find it a better driver for one
         """
@@ -256,4 +254,4 @@ class Parts(Protocol):
 
     @abc.abstractmethod
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
-        """Notes in Nova's migrate data that the guest has *new* at the destination for *old*."""
+        """Note in Nova's migrate data that the guest has *new* at the destination for *old*."""

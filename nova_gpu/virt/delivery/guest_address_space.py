@@ -30,13 +30,15 @@ _MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
 
 
 def of_host(roots: Roots) -> Room:
-    """What the host's guests have by its options where neither flavor nor image says more."""
+    """Return the room of the host's guests by its options, without flavor and image."""
     return _room(roots, None, None)
 
 
 def most(cards: Collection[GPU], roots: Roots) -> int:
-    """How many of *cards*, of one product, the guest can have that has most room: one of little
-    memory, with the firmware and, by its flavor, the address bits that serve best."""
+    """Return how many of *cards*, of one product, the guest can have that has most room.
+
+    One of little memory, with the firmware and, by its flavor, the address bits that serve best.
+    """
     bars = []
     for card in cards:
         with contextlib.suppress(OSError, ValueError):
@@ -58,12 +60,15 @@ def refuse(
     *,
     tree: bool = False,
 ) -> None:
-    """:raises GuestUnfit, DeviceUnavailable: as :func:`setting`"""
+    """Refuse a guest without room for its cards.
+
+    :raises GuestUnfit, DeviceUnavailable: as :func:`setting`
+    """
     setting(instance, asked, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
 
 
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
-    """For how many of *cards* the instance's UEFI has to find I/O ports; BIOS can do without.
+    """Return how many of *cards* need I/O ports of the instance's UEFI; BIOS can do without.
 
     :raises DeviceUnavailable: where a card cannot be read
     """
@@ -88,7 +93,7 @@ def setting(
     is_uefi: bool,
     tree: bool = False,
 ) -> address_space.Setting:
-    """What the domain of the instance's guest is to say for its cards.
+    """Return what the domain of the instance's guest is to say for its cards.
 
     :param tree: whether they are on several roots
 
@@ -139,7 +144,7 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
 
 
 def _cpu_mode() -> str:
-    """By Nova's own default"""
+    """Return the CPU mode by Nova's default."""
     mode: str | None = CONF.libvirt.cpu_mode
     return mode or ("host-model" if CONF.libvirt.virt_type == "kvm" else "none")
 

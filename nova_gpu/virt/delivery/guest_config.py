@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's GPUs as libvirt's configuration: nodes and mounts of containers, vGPUs, cards of KVM
-guests, each behind a PCI Express port of its own, and the metadata."""
+"""A guest's GPUs as libvirt's configuration.
+
+Nodes and mounts of containers, vGPUs, cards of KVM guests, each behind a PCI Express port of its
+own, and the metadata.
+"""
 
 from __future__ import annotations
 
@@ -80,16 +83,18 @@ class GuestMount(vconfig.LibvirtConfigGuestFilesys):  # type: ignore[misc]
 
 
 def isolate(guest: vconfig.LibvirtConfigGuest) -> None:
-    """A network namespace of its own: without it a container without a NIC shares the host's."""
+    """Give the guest a network namespace: a container without a NIC would share the host's."""
     guest.features.append(vconfig.LibvirtConfigGuestFeature("privnet"))
 
 
 def add_nodes(
     guest: vconfig.LibvirtConfigGuest, addresses: tuple[Device, ...], contents: GuestContents
 ) -> None:
-    """Each node twice: libvirt's own node has mode 0700, the bind of the host's over it lets the
-    guest's ordinary users in. The root filesystem must be in *guest* already: Nova takes the first
-    one for it."""
+    """Add each node twice: as a device, and the host's node bound over it.
+
+    libvirt's own node has mode 0700, the bind lets the guest's ordinary users in. The root
+    filesystem must be in *guest* already: Nova takes the first one for it.
+    """
     guest.metadata.append(GuestMetaGPUs(addresses))
     for node in contents.nodes:
         guest.add_device(GuestHostdevMisc(node))
@@ -124,13 +129,15 @@ class _GIDMap(_IDMap, vconfig.LibvirtConfigGuestGIDMap):  # type: ignore[misc]
 
 
 def id_map(plain: vconfig.LibvirtConfigGuestIDMap) -> vconfig.LibvirtConfigGuestIDMap:
-    """*plain* in a form that privsep can send as well."""
+    """Return *plain* in a form that privsep can send as well."""
     return _UIDMap(plain) if isinstance(plain, vconfig.LibvirtConfigGuestUIDMap) else _GIDMap(plain)
 
 
 class GuestVirtualFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
-    """:param managed: whether libvirt binds it to vfio-pci as long as the domain runs; else it
-    stays with the driver that it has on the host
+    """The configuration of a virtual function.
+
+    :param managed: whether libvirt binds it to vfio-pci as long as the domain runs; else it
+        stays with the driver that it has on the host
     """
 
     def __init__(self, address: PciAddress, *, managed: bool) -> None:
@@ -150,7 +157,7 @@ def add_vgpus(
     guest: vconfig.LibvirtConfigGuest,
     devices: Mapping[Slot, vconfig.LibvirtConfigGuestHostdev],
 ) -> None:
-    """Puts *devices* behind Nova's, where libvirt finds each a place.
+    """Put *devices* behind Nova's, where libvirt finds each a place.
 
     The uuid does not say which slot it is, nor does an address; the metadata does, beside whole
     cards of the guest.
@@ -244,7 +251,10 @@ def _with_clique(guest: vconfig.LibvirtConfigGuest) -> list[GuestFunction]:
 
 
 def refuse_machine_type(machine_type: str | None) -> None:
-    """:raises GuestUnfit: for a machine type without PCI Express"""
+    """Refuse a machine type without PCI Express.
+
+    :raises GuestUnfit: with the type
+    """
     if machine_type and has_pci_express(machine_type):
         return
     raise exception.GuestUnfit(
@@ -262,8 +272,9 @@ def add_cards(
     tree: Tree | None = None,
     cliques: Mapping[PciAddress, int] = MappingProxyType({}),
 ) -> None:
-    """Puts *cards* in front of Nova's devices, each behind a port of its own: of *tree*, else on
-    the guest's own root.
+    """Put *cards* in front of Nova's devices, each behind a port of its own.
+
+    Of *tree*, else on the guest's own root.
 
     libvirt makes the ports that addresses name, and one more, to which a device can be attached
     later. It makes none for that where ports are defined. Where Nova defines some
@@ -344,7 +355,7 @@ def has_uefi(guest: vconfig.LibvirtConfigGuest) -> bool:
 
 
 def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
-    """Has the domain say what its cards need. It is left as it is where QEMU's defaults serve."""
+    """Write what the cards need into the domain, nothing where QEMU's defaults serve."""
     if setting.hole is None or "q35" not in guest.os_mach_type:
         return
     _set_bits(guest, setting.bits)
@@ -361,8 +372,11 @@ def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
 
 
 def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
-    """What a flavor or image says stays. That the host's bits are the guest's is said in words too:
-    it is the default of QEMU's models, and not of those of all distributions."""
+    """Set the address bits, unless flavor or image do.
+
+    That the host's bits are the guest's is said in words too: it is the default of QEMU's models,
+    and not of those of all distributions.
+    """
     if guest.cpu is None or guest.cpu.maxphysaddr is not None:
         return
     said = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
@@ -376,7 +390,7 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
 
 
 def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
-    """Not all of QEMU's models have them, and a host's processor does."""
+    """Set pages of 1 GiB, which not all of QEMU's models have, and a host's processor does."""
     if guest.cpu is None or guest.cpu.mode not in _NAMED:
         return
     if all(each.name != _GIB_PAGES for each in guest.cpu.features):

@@ -45,7 +45,7 @@ def of(
     machine_type: str | None,
     roots: Roots,
 ) -> Tree | None:
-    """The tree of the instance's guest, ``None`` where each card is on the guest's own root.
+    """Return the tree of the instance's guest, ``None`` where each card is on the guest's own root.
 
     :raises GuestUnfit: where the flavor requires one that the guest cannot have
     :raises DeviceUnavailable: where a card cannot be read
@@ -66,7 +66,10 @@ def of(
 def _refuse(
     instance: objects.Instance, found: Tree | None, machine_type: str | None, with_io: int
 ) -> None:
-    """:raises GuestUnfit: where the guest would not see all of the host's tree"""
+    """Refuse a guest that would not see all of the host's tree.
+
+    :raises GuestUnfit: with the reason
+    """
     if "q35" not in (machine_type or ""):
         raise exception.GuestUnfit(
             f"its flavor requires the host's PCI Express tree in the guest, and machine type "
@@ -130,11 +133,11 @@ class GuestController(vconfig.LibvirtConfigGuestController):  # type: ignore[mis
 def controllers(
     guest: vconfig.LibvirtConfigGuest, of_cards: Tree
 ) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
-    """The tree, and ports on the guest's own root for all devices of Nova's and one that is
-    attached later, where Nova defines none: beside controllers that are defined libvirt makes no
-    more than the devices take.
+    """Yield the tree, and ports on the guest's own root where Nova defines none.
 
-    The guest's NUMA cells must be in *guest* by now.
+    The ports are for all devices of Nova's and one that is attached later: with controllers that
+    are defined libvirt makes no more than the devices take. The guest's NUMA cells must be in
+    *guest* by now.
     """
     by_node = _cells(guest)
     for each in of_cards.controllers:
@@ -151,7 +154,7 @@ def controllers(
 
 
 def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddress, Place]:
-    """Where the guest finds its cards, on its own NUMA nodes"""
+    """Return where the guest finds its cards, on its own NUMA nodes."""
     by_node = _cells(guest)
     return {
         card: dataclasses.replace(place, node=by_node.get(-1 if place.node is None else place.node))
@@ -160,7 +163,7 @@ def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddr
 
 
 def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
-    """The guest's NUMA cells by the node of the host that each is on"""
+    """Return the guest's NUMA cells by the node of the host that each is on."""
     tune = guest.numatune
     nodes = tune.memnodes if tune is not None else ()
     return {node: each.cellid for each in nodes for node in each.nodeset}
@@ -170,7 +173,7 @@ def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
 
 
 def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -> None:
-    """Gives a guest NUMA cells on the nodes of its cards, unless it has some of its flavor's.
+    """Give a guest NUMA cells on the nodes of its cards, unless it has some of its flavor's.
 
     Nova counts neither memory nor processors by node for such a guest, so each cell's memory is
     only preferred to be on its node, and its processors are any of the node's that the guest may

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards that QEMU guests get as host devices of libvirt's: what all have in common, and
-what virtual functions have."""
+"""Parts of cards that QEMU guests get as host devices of libvirt's.
+
+What all have in common, and what virtual functions have.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HostdevParts(Parts, Delivery):
-    """Parts that a driver makes when a guest starts with them, and removes when it is gone"""
+    """Parts that a driver makes when a guest starts with them, and removes when it is gone."""
 
     refused = UNSAVED
 
@@ -55,7 +57,7 @@ class HostdevParts(Parts, Delivery):
 
     @abc.abstractmethod
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        """What libvirt is told of the part at *slot*"""
+        """Return what libvirt is told of the part at *slot*."""
 
     def give_back(
         self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
@@ -89,7 +91,7 @@ class VirtualFunctions(HostdevParts):
         return None
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """It does not tell whose it is."""
+        """Return whether there is one. It does not tell whose it is."""
         return parent is not None and slot.type_id in parent.made
 
     # What is done

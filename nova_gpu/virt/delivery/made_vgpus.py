@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which vGPUs were made for which instances, so that each is removed although nobody knows its
-instance any more.
+"""Records of vGPUs made for instances, so that each is removed even if its instance is unknown.
 
 One file for each, in the state path. It is written before the vGPU is made and removed after that
 is gone; after a host boot, which removes all of them, it says no more than that the slot has to be
@@ -32,7 +31,10 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class MadeVGPUs:
-    """:param folder: need not exist yet"""
+    """The records in a folder.
+
+    :param folder: need not exist yet
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -61,18 +63,20 @@ class MadeVGPUs:
         return added
 
     def instances(self) -> Mapping[Slot, str]:
-        """The uuid of the instance for which something was made, by slot"""
+        """Return the uuid of the instance for which something was made, by slot."""
         return self._instances
 
     def told(self) -> division.Told:
-        """The types of the cards of these slots, as an earlier service that made them was told"""
+        """Return the types of the cards of these slots, as their maker knew them."""
         return {
             slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
             for slot, names in self._names.items()
         }
 
     def add(self, slot: Slot, instance_uuid: str, names: Mapping[str, str] = _NONE) -> None:
-        """:param names: of the types of the slot's card, by id
+        """Write the record of a vGPU.
+
+        :param names: of the types of the slot's card, by id
         :raises OSError: where it cannot be written down
         """
         text = json.dumps(dict(names)) if names else ""
@@ -97,7 +101,10 @@ class MadeVGPUs:
 
 
 def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
-    """:raises OSError: where the folder cannot be listed"""
+    """Read the instances and the type names of all records.
+
+    :raises OSError: where the folder cannot be listed
+    """
     instances, names = {}, {}
     for path in (folder / name for name in files.names(folder)):
         instance_uuid, _, text = path.name.replace(_SEPARATOR, "/").partition("/")
@@ -111,7 +118,7 @@ def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str
 
 
 def _names(path: pathlib.Path) -> Mapping[str, str]:
-    """None where it is not one that :meth:`MadeVGPUs.add` wrote to the end"""
+    """Read the names; none where it is no file that :meth:`MadeVGPUs.add` wrote to the end."""
     try:
         found = files.read_json(path)
     except (OSError, ValueError):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as mediated devices, which the card's driver makes and removes. It offers them
-only where guests can have them, and libvirt says whether a guest can be moved with one."""
+"""Parts of cards as mediated devices, which the card's driver makes and removes.
+
+It offers them only where guests can have them, and libvirt says whether a guest can be moved with
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MediatedDevices(HostdevParts):
-    """How parts of functions with mdev types are given"""
+    """The delivery of parts of functions with mdev types."""
 
     kind = Kind.MEDIATED
     words = "a mediated device"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as MIG instances, of which containers get the nodes. They are there, made by the
-operator or at service start, and are cleaned between two guests."""
+"""Parts of cards as MIG instances, of which containers get the nodes.
+
+They are there, made by the operator or at service start, and are cleaned between two guests.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 class MIGInstances(Parts):
-    """How an LXC host gives parts of cards. A container is not moved while it runs.
+    """The delivery of parts of cards on an LXC host. A container is not moved while it runs.
 
     :param delivery: how containers get nodes, those of whole cards and of MIG instances at once
     :param profiles: which instances cards are to have, by ``[gpu]mig_profile``
@@ -48,7 +50,7 @@ class MIGInstances(Parts):
         return self._nodes.obstacle(card)
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """By the driver itself: also while NVML does not answer"""
+        """Return whether there is one, by the driver itself: also while NVML does not answer."""
         return gpu_instances.is_slot_there(slot, self._roots)
 
     # What is done
@@ -60,7 +62,7 @@ class MIGInstances(Parts):
         }
 
     def make(self, slot: Slot, instance_uuid: str) -> None:
-        """Nothing is made: the instance is there, or is not."""
+        """Do nothing: the instance is there, or is not."""
         if not nodes.instance_nodes(slot, self._roots):
             raise exception.DeviceUnavailable(
                 str(slot),
@@ -69,8 +71,10 @@ class MIGInstances(Parts):
             )
 
     def clean(self, slot: Slot) -> bool:
-        """Of its card others have the rest, so that this is not reset. One that is gone was cleaned
-        by whoever removed it."""
+        """Clean the MIG instance, and do not reset its card, of which others have the rest.
+
+        One that is gone was cleaned by its removal.
+        """
         if not gpu_instances.is_slot_there(slot, self._roots):
             return False
         end_processes(str(slot), self._roots)
@@ -86,7 +90,10 @@ class MIGInstances(Parts):
 
 
 def _divide(card: str, profile: str) -> None:
-    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_layout.make`"""
+    """Divide the card into MIG instances of one profile.
+
+    :raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_layout.make`
+    """
     # Only now: privsep takes half a second, and the commands divide nothing.
     import nova_gpu.privsep.vgpu
 

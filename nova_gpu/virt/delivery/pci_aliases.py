@@ -15,7 +15,7 @@ from nova_gpu.host.roots import Roots
 
 
 class DeviceSpec:
-    """What ``[pci]device_spec`` says, read by Nova's own reader.
+    """The devices of ``[pci]device_spec``, read by Nova's own reader.
 
     :raises nova.exception.NovaException: where that cannot read it
     """
@@ -24,15 +24,16 @@ class DeviceSpec:
         self._devices: Any = novas.whitelist(device_spec) if device_spec else None
 
     def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
-        """Which function of *gpu* the option gives to whoever has an alias for it, ``None``
-        without one.
+        """Return which function of *gpu* the option gives to whoever has an alias for it.
+
+        ``None`` without one.
 
         :raises OSError, ValueError: where the card cannot be read
         """
         return self.obstacle_of(gpu.functions, roots)
 
     def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
-        """The reason why a card of these *functions* is not offered
+        """Return the reason why a card of these *functions* is not offered.
 
         :raises OSError, ValueError: where one of them cannot be read
         """

@@ -39,10 +39,11 @@ UNSAVED: Mapping[Operation, str] = MappingProxyType(
 
 
 class PCIPassthrough(WholeCards):
-    """How a KVM or QEMU host gives whole cards.
+    """The delivery of whole cards on a KVM or QEMU host.
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
+    :param fabric: what joins the cards of a board with NVSwitches
     :param peers: what guests can be told of how their cards reach each other
     """
 
@@ -93,7 +94,7 @@ class PCIPassthrough(WholeCards):
         return self._peers.obstacle(cards) is None
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """The *cards* that the host's own processes have open; the log says which.
+        """Return the *cards* that the host's own processes have open; the log says which.
 
         They could not be given, and nobody else is to be sent here for them. One that is with VFIO
         is open only to its guest.
@@ -132,7 +133,9 @@ class PCIPassthrough(WholeCards):
         )
 
     def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
-        """:raises GuestUnfit: for the image's machine type
+        """Refuse a flavor with which the guest could not start.
+
+        :raises GuestUnfit: for the image's machine type
         :raises InvalidExtraSpec: for a word of the flavor
         """
         from nova.virt.libvirt import utils as libvirt_utils
@@ -158,13 +161,13 @@ class PCIPassthrough(WholeCards):
     def make_ready(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
     ) -> None:
-        """Refuses what libvirt would only notice when the instance's guest is gone already, and
-        binds the cards.
+        """Bind the cards, and refuse what libvirt would only notice when the guest is gone already.
 
         :raises GuestUnfit: for its machine type, or more memory of GPUs than it can map
         :raises InvalidExtraSpec: for a word of its flavor
-        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound or read
-        :raises BetterElsewhere: where its driver cannot be told that they reach each other
+        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound, read or joined
+        :raises BetterElsewhere: where the NVSwitches cannot join them, or its driver cannot be told
+            that they reach each other
         """
         cards = _cards(given)
         if not cards:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a guest's driver is told that its cards reach each other's memory: by the flavor, where
-host, versions and product allow it."""
+"""Peer access of a guest's cards: by the flavor, where host, versions and product allow it."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _WORD = f"{names.PEER_ACCESS}={PeerAccess.REQUIRED}"
 
 
 class Peers:
-    """What guests of a host can be told of how their cards reach each other.
+    """The peer access of a host's guests.
 
     :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
     :param qemu_version: the same of its QEMU
@@ -43,11 +42,14 @@ class Peers:
         self._passing: dict[str, bool] = {}
 
     def look_again(self) -> None:
-        """Forget what the host's roots do: Placement is told of it in every claim."""
+        """Clear what the host's roots do, which Placement has in every claim."""
         self._passing = {}
 
     def obstacle(self, cards: Collection[GPU]) -> str | None:
-        """Why a guest cannot be told that *cards* reach each other, ``None`` where it can."""
+        """Return why a guest cannot be told that *cards* reach each other.
+
+        ``None`` where it can.
+        """
         libvirt, qemu = self._libvirt_version(), self._qemu_version()
         for card in cards:
             product = card.product
@@ -73,8 +75,9 @@ class Peers:
     def cliques(
         self, instance: objects.Instance, asked: FlavorRequest, cards: Sequence[GPU]
     ) -> Mapping[PciAddress, int]:
-        """The number of the clique that the guest is told of each of *cards*; nothing of one that
-        it is told nothing of.
+        """Return the number of the clique that the guest is told of each of *cards*.
+
+        Nothing of one that it is told nothing of.
 
         :raises GuestUnfit: where the flavor insists on it, and the image on the contrary
         :raises BetterElsewhere: where the flavor insists on it, and this host has it not

@@ -15,7 +15,7 @@ from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
 
 class PlainFunctions(VirtualFunctions):
-    """How functions without types are given.
+    """The delivery of functions without types.
 
     :param wanted: how many functions cards are to have, by ``[gpu]virtual_functions``
     """

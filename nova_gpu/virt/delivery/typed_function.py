@@ -19,7 +19,7 @@ LIBVIRT = (10, 0, 0)
 
 
 class TypedFunctions(VirtualFunctions):
-    """How functions with types are given
+    """The delivery of functions with types.
 
     :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
     """
@@ -47,8 +47,10 @@ class TypedFunctions(VirtualFunctions):
 
 
 def _too_old(libvirt: int | None) -> str | None:
-    """Why libvirt of that version starts no guest with a function that NVIDIA's driver keeps: it
-    would say that it must be manually detached from the host."""
+    """Return why this libvirt starts no guest with a function that NVIDIA's driver keeps.
+
+    It would say that it must be manually detached from the host.
+    """
     wanted = ".".join(map(str, LIBVIRT))
     if libvirt is None:
         return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML tells of the vGPU types of this host's cards, asked anew where their layout changes."""
+"""NVML's facts of the vGPU types of this host's cards, read again where their layout changes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ LOG = logging.getLogger(__name__)
 
 
 class VGPUTypes:
-    """NVML opens each card that it is asked about, so that it is asked seldom, and only about cards
-    of which vGPUs are made: nobody binds those to another driver. Of mediated devices sysfs tells
-    all but how many of a type a guest can have."""
+    """The facts of vGPU types by NVML.
+
+    NVML opens each card that it is asked about, so that it is asked seldom, and only about cards
+    of which vGPUs are made, which are not bound to another driver. For mediated devices sysfs tells
+    all but how many of a type a guest can have.
+    """
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -34,8 +37,10 @@ class VGPUTypes:
     def complete(
         self, cards: Iterable[GPU], divided: Mapping[PciAddress, DividedCard]
     ) -> dict[PciAddress, DividedCard]:
-        """*divided* with what is told of their types; as they are where NVML is missing, of which
-        the log has one line."""
+        """Return *divided* with what is told of their types.
+
+        As they are where NVML is missing, of which the log has one line.
+        """
         typed = {
             card.address: self._layout(card)
             for card in cards
@@ -77,7 +82,7 @@ class VGPUTypes:
             self._told[address], self._layouts[address] = told[address], typed[address]
 
     def _layout(self, card: GPU) -> tuple[str, ...]:
-        """The card's GPU instances, as its driver has them"""
+        """Return the card's GPU instances, as its driver has them."""
         minor = gpu_instances.gpu_minor(card.address, self._roots)
         folder = self._roots.proc / f"driver/nvidia/capabilities/gpu{minor}/mig"
         try:

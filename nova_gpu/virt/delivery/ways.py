@@ -93,15 +93,18 @@ class Ways:
         self.parts: Mapping[Kind, Parts] = {each.kind: each for each in parts}
 
     def part(self, kind: Kind) -> Parts:
-        """The way in which a part of this kind is given; the host's first where it has none such,
-        of a card that is gone or was another one."""
+        """Return the way in which a part of this kind is given.
+
+        The host's first where it has none such, of a card that is gone or was another one.
+        """
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
     def deliveries(
         self, given: Iterable[_Given], kind: Callable[[Slot], Kind]
     ) -> Iterator[tuple[Delivery, list[_Given]]]:
-        """What a guest is *given*, or the device alone, by how it gets it: first that of whole
-        cards, which looks after guests that have none, too.
+        """Yield what a guest is *given*, or the device alone, by how it gets it.
+
+        First that of whole cards, which looks after guests that have none, too.
 
         :param kind: the kind of the part at a slot
         """
@@ -117,7 +120,7 @@ class Ways:
     # What the host has
 
     def divided(self, cards: Iterable[GPU], told: division.Told) -> dict[PciAddress, DividedCard]:
-        """The *cards* that are divided, or can be.
+        """Return the *cards* that are divided, or can be.
 
         :param told: as :func:`nova_gpu.host.vgpu.division.divided` has it
         :raises OSError: where the kernel does not tell which mediated devices there are
@@ -143,7 +146,7 @@ class Ways:
         )
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
-        """Why guests cannot have parts of *card*"""
+        """Return why guests cannot have parts of *card*."""
         by_kind: dict[Kind, list[PciAddress]] = {}
         for function, parent in card.parents.items():
             by_kind.setdefault(parent.kind, []).append(function)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of cards, looked at in every period, and Xids."""
+"""Health of cards, read in every period, and Xids of the kernel's log."""

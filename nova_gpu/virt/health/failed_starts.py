@@ -38,7 +38,7 @@ _Counts = Mapping[PciAddress, tuple[int, int]]
 
 
 class FailedStarts:
-    """How often each function failed since a guest was started with it. Threads may ask.
+    """Counts of failures of each function since a guest was started with it, safe for threads.
 
     One file in the state path, of the host's boot::
 

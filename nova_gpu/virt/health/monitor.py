@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a host's cards are, looked at in every period and never while a claim waits."""
+"""Health of a host's cards, read in every period and never while a claim waits."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ PutAway = Callable[[GPU, health.Verdict, str | None], None]
 
 
 class Watch:
-    """What it has seen is in memory only: a new one counts PCIe errors anew."""
+    """The health seen so far, in memory only: a new one counts PCIe errors anew."""
 
     def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
-        """:param asks_nvml: whether NVML may open the cards, as where the host keeps them"""
+        """Store the folders.
+
+        :param asks_nvml: whether NVML may open the cards, as where the host keeps them
+        """
         self._roots = roots
         self._asks_nvml = CONF.gpu.nvml and asks_nvml
         self._first: dict[PciAddress, health.ErrorCounts] = {}

@@ -32,8 +32,10 @@ Named = tuple[PciAddress, str]
 
 
 class Xids:
-    """Reads the kernel's log on from where it was read to last, by an earlier service too: a card
-    that was released from quarantine is not put there again for the same line."""
+    """Reads the kernel's log on from where it was read to last, by an earlier service too.
+
+    A card that was released from quarantine is not put there again for the same line.
+    """
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -43,7 +45,7 @@ class Xids:
         self._unread: str | None = None
 
     def look(self, found: Collection[GPU], put_away: PutAway) -> None:
-        """Puts the cards away that the log tells of, once in ``[gpu]health_interval``.
+        """Put the cards away that the log tells of, once in ``[gpu]health_interval``.
 
         :param put_away: may raise OSError: then the same lines are read again
         """
@@ -158,7 +160,10 @@ class WithheldInstances:
         self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[Named]) -> None:
-        """:raises OSError: where it cannot be written"""
+        """Write the instances that are withheld.
+
+        :raises OSError: where it cannot be written
+        """
         told = sorted((str(address), name) for address, name in instances)
         files.write_json(self._path, {"boot_id": boot_id, "instances": told})
         self._unsaved = frozenset()
@@ -166,7 +171,9 @@ class WithheldInstances:
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
     ) -> frozenset[Slot]:
-        """Those of *cards* that are withheld; those that the cards have no more are forgotten.
+        """Return those of *cards* that are withheld.
+
+        Those that the cards have no more are forgotten.
 
         :param read_boot_id: not called where none is withheld
         :raises OSError: where the file cannot be read, or the host's boot is not known
@@ -197,7 +204,7 @@ def _names(slot: Slot) -> frozenset[Named]:
 
 
 def _named(xid: kernel_log.Xid) -> str | None:
-    """``9/0``, or ``9/*`` for all of a GPU instance; ``None`` where it is the card's"""
+    """Return ``9/0``, or ``9/*`` for all of a GPU instance; ``None`` where it is the card's."""
     if xid.gpu_instance is None:
         return None
     return f"{xid.gpu_instance}/{'*' if xid.compute_instance is None else xid.compute_instance}"

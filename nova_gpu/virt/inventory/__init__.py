@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compute host has and offers: looked up, grouped, published to Placement, and drawn from
-by Nova's claims.
-"""
+"""The inventory of a compute host: found, grouped, published to Placement, drawn by claims."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova has assigned to an instance of this host's devices, whole cards and vGPUs alike."""
+"""Nova's assignment of this host's devices to an instance, whole cards and vGPUs alike."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Assigned:
         return self.whole, self.parts
 
     def __bool__(self) -> bool:
-        """Whether this host has any, whole or in parts"""
+        """Return whether this host has any, whole or in parts."""
         return any(self.supplies)
 
     def held(
         self, resources: Iterable[objects.Resource] | None
     ) -> Mapping[Supply, list[Holding[Any, Any]]]:
-        """What *resources* have of this host, of whole cards and of vGPUs.
+        """Return what *resources* have of this host, of whole cards and of vGPUs.
 
         :raises DeviceUnavailable: where one of them is not here, or cannot be given
         :raises ProvidersUnknown: where nobody says which providers are this host's
@@ -59,12 +59,11 @@ class Assigned:
     def held_of(
         self, supply: Published[Group, Key], resources: Iterable[objects.Resource] | None
     ) -> list[Holding[Group, Key]]:
-        """What *resources* have of one of them, as :meth:`held`"""
+        """Return what *resources* have of one of them, as :meth:`held`."""
         return supply.held(resources) if self._concern(supply, resources) else []
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:
-        """The *resources* that are devices of this host, whether or not they are well, whole cards
-        first.
+        """Return the *resources* that are devices of this host, well or not, whole cards first.
 
         :raises ProvidersUnknown: as :meth:`held`
         """
@@ -76,7 +75,10 @@ class Assigned:
         ]
 
     def _concern(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
-        """Whether *resources* may be of this host. Of others nobody is asked about them."""
+        """Return whether *resources* may be of this host.
+
+        Of others nobody is asked about them.
+        """
         if not any(supply.counts(each) for each in resources or ()) or not supply:
             return False
         self.ask_for_providers()
@@ -86,7 +88,7 @@ class Assigned:
     # driver would make and render ours as well.
 
     def allocations_of_others(self, found: Any) -> Any:
-        """The allocations *found* of an instance, but for those of this host's groups of vGPUs"""
+        """Return the allocations of an instance, except those of this host's vGPU groups."""
         has_any = any(
             names.VGPU_RESOURCE_CLASS in each["resources"] for each in (found or {}).values()
         )
@@ -119,15 +121,18 @@ class Assigned:
     # Providers
 
     def provider_uuids(self) -> dict[GroupKey, str]:
-        """The providers of all groups, by what is known"""
+        """Return the providers of all groups, by what is known."""
         return {key: uuid for each in self.supplies for key, uuid in each.provider_uuids.items()}
 
     def keep_providers(self, nodename: str) -> None:
-        """Notes the providers for the next start of the service. Runs inside every claim."""
+        """Note the providers for the next start of the service.
+
+        Runs inside every claim.
+        """
         self.providers.keep(nodename, self.provider_uuids())
 
     def ask_for_providers(self) -> None:
-        """Looks up which providers stand for this host's groups, once.
+        """Look up which providers stand for this host's groups, once.
 
         :raises ProvidersUnknown: where nobody says so
         """

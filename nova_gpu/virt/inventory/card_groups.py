@@ -24,8 +24,10 @@ CardGroups = Mapping[GroupKey, GPUGroup]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ailments:
-    """What ails cards that are there, in the words of :class:`nova_gpu.core.model.GPUGroup`: why
-    they can be given to nobody, and why they are given to nobody new."""
+    """The faults of cards that are there, in the words of :class:`nova_gpu.core.model.GPUGroup`.
+
+    They say why cards are given to no instance, and why they are given to no new instance.
+    """
 
     ill: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
     kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
@@ -38,7 +40,7 @@ def offered(
     obstacles: Mapping[PciAddress, str],
     ailments: Ailments,
 ) -> CardGroups:
-    """The groups of this host.
+    """Return the groups of this host.
 
     A card that was offered stays in its group when it vanishes or can no longer be given, because
     an instance may have it: it is ill then. A card that was never offered and has an obstacle is
@@ -69,7 +71,7 @@ def offered(
 
 
 def including(offered: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
-    """*offered* with a card that an instance has but that the host does not find."""
+    """Return *offered* with a card that an instance has but that the host does not find."""
     if key in offered and address in offered[key].gpus:
         return offered
     group = offered.get(key)
@@ -78,12 +80,12 @@ def including(offered: CardGroups, key: GroupKey, address: PciAddress) -> CardGr
 
 
 def missing(key: GroupKey, address: PciAddress) -> GPU:
-    """What is known of a card that an instance has and that is not there"""
+    """Return what is known of a card that an instance has and that is not there."""
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
 def keeping_back(offered: CardGroups, reasons: Mapping[PciAddress, str]) -> CardGroups:
-    """*offered* with cards that nobody new is given from now on."""
+    """Return *offered* with cards that nobody new is given from now on."""
     return {
         key: dataclasses.replace(
             group,
@@ -102,7 +104,7 @@ def report(
     room: Callable[[Collection[PciAddress]], Mapping[int, int]] = lambda cards: {},
     beside: Callable[[Collection[GPU]], tuple[int, ...]] = lambda cards: (),
 ) -> str:
-    """What the scheduler reads of this host.
+    """Return what the scheduler reads of this host.
 
     :param free: the cards that an instance could be given now
     :param divided: those that are given in parts

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at the host's cards: which the options have it offer, whole or in parts, and what keeps a
-card from being given."""
+"""A look at the host's cards.
+
+Which the options have it offer, whole or in parts, and what keeps a card from being given.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ class Discovery:
         libvirt_version: Callable[[], int | None] = lambda: None,
         qemu_version: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """
+        """Read the options.
+
         :param ledger: who has what, where guests are given cards, as nova-compute alone does
         :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`, and *qemu_version*
         """
@@ -91,7 +94,7 @@ class Discovery:
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
-        """The host's cards.
+        """Return the host's cards.
 
         NVML is asked until it has answered for every card that NVIDIA's driver has. What it said is
         kept: it does not change, and a group's traits must not come and go with the library. Only
@@ -123,7 +126,7 @@ class Discovery:
         return direct_links.with_links(found, self._linked)
 
     def keep_modules(self) -> None:
-        """Writes down which modules of their board the cards are, before guests have them."""
+        """Write down which modules of their board the cards are, before guests have them."""
         if not self.delivery.shares_driver:
             with contextlib.suppress(exception.DiscoveryFailed):
                 self.ways.sets.began(self._discover())
@@ -131,22 +134,24 @@ class Discovery:
     def in_parts(
         self, found: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        """The cards given in parts, by :func:`in_parts`"""
+        """Return the cards given in parts, by :func:`in_parts`."""
         made, gpus = MadeVGPUs(self.vgpus), tuple(found)
         parts, others = in_parts(gpus, self.ways, made.told())
         addresses = [gpu.address for gpu in gpus]
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Why nobody new is given those of *given_whole* that instances have and that somebody has
-        put into MIG mode since. Guests of KVM have theirs in whatever mode it is."""
+        """Return why assigned cards of *given_whole* that are in MIG mode now get no new instance.
+
+        Guests of KVM have theirs in whatever mode it is.
+        """
         if not self.delivery.shares_driver:
             return {}
         found = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
         return {gpu.address: _DIVIDED_SINCE for gpu in found}
 
     def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
-        """The reasons why cards of *found* cannot be given to guests of this host, and what to do.
+        """Return why cards of *found* cannot be given to guests of this host, and what to do.
 
         It reads the host, file after file, for every card.
         """
@@ -159,11 +164,17 @@ class Discovery:
         }
 
     def obstacle(self, gpu: GPU) -> str | None:
-        """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
+        """Return why a guest of this host cannot be given *gpu*, and what to do.
+
+        ``None`` where it can.
+        """
         return self.delivery.obstacle(gpu) or self.ways.sets.why_not(gpu)
 
     def kept(self, gpu: GPU) -> str | None:
-        """Why *gpu* stays the host's own display, ``None`` for any other and where it is named."""
+        """Return why *gpu* stays the host's own display.
+
+        ``None`` for any other and where it is named.
+        """
         if self._selection.names(gpu.address, gpu.product):
             return None
         if not consoles.is_boot_display(gpu.functions, self.roots):
@@ -174,12 +185,14 @@ class Discovery:
         )
 
     def quarantined(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
-        """As :func:`nova_gpu.host.state.quarantine.reasons`"""
+        """Return the quarantine, as :func:`nova_gpu.host.state.quarantine.reasons`."""
         return quarantine.reasons(self.quarantine, found, self.roots, self.identities)
 
     def identities(self, found: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
-        """What tells the cards apart, by address; with what nova-compute itself can read where the
-        privileged process fails."""
+        """Return what tells the cards apart, by address.
+
+        With what nova-compute itself can read where the privileged process fails.
+        """
         # Only now: half a second, and only nova-compute asks for privilege here.
         import nova_gpu.privsep.identity
 
@@ -195,7 +208,7 @@ class Discovery:
 def sorted_out(
     gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, str]]:
-    """The cards that are given in parts, and why others of *divided* are not given at all."""
+    """Return the cards that are given in parts, and why others of *divided* are not given."""
     cards, others = {}, {}
     for address, card in divided.items():
         unfit = ways.sets.unfit(gpus[address], card)
@@ -232,9 +245,10 @@ def sorted_out(
 def in_parts(
     found: Iterable[GPU], ways: Ways, told: division.Told = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-    """The cards of *found* that nova-compute would give in parts if it was started now, with the
-    types that are offered, and why it would give none of others that are divided; but for those
-    that an instance has whole.
+    """Return the cards that nova-compute would give in parts, and why others are not given.
+
+    It is as if it was started now: the first have the types that are offered; the others are
+    divided, except those that an instance has whole.
 
     :param told: as :func:`nova_gpu.host.vgpu.division.divided`
     :raises OSError: where the kernel does not tell which mediated devices there are
@@ -247,8 +261,7 @@ def in_parts(
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
 ) -> dict[PciAddress, str]:
-    """Return why those of *cards* are not given whole of which instances have parts, and that are
-    not *divided*.
+    """Return why those of *cards* with parts of instances, that are not *divided*, are not whole.
 
     :param held: what instances have
     """
@@ -261,8 +274,9 @@ def held_in_parts(
 
 
 def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | None:
-    """*card* with the types that [gpu]vgpu_types names and that are not *unfit*, ``None`` where it
-    has none of those.
+    """Return *card* with the types that [gpu]vgpu_types names and that are not *unfit*.
+
+    ``None`` where it has none of those.
 
     How many of each it carries may only be seen beside the others, so that it is told here.
     """
@@ -279,7 +293,10 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
 
 
 def _novas_own(card: DividedCard) -> str | None:
-    """Why Nova's own driver has it: [devices]enabled_mdev_types, and its [mdev_*] sections"""
+    """Return why Nova's own driver has it.
+
+    [devices]enabled_mdev_types, and its [mdev_*] sections.
+    """
     mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
     for type_id in CONF.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
@@ -308,5 +325,5 @@ def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | N
 
 @functools.cache
 def _report(address: PciAddress, reason: str) -> None:
-    """Once: the periodic task looks every minute."""
+    """Log the reason once: the periodic task looks every minute."""
     LOG.warning("GPU %s: %s", address, reason)

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """Where they are is read once between two looks at the host."""
+    """The network functions and disks near the GPUs; their places are read once per look."""
 
     def __init__(self, tracker: Tracker, roots: Roots) -> None:
         self._tracker = tracker
@@ -43,16 +43,18 @@ class Neighbours:
         self._there: tuple[Neighbour, ...] | None = None
 
     def look_again(self) -> None:
-        """Forget where functions are."""
+        """Clear the places of functions."""
         self._read, self._there = {}, None
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
-        """What the instance has on this host"""
+        """Return what the instance has on this host."""
         return self._at(each.address for each in instance.get_pci_devices())
 
     def claimant(self) -> Claimant | None:
-        """Whose claim the tracker fills at this moment, under its lock; ``None`` where it has
-        nothing beside its GPUs, or where that cannot be told, and any GPUs will do.
+        """Return whose claim the tracker fills at this moment, under its lock.
+
+        ``None`` where it has nothing beside its GPUs, or where that cannot be told, and any GPUs
+        will do.
 
         The tracker does not say whose it is, and its record of PCI devices does: what is claimed
         and not yet allocated is this claim's. What a claim that failed has left there, until the
@@ -67,7 +69,10 @@ class Neighbours:
             return None
 
     def _claimant(self) -> Claimant | None:
-        """:raises Exception: where the instance or its flavor cannot be read"""
+        """Return the claimant of the claim that is under way.
+
+        :raises Exception: where the instance or its flavor cannot be read
+        """
         if (instance := self._tracker.handing_out) is not None:
             return _of_flavor(records.request_of(instance), self.had_by(instance))
         pci = self._tracker.pci
@@ -83,7 +88,10 @@ class Neighbours:
         return _of_flavor(records.request_of_flavor(flavor), found)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
-        """What some of *gpus* are near to, whoever has it; nothing before Nova's first period"""
+        """Return what some of *gpus* are near to, whoever has it.
+
+        Nothing before Nova's first period.
+        """
         if self._there is None:
             if (pci := self._tracker.pci) is None:
                 return frozenset()
@@ -97,8 +105,11 @@ class Neighbours:
         return frozenset(found) - {Near.ANY}
 
     def beside_free(self, gpus: Collection[GPU]) -> tuple[int, ...]:
-        """How many of the free *gpus* are behind the switch of one function or disk that is free
-        at most, and how many on its NUMA node, of each kind in :data:`stats.NEAR`."""
+        """Return the most of *gpus*, which are free, near one free function or disk.
+
+        They are those behind its switch, and those on its NUMA node, for each kind in
+        :data:`stats.NEAR`.
+        """
         pci = self._tracker.pci
         pools = list(pci.stats.pools) if pci else []
         free = self._at(each["address"] for each in pools if each["count"])
@@ -115,7 +126,7 @@ class Neighbours:
         return tuple(found)
 
     def sort_pools(self, free: Iterable[GPU]) -> None:
-        """Has Nova draw functions first that have most of the *free* GPUs beside them.
+        """Let Nova draw functions first that have most of the *free* GPUs near them.
 
         Nova sorts its pools by how many properties they have, which stays what counts first.
         """
@@ -134,7 +145,7 @@ class Neighbours:
         pci.stats.pools.sort(key=order)
 
     def _at(self, addresses: Iterable[str]) -> tuple[Neighbour, ...]:
-        """What there is at them"""
+        """Return what there is at them."""
         found = []
         for address in addresses:
             if address not in self._read:
@@ -145,5 +156,8 @@ class Neighbours:
 
 
 def _of_flavor(asked: FlavorRequest, found: tuple[Neighbour, ...]) -> Claimant | None:
-    """:raises InvalidExtraSpec: where the flavor does not say how its GPUs are to lie"""
+    """Return the claimant of a flavor.
+
+    :raises InvalidExtraSpec: where the flavor does not say how its GPUs are to lie
+    """
     return Claimant(asked.whole.arrangement, found) if asked.whole else None

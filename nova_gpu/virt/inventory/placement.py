@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement by Nova's client of it: what that has no function for, and what it counts for an
-instance of a host's groups."""
+"""Placement by Nova's client of it.
+
+What that has no function for, and what it counts for an instance of a host's groups.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _ATTEMPTS = 3
 
 
 def get(client: Any, url: str) -> Any:
-    """The body of Placement's answer.
+    """Return the body of Placement's answer.
 
     :param client: nova.scheduler.client.report.SchedulerReportClient
     :raises PlacementFailed: where there is none to use
@@ -35,7 +37,7 @@ def get(client: Any, url: str) -> Any:
 
 
 def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> dict[str, Any]:
-    """What Placement counts for the instance of GPUs of those *providers*
+    """Return what Placement counts for the instance of GPUs of those *providers*.
 
     :param client: Nova's report client
     """
@@ -50,8 +52,9 @@ def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> 
 def write_allocations(
     client: Any, instance: objects.Instance, providers: Collection[str], amounts: Amounts
 ) -> bool:
-    """Has Placement count *amounts* for the instance, and no other GPUs of *providers*; whether it
-    has room for that. What else it counts for the instance stays.
+    """Write *amounts* as the instance's allocation of *providers*; return whether there is room.
+
+    Its other allocations stay.
 
     :param client: Nova's report client
     :raises PlacementFailed: where others write the same all the time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Nova's resource tracker comes to hand out the best GPUs instead of any.
+"""The pool from which Nova's resource tracker draws the best GPUs.
 
 ``ResourceTracker._claim_resources`` (nova/compute/resource_tracker.py, the same in Nova 32 to 34)
 takes what a provider has in its tree, subtracts what is assigned, compares the amount asked for
@@ -26,21 +26,23 @@ from nova_gpu.core.topology.nearness import Neighbour
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claimant:
-    """Whose claim it is, as far as that matters to which GPUs it gets: how these are to lie, and
-    what the instance has beside them of Nova's own passthrough."""
+    """Whose claim it is, as far as that matters to which GPUs it gets.
+
+    How these are to lie, and what the instance has beside them of Nova's own passthrough.
+    """
 
     arrangement: Arrangement
     neighbours: tuple[Neighbour, ...]
 
 
 class Supply(Protocol):
-    """What is known now of the GPUs behind the sets in the provider tree."""
+    """The GPUs behind the sets in the provider tree, by what is known now."""
 
     @abc.abstractmethod
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        """The provider's *addresses* that are well, in no domain, and not held by a start.
+        """Return the provider's *addresses* that are well, in no domain, and not held by a start.
 
         Another product may be at an address now: then it is another provider's as well.
 
@@ -49,7 +51,7 @@ class Supply(Protocol):
 
     @abc.abstractmethod
     def claimant(self) -> Claimant | None:
-        """Whose claim it is, ``None`` where that does not matter."""
+        """Return whose claim it is, ``None`` where that does not matter."""
 
     @abc.abstractmethod
     def choose(
@@ -59,13 +61,13 @@ class Supply(Protocol):
         count: int,
         claimant: Claimant | None,
     ) -> tuple[Device, ...]:
-        """The best *count* of *free*, which are the provider's."""
+        """Return the best *count* of *free*, which are the provider's."""
 
     @abc.abstractmethod
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        """*addresses* leave the pool for a claim; *back*, handed out by the same claim, return."""
+        """Hand out *addresses* for a claim, and take *back* those that the same claim had."""
 
 
 # The sets in the tree carry no state: the tree keeps an old set when a new one has equal elements,
@@ -78,8 +80,11 @@ _published: weakref.WeakValueDictionary[str, DeviceSet] = weakref.WeakValueDicti
 
 
 def resource(provider_uuid: str, address: Device) -> objects.Resource:
-    """One GPU or vGPU as Nova tracks it. ``metadata`` stays unset: the conductor and the API would
-    have to know any class of ours that stood there."""
+    """Return one GPU or vGPU as Nova tracks it.
+
+    ``metadata`` stays unset: the conductor and the API would have to know any class of ours that
+    stood there.
+    """
     return objects.Resource(
         provider_uuid=provider_uuid,
         resource_class=device.resource_class(address),
@@ -88,7 +93,7 @@ def resource(provider_uuid: str, address: Device) -> objects.Resource:
 
 
 def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
-    """The set that stands for *addresses* in the provider tree."""
+    """Return the set that stands for *addresses* in the provider tree."""
     _supply_by_provider[provider_uuid] = supply
     wanted = frozenset(addresses)
     known = _published.get(provider_uuid)
@@ -100,7 +105,7 @@ def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -
 
 
 def without_free(provider_uuid: str, addresses: Collection[Device]) -> DeviceSet:
-    """A set of *addresses*, which instances have, that gives nothing to a claim."""
+    """Return a set of *addresses*, which instances have, that gives nothing to a claim."""
     _supply_by_provider.pop(provider_uuid, None)
     return DeviceSet(resource(provider_uuid, address) for address in addresses)
 
@@ -111,7 +116,7 @@ class DeviceSet(set[Any]):
     addresses: frozenset[Device] = frozenset()
 
     def __deepcopy__(self, memo: object) -> DeviceSet:
-        """Itself: the tree copies all that it has whenever it is asked for anything."""
+        """Return itself: the tree copies all that it has whenever it is asked for anything."""
         return self
 
     @functools.cached_property
@@ -129,7 +134,7 @@ class DeviceSet(set[Any]):
 
 
 class Pool(set[Any]):
-    """What one claim can draw from.
+    """The devices that one claim can draw.
 
     Each ``pop()`` solves anew for one GPU more and rewrites the identifiers of the resources that
     it has already handed out to this claim, so that after k of them the k GPUs are the best set of
@@ -156,7 +161,10 @@ class Pool(set[Any]):
         self._chosen: tuple[Device, ...] = ()
 
     def pop(self) -> objects.Resource:
-        """:raises KeyError: when empty, as a set does"""
+        """Draw a device.
+
+        :raises KeyError: when empty, as a set does
+        """
         count = len(self._handed_out) + 1
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")

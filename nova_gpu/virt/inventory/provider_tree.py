@@ -37,7 +37,7 @@ _PAUSE_S = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """What one group has to offer now.
+    """The offer of one group.
 
     ``inventory`` is empty where there is nothing to count: Placement takes no inventory of nothing.
     ``traits`` are those of a provider that has those already which it is given.
@@ -51,7 +51,7 @@ class Offer:
 def groups_in(
     tree: nova_provider_tree.ProviderTree, nodename: str, *, in_parts: bool
 ) -> dict[GroupKey, str]:
-    """The groups this node has in the tree, those it offered in earlier times included.
+    """Return the groups this node has in the tree, those it offered in earlier times included.
 
     :param in_parts: those of vGPUs, else those of whole cards
     """
@@ -74,7 +74,7 @@ def ensure(
     present: Mapping[GroupKey, str],
     offered: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
-    """The providers that are *present*, and new ones of *offered* groups that have none, by group.
+    """Return providers by group: those *present*, and new ones of *offered* groups without one.
 
     :param present: as :func:`groups_in` has found them
     """
@@ -84,7 +84,7 @@ def ensure(
 
 
 def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-    """The uuids of those groups' providers that Placement has.
+    """Return the uuids of those groups' providers that Placement has.
 
     :param client: Nova's report client
     """
@@ -105,7 +105,7 @@ def publish(
     offer: Offer,
     supply: pool.Supply,
 ) -> None:
-    """Writes inventory, traits and devices of one group."""
+    """Write inventory, traits and devices of one group."""
     if offer.inventory:
         tree.update_inventory(provider_uuid, offer.inventory)
     else:
@@ -125,11 +125,11 @@ def traits(
     near: Iterable[str] = (),
     vgpu_type: VGPUType | None = None,
 ) -> frozenset[str]:
-    """The traits of :func:`nova_gpu.core.placement.inventory.traits` as Placement takes them, and
-    what the type of vGPUs adds.
+    """Return the traits of a group as Placement takes them, and those of the type of vGPUs.
 
-    A standard trait is made by Placement's own os-traits alone, and one that it does not know makes
-    it refuse all of the host's. The list of CUDA's compute capabilities ends before today's cards.
+    They are those of :func:`nova_gpu.core.placement.inventory.traits`. A standard trait is made by
+    Placement's own os-traits alone, and one that it does not know makes it refuse all of the
+    host's. The list of CUDA's compute capabilities ends before today's cards.
     """
     wanted = inventory.traits(product, hypervisor_type, present, islands, near)
     takes = {each for each in wanted if os_traits.is_custom(each) or each in _STANDARD}
@@ -143,7 +143,7 @@ def withdraw(
     key: GroupKey,
     supply: pool.Supply,
 ) -> None:
-    """Reserves all of a group that the host has no card of any more.
+    """Reserve all of a group that the host has no card of any more.
 
     Its inventory stays: while an allocation is left, Placement refuses to remove it, and then every
     claim on this host would fail, with GPUs or without.
@@ -158,7 +158,7 @@ def refuse_claims(
     nodename: str,
     recorded: Callable[[Mapping[str, GroupKey]], Iterable[tuple[GroupKey, Device]]],
 ) -> None:
-    """Has Nova try another host for who claims of a group that has no devices in the tree.
+    """Let Nova try another host for claims of a group that has no devices in the tree.
 
     Of a class that is not there the resource tracker hands out nothing and says nothing, and the
     instance's build would end here.
@@ -204,7 +204,10 @@ class Providers:
         self._until: float | None = None
 
     def keep(self, nodename: str, uuids: Mapping[GroupKey, str]) -> None:
-        """Writes them down where they are others than before. Runs inside every claim."""
+        """Write them down where they are others than before.
+
+        Runs inside every claim.
+        """
         by_name = {names.provider_name(nodename, key): each for key, each in uuids.items()}
         if self._kept == (nodename, by_name) or not (by_name or self._path.exists()):
             return
@@ -217,7 +220,7 @@ class Providers:
         self._kept = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-        """Those of *keys*, as they were kept, or else as Placement says.
+        """Return those of *keys*, as they were kept, or else as Placement says.
 
         :param client: Nova's report client
         :raises ProvidersUnknown: where neither tells
@@ -241,7 +244,7 @@ class Providers:
             time.sleep(_PAUSE_S)
 
     def _load(self, nodename: str) -> dict[str, str] | None:
-        """By the provider's name; ``None`` where it is not what was written for this node"""
+        """Read the uuids by name, ``None`` where they are not what was written for this node."""
         try:
             content = files.read_json(self._path)
             if content["node"] != nodename:

@@ -36,9 +36,9 @@ class Holding(Generic[Group, Key]):
 
 
 class Published(pool.Supply, Generic[Group, Key]):
-    """What whole cards and vGPUs have in common.
+    """A kind of devices in Placement: whole cards or vGPUs.
 
-    It looks at nothing: what was found, and who has what, is noted by others, so that a claim never
+    It reads nothing: what was found, and who has what, is noted by others, so that a claim never
     waits for it. What of a group is free differs: parts of one card take from one another.
     """
 
@@ -52,14 +52,17 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def __bool__(self) -> bool:
-        """Whether this host has any of them"""
+        """Return whether this host has any of them."""
 
     @abc.abstractmethod
     def groups(self) -> Mapping[GroupKey, Group]:
-        """The groups, by what is known now"""
+        """Return the groups, by what is known now."""
 
     def group_of(self, provider_uuid: str) -> Group | None:
-        """The group that a provider stands for, ``None`` where it is not known as one of ours."""
+        """Return the group that a provider stands for.
+
+        ``None`` where it is not known as one of ours.
+        """
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
         key = keys.get(provider_uuid)
         return None if key is None else self.groups().get(key)
@@ -67,7 +70,7 @@ class Published(pool.Supply, Generic[Group, Key]):
     # What instances have
 
     def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
-        """The *resources* that are devices of this host, well or not, each with its group.
+        """Return the *resources* that are devices of this host, well or not, each with its group.
 
         After a move they may name another host's devices, whose addresses may be ones of this host
         as well: only the provider tells.
@@ -79,15 +82,15 @@ class Published(pool.Supply, Generic[Group, Key]):
         ]
 
     def counts(self, resource: objects.Resource) -> bool:
-        """Whether *resource* is one such as these, of whatever host"""
+        """Return whether *resource* is one such as these, of whatever host."""
         return bool(resource.resource_class == device.resource_class_in(in_parts=self.in_parts))
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
-        """The devices of :meth:`of_this_host`"""
+        """Return the devices of :meth:`of_this_host`."""
         return frozenset(each for _, each in self.of_this_host(resources))
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
-        """What *resources* have of this host, in the order of the devices.
+        """Return what *resources* have of this host, in the order of the devices.
 
         :raises DeviceUnavailable: where one of them is not here, or cannot be given
         """
@@ -102,15 +105,15 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def _parse(self, identifier: str) -> Key:
-        """The device of a resource"""
+        """Return the device of a resource."""
 
     @abc.abstractmethod
     def _unavailable(self, group: Group, key: Key) -> str | None:
-        """Why nobody at all can be given the device, ``None`` where who has it can"""
+        """Return why nobody at all can be given the device, ``None`` where who has it can."""
 
     @abc.abstractmethod
     def _given(self, group: Group, key: Key) -> Given:
-        """What the way of delivery is told of a device that is well"""
+        """Return what the way of delivery is told of a device that is well."""
 
     @abc.abstractmethod
     def mismatch(
@@ -121,7 +124,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         *,
         is_new: bool,
     ) -> str | None:
-        """Why what an instance holds is not what its flavor asks for, ``None`` where it is.
+        """Return why what an instance holds is not what its flavor asks for, ``None`` where it is.
 
         :param is_new: whether it is given them now, and did not have them before: what the host may
             not be able to tell any more keeps nobody from what they have
@@ -130,7 +133,7 @@ class Published(pool.Supply, Generic[Group, Key]):
     def apart(
         self, asked: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
     ) -> str | None:
-        """Why what is held is not as near each other as the flavor insists on"""
+        """Return why what is held is not as near each other as the flavor insists on."""
         return None
 
     # Publishing
@@ -138,7 +141,10 @@ class Published(pool.Supply, Generic[Group, Key]):
     def publish(
         self, tree: nova_provider_tree.ProviderTree, nodename: str, hypervisor_type: str
     ) -> None:
-        """Writes the groups into the tree, from what is known. Runs inside every claim."""
+        """Write the groups into the tree, from what is known.
+
+        Runs inside every claim.
+        """
         present = provider_tree.groups_in(tree, nodename, in_parts=self.in_parts)
         if not self.groups() and not present:
             return
@@ -154,13 +160,13 @@ class Published(pool.Supply, Generic[Group, Key]):
     def _offered(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
     ) -> tuple[Iterable[GroupKey], Callable[[Group], provider_tree.Offer]]:
-        """The groups that are to be in the tree, and what each has to offer once they are.
+        """Return the groups that are to be in the tree, and what each has to offer once they are.
 
         :param present: those that are there already
         """
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, Device]]:
-        """What the database counts for instances of these groups"""
+        """Return what the database counts for instances of these groups."""
         return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
 
     # As a supply of the pool

@@ -29,7 +29,7 @@ from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 
 class PublishedCards(Published[GPUGroup, PciAddress]):
-    """The whole cards of a host"""
+    """The whole cards of a host."""
 
     in_parts = False
     noun = "GPUs"
@@ -66,11 +66,11 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         return [gpu for group in self._groups.values() for gpu in group.gpus.values()]
 
     def kept_back(self) -> frozenset[PciAddress]:
-        """The cards that no new instance is given"""
+        """Return the cards that no new instance is given."""
         return frozenset(address for group in self._groups.values() for address in group.kept_back)
 
     def begin_look(self) -> None:
-        """The host is looked at from now on, for :meth:`take_in`."""
+        """Begin a look at the host, for :meth:`take_in`."""
         with self._lock:
             self._kept_meanwhile = {}
 
@@ -81,8 +81,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         obstacles: Mapping[PciAddress, str],
         ailments: card_groups.Ailments,
     ) -> None:
-        """Offers what was found now, as
-        :func:`nova_gpu.virt.inventory.card_groups.offered` has it."""
+        """Offer what was found, as :func:`nova_gpu.virt.inventory.card_groups.offered`."""
         with self._lock:
             offered = card_groups.offered(found, self._groups, mode, obstacles, ailments)
             self._groups = card_groups.keeping_back(offered, self._kept_meanwhile)
@@ -92,13 +91,13 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
             }
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
-        """From now on these are given to nobody new, as after :meth:`take_in`."""
+        """Keep these from new instances from now on, as after :meth:`take_in`."""
         with self._lock:
             self._kept_meanwhile.update(reasons)
             self._groups = card_groups.keeping_back(self._groups, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
-        """The cards that instances have, by the database or by starts it may not know of yet"""
+        """Return the cards of instances, by the database or by starts it may not know of yet."""
         recorded = {each for _, each in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
@@ -146,7 +145,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
     ) -> list[compare.Held]:
-        """What a flavor is compared with"""
+        """Return what a flavor is compared with."""
         return [
             compare.Held(
                 count=1,
@@ -203,11 +202,11 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         return own | published.traits(board.offered, board.free) if board else own
 
     def owners(self) -> dict[Device, Owner]:
-        """The owners of the cards"""
+        """Return the owners of the cards."""
         return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """The cards of a group that cannot be given now and that nobody has."""
+        """Return the cards of a group that cannot be given now and that nobody has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {each for key, each in recorded if key == group.key}
         bad = group.withheld.keys() | (self._custody.refused() & group.gpus.keys())
@@ -228,15 +227,16 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         return frozenset(well & set(addresses)) - taken - unbound
 
     def free(self) -> frozenset[PciAddress]:
-        """All that an instance could be given, by what was read last"""
+        """Return all that an instance could be given, by what was read last."""
         usage = self._ledger.now
         given = usage.taken() | usage.used | usage.counted() | self._beside_given()
         well = {a for group in self._groups.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._custody.refused())
 
     def _beside_given(self, given: Collection[Device] = ()) -> frozenset[PciAddress]:
-        """Return the cards that direct links join with one that an instance has: one guest may
-        have those, and a later claim is another's.
+        """Return the cards that direct links join with one that an instance has.
+
+        One guest may have those, and a later claim is another's.
 
         :param given: what else is given, beside what is known
         """

@@ -32,7 +32,7 @@ _Slots = frozenset[Slot]
 
 
 class PublishedVGPUs(Published[VGPUGroup, Slot]):
-    """The vGPUs of a host
+    """The vGPUs of a host.
 
     :param sets: in which cards are joined of which one vGPU is all
     """
@@ -48,7 +48,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         self._rooms = Rooms()
 
     def __bool__(self) -> bool:
-        """Whether this host has any, or had"""
+        """Return whether this host has any, or had."""
         return bool(self.groups() or self.provider_uuids or self.held_slots())
 
     def groups(self) -> Mapping[GroupKey, VGPUGroup]:
@@ -171,7 +171,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         return vgpu_capacity.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
-        """What the scheduler reads of these cards, by what was read last"""
+        """Return what the scheduler reads of these cards, by what was read last."""
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
@@ -217,17 +217,17 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         return Use(taken, self._pending(taken, look), counted, named)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
-        """The slots of *taken* at which nothing is made yet"""
+        """Return the slots of *taken* at which nothing is made yet."""
         made = self._made.instances()
         return frozenset(slot for slot in taken if not look.is_made(slot, made.get(slot)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """Who has what, as far as it matters to rooms.
+    """The owners of vGPUs, as far as it matters to rooms.
 
     ``taken`` is what instances have or are promised, ``pending`` that of it at which nothing is
-    made yet, ``counted`` what Placement counts for somebody, and ``named`` all that no claim may
+    made yet, ``counted`` what Placement counts for an instance, and ``named`` all that no claim may
     draw, whole functions included.
     """
 
@@ -237,7 +237,7 @@ class Use:
     named: frozenset[Device]
 
     def of(self, card: SharedCard) -> Use:
-        """What of it is the card's"""
+        """Return what of it is the card's."""
         functions = card.card.parents.keys()
         own = {each for each in self.named if card.has(each) or each == card.gpu.address}
         taken, pending, counted = (
@@ -249,8 +249,11 @@ class Use:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardRooms:
-    """Of one card, by the id of each type: the room as Placement counts, and all the slots that
-    there can be or are. ``possible`` are those that there can be, and for which total."""
+    """The rooms of one card, by the id of each type.
+
+    They are the room as Placement counts, and all the slots that there can be or are. ``possible``
+    are those that there can be, and for which total.
+    """
 
     card: SharedCard
     use: Use
@@ -260,22 +263,24 @@ class CardRooms:
 
 
 class Rooms:
-    """Of all cards of a host, worked out where something changed since they were asked for last"""
+    """The rooms of all cards of a host, computed again where something has changed."""
 
     def __init__(self) -> None:
         self._by_card: Mapping[PciAddress, CardRooms] = {}
         self._slots: dict[GroupKey, tuple[list[_Slots], _Slots]] = {}
 
     def of(self, cards: Iterable[SharedCard], use: Use) -> Mapping[PciAddress, CardRooms]:
-        """By the card's address"""
+        """Return the rooms by the card's address."""
         before = self._by_card
         found = {card.gpu.address: _of(card, use, before.get(card.gpu.address)) for card in cards}
         self._by_card = found
         return found
 
     def slots(self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> _Slots:
-        """All that there can be of the group's type, and what there is: the same object as long as
-        nothing changes."""
+        """Return all that there can be of the group's type, and what there is.
+
+        The same object as long as nothing changes.
+        """
         parts = [by_card[address].slots[group.facts.id] for address in group.cards]
         before = self._slots.get(group.key)
         if before is None or before[0] != parts:
@@ -305,14 +310,17 @@ def _of(card: SharedCard, use: Use, before: CardRooms | None) -> CardRooms:
 
 
 def _room(card: SharedCard, type_id: str, use: Use) -> Room:
-    """As Placement counts: what nobody has that it knows is reserved."""
+    """Return the room as Placement counts: what is free but not known to it is reserved."""
     room = card.room(type_id, use.taken, use.pending)
     own = sum(slot.type_id == type_id for slot in use.counted)
     return Room(max(room.total, own), own, room.free)
 
 
 def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:
-    """How many there are at the card's one function; of one that has several each tells its own."""
+    """Return how many there are at the card's one function.
+
+    Of one that has several each tells its own.
+    """
     if len(card.card.parents) > 1:
         return 0
     return card.room(type_id, taken, ()).total

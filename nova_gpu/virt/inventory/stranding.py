@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 def reserved() -> stats.Reserved:
-    """What the options say"""
+    """Return what the options say."""
     return stats.Reserved(
         CONF.gpu.reserved_vcpus_per_free_gpu, CONF.gpu.reserved_memory_mib_per_free_gpu
     )
@@ -38,7 +38,7 @@ def refuse(
     free_gpus: Callable[[], int],
     left: Callable[[], tuple[float, float]],
 ) -> None:
-    """Sends a new instance that asks for no device elsewhere, where it would strand GPUs.
+    """Send a new instance that asks for no device elsewhere, where it would strand GPUs.
 
     Only a new one is scheduled a second time.
 
@@ -68,7 +68,7 @@ def refuse(
 
 
 def left(client: Any, nodename: str) -> tuple[float, float]:
-    """How many vCPUs, and MiB of memory, no instance has"""
+    """Return how many vCPUs, and MiB of memory, no instance has."""
     context = nova_context.get_admin_context()
     uuid = client.get_provider_by_name(context, nodename)["uuid"]
     url = f"/resource_providers/{uuid}"

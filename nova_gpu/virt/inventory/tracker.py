@@ -23,7 +23,10 @@ _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, f
 
 
 class Tracker:
-    """:param find: Nova's tracker, which is made after the driver"""
+    """Nova's resource tracker.
+
+    :param find: Nova's tracker, which is made after the driver
+    """
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
@@ -32,11 +35,14 @@ class Tracker:
 
     @property
     def pci(self) -> Any:
-        """Nova's tracker of the devices of its own passthrough; ``None`` before the first period"""
+        """Nova's tracker of the devices of its own passthrough.
+
+        ``None`` before the first period.
+        """
         return self._find().pci_tracker
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
-        """The *instance* has *own* no more."""
+        """Note that the *instance* no longer has *own*."""
 
         def take_back() -> None:
             _save(instance, [each for each in instance.resources or () if each not in own])
@@ -48,7 +54,7 @@ class Tracker:
         _locked(take_back)()
 
     def hand_out(self, instance: objects.Instance, amounts: Amounts) -> None:
-        """The *instance* has so many more.
+        """Claim so many more for the *instance*.
 
         :raises NoneFree: where there are fewer
         """

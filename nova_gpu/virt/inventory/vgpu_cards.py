@@ -29,8 +29,7 @@ _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """One reading: the cards that are given in parts, their groups, and the uuids of all mediated
-    devices there are."""
+    """One reading: cards given in parts, their groups, and the uuids of all mediated devices."""
 
     cards: Mapping[PciAddress, SharedCard] = dataclasses.field(default_factory=dict)
     groups: Mapping[GroupKey, VGPUGroup] = dataclasses.field(default_factory=dict)
@@ -40,13 +39,15 @@ class Look:
         return address in self.cards
 
     def kind(self, slot: Slot) -> Kind:
-        """The kind of the vGPU at *slot*"""
+        """Return the kind of the vGPU at *slot*."""
         parent = self._parent(slot)
         return Kind.MEDIATED if parent is None else parent.kind
 
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
-        """At a plain virtual function never: it needs not be made. Of a MIG instance as long as
-        that is there.
+        """Return whether the vGPU is made.
+
+        A plain virtual function never is: it need not be made. A MIG instance is as long as that is
+        there.
 
         :param instance_uuid: for whom, where it is known: a virtual function does not tell
         """
@@ -66,8 +67,10 @@ class VGPUCards:
     def __init__(
         self, roots: Roots, ways: Ways, told: division.Told = MappingProxyType({})
     ) -> None:
-        """:param told: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
-        services
+        """Store the ways of delivery.
+
+        :param told: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
+            services
         """
         self._roots = roots
         self._ways = ways
@@ -91,7 +94,7 @@ class VGPUCards:
         whole: Collection[PciAddress] = (),
         held: Collection[Slot] = (),
     ) -> Mapping[PciAddress, str]:
-        """Looks at all the host's cards; why those that are divided are not given whole.
+        """Look at all the host's cards; why those that are divided are not given whole.
 
         A card that was given in parts stays one, because an instance may have one of them.
 
@@ -124,20 +127,20 @@ class VGPUCards:
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
 
     def judge(self, ailments: card_groups.Ailments) -> None:
-        """How the cards of the last :meth:`read` are."""
+        """Note the faults of the cards of the last :meth:`read`."""
         with self._lock:
             self._ailments, self._judged = ailments, frozenset(self._read.cards)
             self._take_in(self._read.cards, self._read.there)
         self._say()
 
     def withhold(self, reason: str) -> None:
-        """Offer none to new instances before the next :meth:`judge`."""
+        """Keep all from new instances before the next :meth:`judge`."""
         with self._lock:
             self._ailments = card_groups.Ailments({}, dict.fromkeys(self._read.cards, reason))
             self._take_in(self._read.cards, self._read.there)
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
-        """Offer none of these cards' vGPUs before the next :meth:`judge`."""
+        """Keep these cards' vGPUs from new instances before the next :meth:`judge`."""
         with self._lock:
             known = self._ailments or card_groups.Ailments()
             kept_back = {**known.kept_back, **reasons}
@@ -145,20 +148,22 @@ class VGPUCards:
             self._take_in(self._read.cards, self._read.there)
 
     def withhold_slots(self, slots: frozenset[Slot]) -> None:
-        """Nobody new is given these, whatever is given of their cards."""
+        """Keep these from new instances, whatever is given of their cards."""
         with self._lock:
             self._withheld_slots = slots
             self._take_in(self._read.cards, self._read.there)
 
     def withhold_functions(self, functions: frozenset[PciAddress]) -> None:
-        """Nobody new is given a vGPU at these; who has one keeps it."""
+        """Keep vGPUs at these from new instances; an instance that has one keeps it."""
         with self._lock:
             self._withheld_functions = functions
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, part: Device) -> None:
-        """Looks at the card of *part* alone, where something was made or removed. Raises nothing:
-        what is not read stays, and what the kernel then refuses is refused."""
+        """Look at the card of *part* alone, where something was made or removed.
+
+        Raises nothing: what is not read stays, and what the kernel then refuses is refused.
+        """
         with self._reading:
             try:
                 there = frozenset(mdev.devices(self._roots))
@@ -178,18 +183,23 @@ class VGPUCards:
                 self._take_in(cards, there)
 
     def undivided(self) -> list[GPU]:
-        """The cards that were given in parts, are there, and are whole now"""
+        """Return the cards that were given in parts, are there, and are whole now."""
         cards = self.look.cards.values()
         return [each.gpu for each in cards if each.ill == _NOT_DIVIDED]
 
     def names(self, slot: Slot) -> Mapping[str, str]:
-        """What the types of the card of *slot* are called, by id; nothing where its driver goes on
-        telling that."""
+        """Return what the types of the card of *slot* are called, by id.
+
+        Nothing where its driver goes on telling that.
+        """
         known = self._told.get(slot.parent, {})
         return {type_id: facts.name for type_id, facts in known.items() if facts.name}
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
-        """:raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`"""
+        """Return the cards that are divided.
+
+        :raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`
+        """
         found = self._ways.divided(gpus, self._told)
         news = {
             address: card.types
@@ -201,8 +211,7 @@ class VGPUCards:
         return found
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
-        """Instances have these, also of cards and types that the host does not have, or does not
-        offer any more: they stay known, and nobody new is given one."""
+        """Keep vGPUs that instances hold, even if their card or type is gone; do not offer them."""
         with self._lock:
             cards = dict(self._read.cards)
             for key, slot in ((key, slot) for key, each in recorded for slot in slots([each])):
@@ -219,7 +228,7 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """The card of *slot*, of which no more is known"""
+        """Return the card of *slot*, of which no more is known."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent
@@ -246,7 +255,7 @@ class VGPUCards:
         return judged.without(self._withheld_functions)
 
     def _say(self) -> None:
-        """Once, until it changes."""
+        """Log it once, until it changes."""
         now = {address: card.ill or card.withheld for address, card in self.look.cards.items()}
         for address, reason in sorted(now.items() - self._said.items(), key=lambda each: each[0]):
             if reason is None:
@@ -258,7 +267,7 @@ class VGPUCards:
 
 
 def _with_slot(known: SharedCard, slot: Slot) -> SharedCard:
-    """The card of *slot*, at which nothing more of its type can be made"""
+    """Return the card of *slot*, at which nothing more of its type can be made."""
     types = {slot.type_id: VGPUType(slot.type_id), **known.card.types}
     parents = {
         address: dataclasses.replace(parent, available={**parent.available, slot.type_id: 0})

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An instance's life with GPUs: its start, its end with the cleaning of cards, and operations that
-are refused.
-"""
+"""An instance's life with GPUs: its start, stops, its end with the cleaning, and refusals."""

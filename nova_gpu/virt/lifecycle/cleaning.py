@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a card, or to a MIG instance, between two guests, and the verdict."""
+"""Cleaning of a card, or of a MIG instance, between two guests, and its verdict."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Cleaning:
                 raise nova_exception.InvalidConfiguration(str(error)) from error
 
     def clean(self, card: GPU) -> bool:
-        """Clean *card*, which no guest has any more, and return whether it was reset. Where nothing
-        is to be done for it no privileged process is woken.
+        """Clean *card*, which no guest has any more, and return whether it was reset.
+
+        Where nothing is to be done for it no privileged process is woken.
 
         :raises NotClean: also where it cannot be told whether it is clean
         :raises NotCleanedYet: where its driver keeps it

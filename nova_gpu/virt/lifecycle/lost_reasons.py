@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a new guest did not start, where Nova drops that from the instance's fault.
+"""Reasons why a new guest did not start, where Nova drops them from the instance's fault.
 
 After a host that could not start a guest Nova's conductor tries the next one. It quotes what the
 last host said only beyond ``[scheduler]max_attempts``. With fewer hosts ``build_instances`` of

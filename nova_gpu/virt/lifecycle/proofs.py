@@ -107,8 +107,10 @@ class Proofs:
             LOG.error("The proof that GPU %s is clean is still there: %s", card.address, error)
 
     def withdraw_used(self) -> None:
-        """Take the proofs away of what guests have that were not started here: another's domain, or
-        one whose device nodes lead to another card now."""
+        """Take the proofs away of what guests have that were not started here.
+
+        Another's domain, or one whose device nodes lead to another card now.
+        """
         now = self._ledger.now
         used = now.used - now.cleaning
         self._ledger.was_used(devices.clashing(self._judged, used))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest cannot do, refused before anything is done to it.
+"""Operations that a guest cannot have, refused before anything is done to it.
 
-Stock Nova has libvirt try, and the instance ends in ERROR: QEMU cannot save the state of a PCI
+Stock Nova lets libvirt try, and the instance ends in ERROR: QEMU cannot save the state of a PCI
 device, libvirt's LXC driver cannot save a container's, and Nova starts a container's rescue without
 having mounted its disk.
 """
@@ -41,7 +41,10 @@ Error = TypeVar("Error", bound=Exception)
 
 
 def expected(error: Error) -> Error:
-    """*error*, which is no fault of the service: its user reads it, the log has a line of it."""
+    """Return *error*, which is no fault of the service.
+
+    Its user reads it, the log has a line of it.
+    """
     setattr(error, _MARK, True)
     return error
 
@@ -59,14 +62,17 @@ _EXPECTED = _Expected()
 
 
 def log_in_a_line() -> None:
-    """What the driver refuses, which Nova's manager tells oslo.messaging of no method to expect: of
-    each the log would have an exception with its traceback."""
+    """Log refusals of the driver in one line each.
+
+    Nova's manager tells oslo.messaging of no method to expect them: each would be an exception with
+    its traceback.
+    """
     python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusals:
-    """What guests of one host cannot have done to them.
+    """The operations that guests of one host cannot have.
 
     :param cards: the cards given in parts, which say in which way each part is given
     """
@@ -80,8 +86,7 @@ class Refusals:
     )
 
     def suspend(self, instance: objects.Instance) -> None:
-        """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but
-        no container.
+        """Refuse a suspend. Nova suspends a guest for a snapshot, too, unless it is a container.
 
         :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
         """
@@ -130,7 +135,7 @@ class Refusals:
             raise expected(error)
 
     def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
-        """Refuses at the source what the destination could only refuse when the guest is gone.
+        """Refuse at the source what the destination could only refuse when the guest is gone.
 
         :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
         """
@@ -145,8 +150,10 @@ class Refusals:
             ) from error
 
     def live_migration_from(self, instance: objects.Instance) -> None:
-        """Refuse the live migration of what no host moves. What there is about vGPUs is said with
-        what the destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
+        """Refuse the live migration of what no host moves.
+
+        What there is about vGPUs is said with what the destination gives
+        (:mod:`nova_gpu.virt.live_migration.departures`).
 
         :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
         """
@@ -154,8 +161,10 @@ class Refusals:
             raise expected(nova_exception.MigrationPreCheckError(reason=reason))
 
     def live_migration_to(self, instance: objects.Instance) -> None:
-        """The destination is asked first, and of another error than this one the conductor would
-        keep the reason to itself and try the next host.
+        """Refuse a live migration at the destination, which is asked first.
+
+        For another error than this one the conductor would keep the reason to itself and try the
+        next host.
 
         :raises nova.exception.NoValidHost: the instance goes on as it was
         """
@@ -169,12 +178,14 @@ class Refusals:
             raise expected(nova_exception.NoValidHost(reason=reason))
 
     def _refused_to_all(self, operation: Operation) -> str | None:
-        """Why no guest of this host can have it done, with GPUs or without. A host without any
-        leaves its guests to Nova."""
+        """Return why no guest of this host can have it done, with GPUs or without.
+
+        A host without any leaves its guests to Nova.
+        """
         return self.ways.whole.refused_to_all.get(operation) if self.assigned else None
 
     def _refused(self, instance: objects.Instance, operation: Operation) -> str | None:
-        """Why the instance cannot have it done, for what it has of this host, well or not"""
+        """Return why the instance cannot have the operation, by its devices of this host."""
         devices = self.assigned.devices(instance.resources)
         found = self.ways.deliveries(devices, self.cards.look.kind)
         return _first((delivery for delivery, own in found if own), operation)

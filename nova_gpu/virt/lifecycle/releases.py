@@ -43,8 +43,10 @@ _REBUILDING = (
 
 
 class Releases:
-    """:raises nova.exception.InvalidConfiguration: as
-    :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning`
+    """Releases of GPUs by guests of one host.
+
+    :raises nova.exception.InvalidConfiguration: as
+        :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning`
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Releases:
         parts: vgpus.VGPUs,
         known: proofs.Proofs,
     ) -> None:
-        """
+        """Wire the releases.
+
         :param mended: called when a card was reset
+        :param close_nodes: called when a domain has gone: what no other has is not for everybody
         :param known: which devices are clean
         """
         self._proofs = known
@@ -83,8 +87,7 @@ class Releases:
     def domain_goes(
         self, instance: objects.Instance, recorded: Collection[Device] = ()
     ) -> Iterator[None]:
-        """Wrap the removal of a domain: its GPUs are free for the next claim when this ends, not a
-        period later.
+        """Wrap the removal of a domain: its GPUs are free for the next claim when this ends.
 
         :param recorded: what Nova counted for it here, which no domain may have named
         """
@@ -115,8 +118,10 @@ class Releases:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
-        """A resize is over. If it was one on this host, the guest has other cards than before and
-        its domain did not go."""
+        """Release GPUs after a resize that is over.
+
+        If it was one on this host, the guest has other cards than before and its domain did not go.
+        """
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
             addresses, slots = self._published.devices(old), self._vgpus.published.devices(old)
@@ -126,7 +131,7 @@ class Releases:
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def products(self, devices: Collection[Device]) -> dict[Device, Product]:
-        """The products of the groups of those of *devices* that are known here"""
+        """Return the products of the groups of those of *devices* that are known here."""
         whole: dict[Device, Product] = {
             address: group.product
             for group in self._published.groups().values()
@@ -135,8 +140,7 @@ class Releases:
         return whole | self._vgpus.products(devices)
 
     def resume(self) -> None:
-        """Let those go that were in quarantine until the host has booted, and follow the cards
-        whose addresses have changed. Done once."""
+        """Resume quarantines once: end those until a host boot, and follow changed addresses."""
         if self._is_resumed:
             return
         try:
@@ -158,7 +162,10 @@ class Releases:
         self._is_resumed = True
 
     def _follow(self, found: Collection[GPU]) -> None:
-        """:raises OSError: where the folder cannot be read"""
+        """Follow the cards whose addresses have changed.
+
+        :raises OSError: where the folder cannot be read
+        """
         try:
             moved = quarantine.follow(self._folder, found, self._roots, self._discovery.identities)
         except OSError as error:
@@ -168,8 +175,9 @@ class Releases:
             LOG.warning("GPU %s, of which gpu-quarantine has a file, is GPU %s now", old, new)
 
     def settle(self, *, starting: bool = False) -> None:
-        """Clean what guests had and nobody has any more, without its release having been seen:
-        somebody else removed the domain, or the service had ended meanwhile.
+        """Clean what guests had and nobody has any more, without its release having been seen.
+
+        Somebody else removed the domain, or the service had ended meanwhile.
 
         :param starting: not yet: no guest waits for it, and those that are to be resumed would
         """
@@ -210,7 +218,7 @@ class Releases:
             self._discovery.ways.sets.part()
 
     def left(self) -> frozenset[PciAddress]:
-        """The cards that are nobody's and yet to be cleaned"""
+        """Return the cards that are nobody's and yet to be cleaned."""
         return device.cards(self._ledger.now.left())
 
     def quarantine(
@@ -264,7 +272,10 @@ class Releases:
         self._vgpus.cards.keep_back(reasons)
 
     def _write(self, new: Entry) -> None:
-        """:raises OSError: where it cannot be written"""
+        """Write an entry of the quarantine.
+
+        :raises OSError: where it cannot be written
+        """
         found = quarantine.load(self._folder).get(new.address)
         # What lasts until it is released is not replaced by what ends when the host boots.
         if not (found and new.until_boot and not found.until_boot and _is_same_card(found, new)):
@@ -301,7 +312,7 @@ class Releases:
         return [card for card in self._published.cards() if card.address in addresses]
 
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
-        """Side by side, of those that are nobody's now.
+        """Release those cards that are unassigned now, in parallel.
 
         :param owner: who had them, where that is known
         """
@@ -363,5 +374,5 @@ def _is_same_card(one: Entry, other: Entry) -> bool:
 
 
 def _is_rebuilding(instance: objects.Instance) -> bool:
-    """Whether the guest goes only to come back with the same cards."""
+    """Return whether the guest goes only to come back with the same cards."""
     return instance.task_state in _REBUILDING

@@ -74,8 +74,7 @@ class Starts:
     lost_reasons: LostReasons
 
     def prepare(self, instance: objects.Instance) -> None:
-        """Has the cards made ready beside what Nova does before a new guest is started: its
-        network, its volumes.
+        """Begin to make the cards ready while Nova prepares a new guest's network and volumes.
 
         To have a card from the host's driver may take seconds. What fails here is said at the
         start.
@@ -97,9 +96,11 @@ class Starts:
         running: bool = True,
         end: Callable[[], None] | None = None,
     ) -> Iterator[bool]:
-        """Wrap every start of a guest: look at what the instance holds, compare it with its flavor
-        and hold the GPUs until libvirt knows the guest. One that gave its GPUs back when it was
-        stopped gets some first, and whether it did is yielded.
+        """Wrap every start of a guest.
+
+        Look at what the instance holds, compare it with its flavor and hold the GPUs until libvirt
+        knows the guest. One that gave its GPUs back when it was stopped gets some first, and
+        whether it did is yielded.
 
         :param arriving: the instance was moved here, or resized
         :param running: whether its guest runs then, and is not only defined
@@ -154,8 +155,9 @@ class Starts:
         return self.stops.is_released(instance, records.request_of(instance))
 
     def rebuild(self, instance: objects.Instance) -> None:
-        """Gives GPUs to a stopped instance that is rebuilt and has given its own back, when Nova
-        shuts its guest off: its disk is there yet.
+        """Give GPUs to a rebuilt instance that released its own, when Nova shuts it off.
+
+        Its disk still exists then.
 
         :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
         """
@@ -173,7 +175,7 @@ class Starts:
     def holding(
         self, instance_uuid: str, devices: frozenset[Device]
     ) -> Iterator[frozenset[Device]]:
-        """Holds *devices* while a guest is started with them, and what else it has of ours.
+        """Hold *devices* while a guest is started with them, and what else it has of ours.
 
         Gives what the guest had before, or has as long as it is rebuilt.
 
@@ -193,7 +195,7 @@ class Starts:
                 self.ways.custody.started(instance_uuid)
 
     def is_reboot_hard(self, instance: objects.Instance) -> bool:
-        """Whether a soft reboot of the instance is a hard one.
+        """Return whether a soft reboot of the instance is a hard one.
 
         It starts the domain as it is, which may lead to another card by now; a hard reboot writes
         the domain anew.
@@ -226,16 +228,19 @@ class Starts:
         return guest_config.with_cliques(guest)
 
     def _held(self, instance: objects.Instance) -> Held:
-        """What the instance has of this host; where that has no GPUs the database is not asked."""
+        """Return what the instance has of this host.
+
+        Where that has no GPUs the database is not asked.
+        """
         return self.assigned.held(instance.resources if self.assigned else ())
 
     def _deliveries(self, given: Collection[Given]) -> Iterator[tuple[Delivery, list[Given]]]:
         return self.ways.deliveries(given, self.vgpus.cards.look.kind)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
-        """So that a road of Nova's to a running guest which is not overridden is none.
+        """Refuse devices of a start that nothing holds: a way of Nova's that is not overridden.
 
-        :raises DeviceUnavailable: where nobody has seen that no other guest has them
+        :raises DeviceUnavailable: where no other check has seen that they are free
         """
         for each in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
             raise exception.DeviceUnavailable(
@@ -255,7 +260,9 @@ class Starts:
         arriving: bool,
         again: bool,
     ) -> None:
-        """:raises RequestMismatch: where the flavor asks for others than the instance holds
+        """Compare what the instance holds with its flavor.
+
+        :raises RequestMismatch: where the flavor asks for others than the instance holds
         :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not
             have, or on neighbours
         :raises NoneFree: the same of one that gets GPUs *again*
@@ -286,14 +293,14 @@ class Starts:
     def _not_beside(
         self, instance: objects.Instance, asked: FlavorRequest, own: Collection[Holding[Any, Any]]
     ) -> str | None:
-        """As :func:`nova_gpu.core.flavor.compare.not_beside`"""
+        """Return the reason of :func:`nova_gpu.core.flavor.compare.not_beside`."""
         if not (asked.whole and asked.whole.arrangement.insists_on_near):
             return None
         cards = _cards([each.given for each in own])
         return compare.not_beside(asked.whole.arrangement, cards, self.neighbours(instance))
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
-        """Notify of what the instance has now and did not have *before*."""
+        """Send notifications of what the instance has now and did not have *before*."""
         new = (each for own in held.values() for each in own if each.device not in before)
         self.reporter.claimed(instance, {each.device: each.group.product for each in new})
 
@@ -303,7 +310,7 @@ def _devices(held: Held) -> frozenset[Device]:
 
 
 def _given(held: Held) -> list[Given]:
-    """What the ways of delivery are told, whole cards first"""
+    """Return what the ways of delivery are told, whole cards first."""
     return [each.given for own in held.values() for each in own]
 
 
@@ -318,10 +325,9 @@ def _cards(given: Collection[Given]) -> list[GPU]:
 def _tell(
     instance: objects.Instance, cards: Sequence[GuestDevice], parts: Iterable[VGPUType]
 ) -> None:
-    """Notes with the instance what its guest is told of its *cards*, and of what it has in parts,
-    by their types.
+    """Save with the instance the description of its *cards*, and of its parts by their types.
 
-    Nova saves that when the guest has started, and before where a config drive is made then: what
+    Nova writes that when the guest has started, and before where a config drive is made then: what
     is on it is asked of a service that reads what was saved.
     """
     told = [*cards, *itertools.starmap(guest_devices.of_part, enumerate(parts, start=len(cards)))]
@@ -337,7 +343,7 @@ def _tell(
 
 @contextlib.contextmanager
 def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
-    """The one place where this package's errors become Nova's, which the instance's user reads."""
+    """Translate this package's errors to Nova's, which the instance's user reads, in one place."""
     try:
         yield
     except exception.GPUError as error:
@@ -353,7 +359,7 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
 def _in_novas_word(
     error: exception.GPUError, instance: objects.Instance, spawning: bool
 ) -> nova_exception.NovaException:
-    """What the instance's user reads"""
+    """Return what the instance's user reads."""
     reason = str(error)
     if isinstance(error, exception.GuestError):
         reason = error.user_text

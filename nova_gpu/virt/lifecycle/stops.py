@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stopped instance gives its GPUs back, where its flavor, its image or its host says so, and gets
-some again before it starts.
+"""Release of GPUs by stopped instances, and claims of new ones before their next start.
 
-It has them no more in its domain, then in Nova's database, then in Placement, and it gets them in
-the opposite order: where the service ends in between, more is counted for it than it has, and the
-next period ends what was begun. Nobody else starts the instance meanwhile, as it has a task.
+Flavor, image or host choose it. An instance first loses them in its domain, then in Nova's
+database, then in Placement, and gets them in the opposite order: where the service ends in between,
+more is counted for it than it has, and the next period ends what was begun. Its task keeps others
+from starting it meanwhile.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _MOVES = "openstack gpu start has it come to another host; or start it when some
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stops:
-    """:param parts: what a domain may name of the host's GPUs"""
+    """The stops and starts of instances that release their GPUs.
+
+    :param parts: what a domain may name of the host's GPUs
+    """
 
     host: libvirt_host.Host
     tracker: Tracker
@@ -126,7 +129,7 @@ class Stops:
         self._count_none(instance, {each.provider_uuid for each in own})
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
-        """Have Placement count none for it; where that fails, the next period does.
+        """Let Placement count none for it; where that fails, the next period does.
 
         See :mod:`nova_gpu.virt.verify.repair`
 
@@ -198,7 +201,7 @@ class Stops:
     def _find(
         self, instance: objects.Instance, asked: FlavorRequest, ours: Mapping[GroupKey, str]
     ) -> placement.Amounts:
-        """Have Placement count GPUs for the instance; return what it counts.
+        """Let Placement count GPUs for the instance; return what it counts.
 
         :raises NoneFree: where it has room for none of the ways to serve it
         """

@@ -46,7 +46,10 @@ _MOST_PERIODS = 60
 
 class VGPUs:
     def __init__(self, looked: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
-        """:param known: which MIG instances are clean"""
+        """Wire the parts of cards.
+
+        :param known: which MIG instances are clean
+        """
         self._proofs = known
         self._discovery = looked
         self._roots = looked.roots
@@ -109,9 +112,9 @@ class VGPUs:
     # Made and removed
 
     def divide(self) -> bool:
-        """At service start: has cards have the virtual functions that ``[gpu]virtual_functions``
-        wants of them, or the MIG instances that ``[gpu]mig_profile`` does, but for those that an
-        instance or a domain has.
+        """Divide cards at service start, as ``[gpu]virtual_functions`` and ``mig_profile`` say.
+
+        Cards of an instance or a domain are left alone.
 
         :returns: whether any card is to have some
         :raises DiscoveryFailed: where sysfs cannot be read
@@ -163,8 +166,7 @@ class VGPUs:
 
     @contextlib.contextmanager
     def start(self, devices: Iterable[Device]) -> Iterator[None]:
-        """Wrap the start of a guest with *devices*, and withhold a function of a vGPU that is of no
-        use to several guests one after another.
+        """Wrap the start of a guest, and withhold functions after several failures.
 
         Of several in one guest no failure tells whether it may have so many.
         """
@@ -188,7 +190,7 @@ class VGPUs:
             self.cards.withhold_functions(self._failed.withheld())
 
     def keep_failed(self) -> None:
-        """In every period: functions that were enabled anew are given again."""
+        """Offer functions again, in every period, that were enabled anew."""
         self._failed.look()
         self.cards.withhold_functions(self._failed.withheld())
 
@@ -200,8 +202,10 @@ class VGPUs:
         self._ledger.keep(instance_uuid, frozenset(slots))
 
     def make_again(self) -> None:
-        """At service start: a host boot has removed what instances have, and nobody else is to
-        have its room meanwhile."""
+        """Make the vGPUs of instances again at service start, before others get their room.
+
+        A host boot has removed them.
+        """
         keys = {uuid: key for key, uuid in self.published.provider_uuids.items()}
         owners = self._ledger.now.owners(keys) if keys else {}
         for slot in device.slots(owners):
@@ -316,8 +320,7 @@ class VGPUs:
 
 
 class Retries:
-    """What guests have left, released beside the periodic task, side by side over cards; what fails
-    is tried later and later again.
+    """Releases of what guests have left, in the background, in parallel over cards, with retries.
 
     A command or a driver that hangs would keep the task, and with it the start of the service, for
     as long as all of them take one after another.
@@ -353,8 +356,10 @@ class Retries:
             self._begun[card] = begun
 
     def wait(self, until: float | None = None) -> bool:
-        """Return when nothing that was begun goes on, or at *until* of ``time.monotonic()``, and
-        whether anything did since the period began."""
+        """Wait until nothing goes on, or until *until* of ``time.monotonic()``.
+
+        Return whether anything did since the period began.
+        """
         begun = list(self._begun.values())
         for each in begun:
             with contextlib.suppress(futures.TimeoutError):

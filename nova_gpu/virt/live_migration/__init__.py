@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migration of guests with vGPUs: the data that hosts exchange, the destination, the
-source.
-"""
+"""Live migration of guests with vGPUs: data between the hosts, the destination, the source."""

@@ -14,7 +14,7 @@ from nova_gpu.virt.live_migration.moves import Moves
 
 
 def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """*data* for the source, which says that this host takes vGPUs of a guest that runs"""
+    """Return *data* for the source, which says that this host takes vGPUs of a guest that runs."""
     if host.are_moved(instance):
         data.target_mdevs = {}
         data.dst_supports_numa_live_migration = True
@@ -22,7 +22,7 @@ def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
 
 
 def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> Any:
-    """*data* after the resource tracker's *claim*, which is given up where it is of no use.
+    """Return *data* after the resource tracker's *claim*, which is given up where it is of no use.
 
     :raises nova.exception.MigrationPreCheckError: where what was claimed is not what the guest has
     """
@@ -59,7 +59,7 @@ def _mismatch(host: Moves, instance: objects.Instance, asked: dict[Slot, str]) -
 
 
 def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """*data* with what each vGPU is in the guest's XML at this host.
+    """Return *data* with what each vGPU is in the guest's XML at this host.
 
     :raises nova.exception.MigrationPreCheckError: where nothing was claimed here
     """

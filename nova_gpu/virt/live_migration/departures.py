@@ -29,8 +29,10 @@ _EVENT = "compute_live_migration_operation"
 
 
 class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
-    """One whose domain names other vGPUs at the destination. Nova has put those among its devices,
-    but knows nothing of the metadata."""
+    """One whose domain names other vGPUs at the destination.
+
+    Nova has put those among its devices, but knows nothing of the metadata.
+    """
 
     def __init__(self, guest: Any, gone: Collection[Slot], new: Collection[Slot]) -> None:
         super().__init__(guest._domain)
@@ -43,7 +45,7 @@ class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
 
 
 def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """*data*, with what the instance needs at the destination.
+    """Return *data*, with what the instance needs at the destination.
 
     :raises nova.exception.MigrationPreCheckError: where its vGPUs cannot leave this host as it runs
     """
@@ -77,8 +79,9 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
 def leaving(
     host: Moves, context: nova_context.RequestContext, instance: objects.Instance, guest: Any
 ) -> Iterator[Any]:
-    """Wrap libvirt's migration of a guest; yields the guest to migrate, with its metadata rewritten
-    for the destination.
+    """Wrap libvirt's migration of a guest.
+
+    Yields the guest to migrate, with its metadata rewritten for the destination.
 
     Where libvirt refuses to move one of its vGPUs, nothing is raised: of an error here Nova makes
     an instance in ERROR, after it has seen that the guest runs on here and has undone all else.
@@ -111,7 +114,7 @@ def _note(
     instance: objects.Instance,
     error: nova_exception.MigrationError,
 ) -> None:
-    """With the events of the live migration, where the instance's user reads it."""
+    """Record the error with the events of the live migration, for its user."""
     reporter = compute_utils.EventReporter(context, _EVENT, host.nodename(), instance.uuid)
     with contextlib.suppress(nova_exception.InstanceActionNotFound, type(error)), reporter:
         raise error

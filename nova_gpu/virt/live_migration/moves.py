@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two hosts of a live migration say to each other of a guest's vGPUs, and both do.
+"""Messages between the two hosts of a live migration about a guest's vGPUs, and common steps.
 
 Nova's resource tracker claims at the destination of one as it does for any other move, but only
 where both drivers say that they look at the claim; Nova's own does for instances with a NUMA
@@ -7,7 +7,7 @@ topology. So what the instance has is in ``old_resources`` of its migration cont
 will have in ``new_resources``. The rest is in fields of Nova's ``LibvirtLiveMigrateData``:
 
 ``target_mdevs``: there, and empty, it says that the destination's driver is this one. Then it is
-Nova's map of mediated devices, and in all releases it has Nova clean up at both ends.
+Nova's map of mediated devices, and in all releases it makes Nova clean up at both ends.
 
 ``source_mdev_types``: what the guest has, in words that the destination compares with its own::
 
@@ -55,7 +55,7 @@ _FACTS = re.compile(r"; driver ([0-9.]+)|; ECC ([01])")
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
-    """The vGPUs among *resources*, of whatever host, those of one type beside each other"""
+    """Return the vGPUs among *resources*, of whatever host, those of one type beside each other."""
     found = (
         Slot.parse(each.identifier)
         for each in resources or ()
@@ -65,22 +65,24 @@ def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
 
 
 def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
-    """What the instance has at the source, each with what it will have in its place"""
+    """Return what the instance has at the source, each with what it will have in its place."""
     moving = instance.migration_context
     old, new = recorded(moving.old_resources), recorded(moving.new_resources)
     return list(zip(old, new, strict=True))
 
 
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:
-    """The instance goes on as it was, and its user reads what to do instead. Of a destination that
-    says so the conductor tries another."""
+    """Return the instance goes on as it was, and its user reads what to do instead.
+
+    Of a destination that says so the conductor tries another.
+    """
     said = nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
     return refusals.expected(said)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moves:
-    """What both ends of a move have of their host"""
+    """The parts that both ends of a move have of their host."""
 
     assigned: Assigned
     starts: Starts
@@ -90,11 +92,11 @@ class Moves:
     nodename: Callable[[], str]
 
     def are_moved(self, instance: objects.Instance) -> bool:
-        """Whether it has vGPUs, which then are this host's, or are to be"""
+        """Return whether it has vGPUs, which then are this host's, or are to be."""
         return bool(self.vgpus) and bool(recorded(instance.resources))
 
     def described(self, found: Held) -> dict[Slot, str]:
-        """What each is: only of one that is the same can another take the state."""
+        """Return what each is: only of one that is the same can another take the state."""
         cards = {
             each.device: card.gpu
             for each in found
@@ -129,7 +131,9 @@ class Moves:
             LOG.error("Which vGPUs it has is not known: %s", error, instance=instance)
 
     def refuse_too_old(self, instance: objects.Instance, *, is_able: bool) -> None:
-        """:param is_able: as Nova judges this host, by the versions of its libvirt and QEMU
+        """Refuse hosts that cannot move a guest with vGPUs.
+
+        :param is_able: as Nova judges this host, by the versions of its libvirt and QEMU
         :raises nova.exception.MigrationPreCheckError: where it cannot move a guest with vGPUs
         """
         if not is_able and self.are_moved(instance):
@@ -144,7 +148,7 @@ class Moves:
 
 
 def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
-    """What is said of the driver and of each of *cards* behind all else, of NVIDIA's alone."""
+    """Return what is reported of the driver and of each of *cards*, for NVIDIA's only."""
     asked = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
     if not asked:
         return {}
@@ -159,8 +163,10 @@ def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
 
 
 def not_alike(has: str | None, gets: str) -> str | None:
-    """Why a guest that *has* the one cannot be given the other, ``None`` where nothing is known
-    against it."""
+    """Return why a guest that *has* the one cannot be given the other.
+
+    ``None`` where nothing is known against it.
+    """
     mine, its = (_FACTS.sub("", text or "") for text in (has, gets))
     if has is None or mine != its:
         return f"the guest has {has and mine}, and would get {its}"
@@ -180,7 +186,7 @@ def not_alike(has: str | None, gets: str) -> str | None:
 
 
 def _read_facts(words: str) -> tuple[str | None, str | None]:
-    """The driver's version and the ECC mode, as far as they are said"""
+    """Return the driver's version and the ECC mode, as far as they are said."""
     found = [match.groups() for match in _FACTS.finditer(words)]
     return (
         next((driver for driver, _ in found if driver), None),

@@ -41,7 +41,7 @@ _UNKNOWN = "mig"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
-    """What a domain may name of a host's GPUs: device nodes by path, PCI functions by address.
+    """The GPUs of a host as domains name them: device nodes by path, PCI functions by address.
 
     ``node_by_number`` has the nodes by what they lead to, for one that a domain names otherwise;
     ``nodes_by_instance`` what it takes to open each MIG instance that there is.
@@ -54,19 +54,22 @@ class Parts:
     nodes_by_instance: Mapping[Slot, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def card_of(self, node: str) -> Device | None:
-        """Which card's alone *node* is"""
+        """Return which card's alone *node* is."""
         return self.card_by_node.get(self.known(node))
 
     def known(self, node: str) -> str:
-        """*node* by the name that it has here"""
+        """Return *node* by the name that it has here."""
         if node in self.card_by_node or not self.node_by_number:
             return node
         number = self.number(node)
         return node if number is None else self.node_by_number.get(number, node)
 
     def opened_by(self, known: Set[str]) -> frozenset[Device]:
-        """What all of these nodes together open: of a card that is divided now its MIG instances,
-        each by all of its nodes, and nothing by the card's own alone."""
+        """Return what all of these nodes together open.
+
+        Of a card that is divided now its MIG instances, each by all of its nodes, and nothing by
+        the card's own alone.
+        """
         divided = {slot.parent for slot in self.nodes_by_instance}
         found = (self.card_by_node.get(node) for node in known)
         whole = frozenset(each for each in found if each and device.function(each) not in divided)
@@ -75,13 +78,13 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Named:
-    """What one domain has of a host's GPUs.
+    """The GPUs of one domain.
 
-    ``own`` is what its metadata says and its PCI devices are; of a container without metadata what
-    its nodes lead to. ``reached`` is what the nodes of a running container lead to beside those:
+    ``own`` is what its metadata says and its PCI devices are; for a container without metadata what
+    its nodes lead to. ``reached`` is what the nodes of a running container lead to beyond those:
     their numbers have become another card's, or another MIG instance's, since it was started. One
     node of a MIG instance is enough for that: nobody else is given what it may yet be able to use.
-    ``opened`` is what it can open now: nothing unless it runs, and of a container what its nodes
+    ``opened`` is what it can open now: nothing unless it runs, and for a container what its nodes
     open together, whatever its metadata says and whatever the card is given as. ``led`` is what the
     nodes of a running container lead to, and ``run`` libvirt's number of it, another one at each
     start.
@@ -98,7 +101,7 @@ class Named:
         return self.own | self.reached
 
     def and_also(self, other: Named) -> Named:
-        """What it has by both"""
+        """Return what it has by both."""
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
         opened, led = self.opened | other.opened, self.led | other.led
@@ -131,7 +134,7 @@ def parts(
     divided: Iterable[DividedCard] = (),
     undivided: Iterable[GPU] = (),
 ) -> Parts:
-    """The card of *gpus* behind each PCI function and each node that is one card's alone.
+    """Return the card of *gpus* behind each PCI function and each node that is one card's alone.
 
     :param divided: those that are given in parts, of which each function is its own, and a node
         that is one MIG instance's alone is that one's
@@ -161,7 +164,7 @@ def parts(
 def _nodes_by_instance(
     with_nodes: Iterable[Device], slots: Collection[Slot], roots: Roots
 ) -> dict[Slot, frozenset[str]]:
-    """The MIG instances that the driver has of these, also of a card that is given whole
+    """Return the MIG instances that the driver has of these, also of a card that is given whole.
 
     :param slots: those of which it is known what they are
     """
@@ -176,7 +179,7 @@ def _nodes_by_instance(
 def look(
     host: libvirt_host.Host, parts: Parts, before: Mapping[str, Named] = MappingProxyType({})
 ) -> dict[str, Named]:
-    """What each domain has, running or only defined, by the domain's uuid.
+    """Return what each domain has, running or only defined, by the domain's uuid.
 
     :param before: what an earlier look has found, of which running guests may have files open
     :raises DomainsUnreadable: where libvirt does not list them
@@ -188,8 +191,9 @@ def look(
 
 
 def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device]]) -> None:
-    """Write what running guests have reached into their running domains, which end with them: a
-    later service cannot see it where their nodes lead elsewhere by then.
+    """Write what running guests have reached into their running domains, which end with them.
+
+    A later service cannot see it where their nodes lead elsewhere by then.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
@@ -236,7 +240,7 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:
-    """uuids of the domains that run
+    """Return uuids of the domains that run.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
@@ -245,7 +249,7 @@ def running(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
-    """The host's files and folders that any domain has bound, running or only defined.
+    """Return the host's files and folders that any domain has bound, running or only defined.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
@@ -257,7 +261,7 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
-    """The host's device nodes that any domain has, running or only defined, and what else it binds
+    """Return the host's device nodes of any domain, running or only defined, and its other binds.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
@@ -265,7 +269,7 @@ def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
-    """Of each running container of ours the devices that are its own, and the nodes that it has
+    """Return the devices of each running container of ours, and the nodes that it has.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
@@ -276,15 +280,21 @@ def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], froz
 
 
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
-    """uuid and XML of every domain; of one that runs and is not Nova's, also as it is to start next
-    time: somebody may have given it another card for then, and libvirt-LXC will not refuse it."""
+    """Return uuid and XML of every domain.
+
+    Of one that runs and is not Nova's, also as it is to start next time: somebody may have given it
+    another card for then, and libvirt-LXC will not refuse it.
+    """
     with _unreadable():
         return list(_listed(host))
 
 
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
-    """:raises DomainsUnreadable: for whatever says that libvirt does not answer"""
+    """Turn errors of a libvirt that does not answer into DomainsUnreadable.
+
+    :raises DomainsUnreadable: with the error
+    """
     try:
         yield
     except libvirt.libvirtError as error:
@@ -308,7 +318,7 @@ def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
-    """The GPUs that one domain's XML names, or its running guest reaches.
+    """Return the GPUs that one domain's XML names, or its running guest reaches.
 
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
@@ -316,7 +326,7 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
 
 
 def named_in(xml: str, parts: Parts) -> Named:
-    """The GPUs that one domain's XML names: those of our metadata, and of its devices.
+    """Return the GPUs that one domain's XML names: those of our metadata, and of its devices.
 
     Of a container with metadata that does not run the device nodes count for nothing: their numbers
     may be another card's by now, and it gets others when it starts. One that runs can open what
@@ -354,7 +364,9 @@ def named_in(xml: str, parts: Parts) -> Named:
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
-    """*xml* whose metadata names *new* in the place of *gone*: as it is to be on another host.
+    """Return *xml* whose metadata names *new* in the place of *gone*.
+
+    As it is to be on another host.
 
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
@@ -372,7 +384,7 @@ def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
 
 
 def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collection[str]) -> str:
-    """*xml* without these *devices*; its metadata stays, and names the rest.
+    """Return *xml* without these *devices*; its metadata stays, and names the rest.
 
     :param mdevs: the uuids of those that are mediated devices
     :raises DomainsUnreadable: where it is nothing that libvirt writes
@@ -406,7 +418,10 @@ def _remove(element: etree._Element) -> None:
 
 
 def _parsed(xml: str) -> etree._Element:
-    """:raises DomainsUnreadable: where it is no XML"""
+    """Parse XML.
+
+    :raises DomainsUnreadable: where it is no XML
+    """
     try:
         return etree.fromstring(xml.encode())
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -414,7 +429,7 @@ def _parsed(xml: str) -> etree._Element:
 
 
 def _runs(domain: etree._Element) -> bool:
-    """libvirt writes the number of a domain that is active, and only of one (formatdomain.html)."""
+    """Return whether the domain runs: libvirt numbers active ones only (formatdomain.html)."""
     return domain.get("id") is not None
 
 
@@ -451,6 +466,6 @@ def _nodes(domain: etree._Element) -> Iterator[str]:
 
 
 def _made(domain: etree._Element) -> Iterator[str]:
-    """The nodes that libvirt makes in a container and that its device cgroup allows"""
+    """Yield the nodes that libvirt makes in a container and that its device cgroup allows."""
     for char in domain.iterfind("devices/hostdev[@type='misc']/source/char"):
         yield char.text or ""

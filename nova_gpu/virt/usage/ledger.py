@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has which device of a host, as far as this process knows, and every change of it.
+"""The ledger: owners of a host's devices, as far as this process knows, and every change.
 
 No two guests get one device, whatever the records say: Nova's resource tracker fills its sets of
 what is assigned anew from the database in every period
@@ -40,7 +40,7 @@ _NO_DEVICE: frozenset[Device] = frozenset()
 
 
 class State(enum.Enum):
-    """What may be going on with a device. Of several the first is the one that it is in."""
+    """Device states, highest precedence first."""
 
     CLEANING = "cleaning"  # of its last guest
     STARTING = "starting"  # a guest is being started with it
@@ -60,8 +60,11 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A device that left the pool, when, until when at most (``time.monotonic()``), and for which
-    of the tracker's own sets, which is told from others by being itself."""
+    """A device that left the pool.
+
+    It has the time, its end (``time.monotonic()``), and the tracker's own set that it is for, which
+    is told from others by being itself.
+    """
 
     since: float
     until: float
@@ -104,8 +107,7 @@ class Snapshot:
     # By state
 
     def users(self, state: State) -> Iterator[tuple[str, frozenset[Device]]]:
-        """The devices in *state*, whatever else they are in, each with its instance's uuid or
-        ``""``."""
+        """Yield the devices in *state*, each with its instance's uuid or ``""``."""
         if state is State.CLEANING:
             yield "", self.cleaning
         elif state is State.STARTING:
@@ -121,19 +123,19 @@ class Snapshot:
             yield "", self.used
 
     def devices(self, state: State) -> frozenset[Device]:
-        """The devices in *state*, whatever else they are in"""
+        """Return the devices in *state*, whatever else they are in."""
         return _NO_DEVICE.union(*(devices for _, devices in self.users(state)))
 
     def state_of(self, wanted: Device) -> State | None:
-        """``None`` of a device that is free for all that this process knows"""
+        """Return ``None`` of a device that is free for all that this process knows."""
         return next((each for each in State if wanted in self.devices(each)), None)
 
     def taken(self) -> frozenset[Device]:
-        """The devices that somebody has, or that are being cleaned."""
+        """Return the devices that somebody has, or that are being cleaned."""
         return _NO_DEVICE.union(*(self.devices(e) for e in State if e is not State.DIRTY))
 
     def left(self) -> frozenset[Device]:
-        """The devices that no guest has and the database counts for no instance any more."""
+        """Return the devices that no guest has and the database counts for no instance any more."""
         return self.used - self.taken() - self.counted()
 
     # By instance
@@ -142,25 +144,24 @@ class Snapshot:
         return any(each.instance_uuid == instance_uuid for each in self.starting)
 
     def is_between(self, instance_uuid: str) -> bool:
-        """Whether the instance's guest is being started, or about to be in a domain here again."""
+        """Return whether the instance's guest is starting, or about to be here again."""
         coming = (*self.asking, *self.starting, *self.kept.values())
         returning = self.records.returning if self.records else ()
         return instance_uuid in returning or any(e.instance_uuid == instance_uuid for e in coming)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
-        """What a start of the instance that is under way has seen to be nobody else's."""
+        """Return what a start of the instance that is under way has seen to be nobody else's."""
         held = (each.devices for each in self.starting if each.instance_uuid == instance_uuid)
         return _NO_DEVICE.union(*held)
 
     def had_by(self, instance_uuid: str) -> frozenset[Device]:
-        """What the instance's domain named at the last look, or its guest was started with, or is
-        kept for it."""
+        """Return the devices of the instance's domain, of its start, or kept for it."""
         given = (each.get(instance_uuid) for each in (self.last_starts, self.kept))
         named = self.domains.get(instance_uuid, _NO_DEVICE)
         return named.union(*(each.devices for each in given if each))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
-        """What the instance's domain names, or named before it went to come back."""
+        """Return what the instance's domain names, or named before it went to come back."""
         named = self.domains.get(instance_uuid, _NO_DEVICE)
         # Its next start gets other nodes, and these may be somebody else's own.
         named -= self.reached.get(instance_uuid, _NO_DEVICE)
@@ -170,19 +171,19 @@ class Snapshot:
     # By the database
 
     def counted_by_instance(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        """What the database counts, as :class:`nova_gpu.virt.usage.records.Records` has it"""
+        """Return what the database counts, as :class:`nova_gpu.virt.usage.records.Records`."""
         return self.records.counted if self.records else {}
 
     def instances(self) -> frozenset[str]:
-        """All for which the database counts something here, or nothing"""
+        """Return all for which the database counts something here, or nothing."""
         return frozenset(self.counted_by_instance())
 
     def stopped(self) -> frozenset[str]:
-        """The instances here that are stopped, without a task"""
+        """Return the instances here that are stopped, without a task."""
         return self.records.stopped if self.records else frozenset()
 
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
-        """The cards of these providers that the database counts for an instance."""
+        """Return the cards of these providers that the database counts for an instance."""
         return {
             (key_by_provider[provider_uuid], device.parse(identifier))
             for recorded in self.counted_by_instance().values()
@@ -191,19 +192,19 @@ class Snapshot:
         }
 
     def counted(self) -> frozenset[Device]:
-        """All cards that the database counts for an instance here, of whatever group it says."""
+        """Return all cards that the database counts for an instance here, of whatever group."""
         return _NO_DEVICE.union(*map(_devices, self.counted_by_instance().values()))
 
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
         return _devices(self.counted_by_instance().get(instance_uuid, ()))
 
     def reached_of_others(self) -> dict[str, frozenset[Device]]:
-        """What running guests reach, by uuid, that the database does not count for them either"""
+        """Return what running guests reach, by uuid, that the database does not count for them."""
         found = {uuid: each - self.counted_for(uuid) for uuid, each in self.reached.items()}
         return {uuid: devices for uuid, devices in found.items() if devices}
 
     def counted_instances(self, wanted: Device) -> frozenset[str]:
-        """The instances that have the device, or a part or all of its card"""
+        """Return the instances that have the device, or a part or all of its card."""
         return frozenset(
             uuid
             for uuid, recorded in self.counted_by_instance().items()
@@ -211,11 +212,11 @@ class Snapshot:
         )
 
     def started(self) -> frozenset[Device]:
-        """What guests were started with that the database may not count yet."""
+        """Return what guests were started with that the database may not count yet."""
         return _NO_DEVICE.union(*(each.devices for each in self.last_starts.values()))
 
     def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
-        """The owners of cards, by the database and by the last starts.
+        """Return the owners of cards, by the database and by the last starts.
 
         :param key_by_provider: the host's groups; without any, those before the first provider
             tree, another host's card of the same address may be taken for one of its
@@ -233,11 +234,11 @@ class Snapshot:
         return owners
 
     def strangers(self) -> dict[Device, str]:
-        """The cards named by a domain that Nova does not count for it, with the domain's uuid."""
+        """Return cards of a domain that Nova does not count for it, with the domain's uuid."""
         return self._uncounted() if self.records else {}
 
     def unjudged(self) -> dict[Device, str]:
-        """The devices that domains name, and the domains, while the database has not been read."""
+        """Return the devices of domains, and the domains, while the database has not been read."""
         return {} if self.records else self._uncounted()
 
     def _uncounted(self) -> dict[Device, str]:
@@ -281,7 +282,7 @@ class Ledger:
 
     @property
     def now(self) -> Snapshot:
-        """What is known now, without the claims whose time is over"""
+        """The snapshot of now, without the claims whose time is over."""
         found, now = self._now, self._clock()
         claims = {each: claim for each, claim in found.claims.items() if claim.until > now}
         return _with(found, claims=claims) if len(claims) < len(found.claims) else found
@@ -297,7 +298,7 @@ class Ledger:
         assigned: Set[Any],
         timeout_s: float,
     ) -> None:
-        """*devices* leave the pool for *timeout_s* at most; *back*, of the same claim, return.
+        """Take *devices* from the pool for *timeout_s* at most; return *back*, of the same claim.
 
         :param assigned: the set that the tracker is about to add them to
         """
@@ -308,7 +309,7 @@ class Ledger:
             self._now = _with(self._now, claims=claims)
 
     def compare(self, unassigned: Collection[Device], assigned: Set[Any]) -> None:
-        """Returns to the pool what the tracker has released, and logs what it may have forgotten.
+        """Return to the pool what the tracker has released, and logs what it may have forgotten.
 
         :param assigned: the tracker's set of ``objects.Resource``, now
         :param unassigned: the other devices of the same provider
@@ -336,8 +337,7 @@ class Ledger:
         look: Callable[[], Named],
         kept: frozenset[Device] = frozenset(),
     ) -> Iterator[None]:
-        """Reserve *devices* for the instance while a guest is started with them, and until libvirt
-        has said afterwards whether it names them.
+        """Reserve *devices* for the instance until libvirt has said whether its new guest has them.
 
         :param look: asks libvirt which devices the domains name now, and notes it
             (:meth:`saw_domains`); raises DomainsUnreadable
@@ -370,7 +370,10 @@ class Ledger:
             self._end(start, before, _answers(look))
 
     def _end(self, start: Assignment, before: Assignment | None, is_seen: bool) -> None:
-        """:param before: what was kept for the instance when the start began"""
+        """End a start.
+
+        :param before: what was kept for the instance when the start began
+        """
         with self._lock:
             now = self._now
             is_back = now.kept.get(start.instance_uuid) is before
@@ -395,7 +398,7 @@ class Ledger:
     # Between two guests
 
     def was_used(self, devices: Iterable[Device]) -> None:
-        """A guest gets them now, or had them before this service was started."""
+        """Note that a guest gets them now, or had them before this service was started."""
         with self._lock:
             self._now = _with(self._now, used=self._now.used.union(devices))
 
@@ -435,7 +438,7 @@ class Ledger:
     def saw_domains(
         self, named: Named, reached: Named | None = None, since: Snapshot | None = None
     ) -> None:
-        """The devices that the domains name, by the domain's uuid.
+        """Note the devices of domains, by the domain's uuid.
 
         :param reached: those of them that are not the domain's own
         :param since: what was known when libvirt was asked; by default what is known now. Of starts
@@ -452,7 +455,7 @@ class Ledger:
             )
 
     def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
-        """Takes what the database counts now.
+        """Take what the database counts now.
 
         A guest that was started before the database was asked is in its answer, or is nobody's
         unless its start or another task of the instance is under way: then a later answer says it.
@@ -499,7 +502,7 @@ def _without(mapping: Mapping[Any, Any], keys: Collection[Any]) -> dict[Any, Any
 
 
 def _not_asking(now: Snapshot, start: Assignment, claimed: Collection[Device]) -> Snapshot:
-    """*start* has its answer: it holds what was claimed for it, or gives the claim up."""
+    """Return *start* has its answer: it holds what was claimed for it, or gives the claim up."""
     asking = tuple(each for each in now.asking if each is not start)
     return _with(now, asking=asking, claims=_without(now.claims, claimed))
 
@@ -514,9 +517,11 @@ def _answers(look: Callable[[], Named]) -> bool:
 
 
 def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> None:
-    """:raises DeviceUnavailable: where another instance has one of *wanted*, or it is being cleaned
+    """Refuse devices of another instance, or that are being cleaned.
 
     Of those that domains name libvirt is asked anew before a guest is started.
+
+    :raises DeviceUnavailable: with the first of *wanted*
     """
     for each in sorted(device.clashing(wanted, now.cleaning), key=str):
         raise exception.DeviceUnavailable(

@@ -21,7 +21,7 @@ _PATIENCE_S = 60.0
 
 
 class UsageReader:
-    """What is answered goes to *noted*; where no answer comes, what that had before stays.
+    """The reader of domains and records into *noted*, which keeps what it had without an answer.
 
     :param parts: what a domain may name of the GPUs that are offered now
     """
@@ -41,11 +41,11 @@ class UsageReader:
 
     @property
     def opened(self) -> ledger.Named:
-        """What each guest could open at the last look, by uuid"""
+        """The devices that each guest could open at the last look, by uuid."""
         return {uuid: each.opened for uuid, each in self._seen.items()}
 
     def look_at_domains(self) -> ledger.Named:
-        """Which GPUs the domains name, now.
+        """Return which GPUs the domains name, now.
 
         :raises DomainsUnreadable: where libvirt does not say
         """
@@ -71,7 +71,7 @@ class UsageReader:
             LOG.error("%s. What was known before is kept.", error)
 
     def read_records(self) -> bool:
-        """Whether the database answered"""
+        """Return whether the database answered."""
         context = nova_context.get_admin_context()
         try:
             nodename = self._host.get_hostname()

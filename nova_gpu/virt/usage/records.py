@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's records say of this host's instances: which GPUs the database counts for them, and
-what their flavors ask for."""
+"""Nova's records of this host's instances: GPUs by the database, and requests by flavor."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ class Records:
     has_moves: bool = False
 
     def without(self, identifier: str) -> Records:
-        """These records without any holder of the GPU *identifier*."""
+        """Return these records without any holder of the GPU *identifier*."""
         counted = {
             uuid: frozenset(each for each in recorded if each[1] != identifier)
             for uuid, recorded in self.counted.items()
@@ -63,7 +62,7 @@ def read(
     guests: Collection[str],
     last: Records | None = None,
 ) -> Records:
-    """One look at the database, through the conductor; never while a claim waits.
+    """Return one look at the database, through the conductor; never while a claim waits.
 
     It counts the same as ``ResourceTracker._populate_assigned_resources``: what the host's
     instances have, and what migrations from and to it keep until they are confirmed or reverted.
@@ -158,10 +157,7 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
 
 
 def _is_moving(instance: objects.Instance) -> bool:
-    """Return whether the instance is being moved, as Nova judges.
-
-    See ``_instance_in_resize_state`` of ``nova.compute.resource_tracker``.
-    """
+    """Return whether the instance is moved, as ``resource_tracker._instance_in_resize_state``."""
     moves = task_states.resizing_states + task_states.rebuild_states
     return instance.vm_state == vm_states.RESIZED or (
         instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and instance.task_state in moves
@@ -217,7 +213,10 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
-    """:raises InvalidValue: where an identifier is none"""
+    """Yield the GPUs of the resources.
+
+    :raises InvalidValue: where an identifier is none
+    """
     for each in resources or ():
         if each.resource_class in names.RESOURCE_CLASSES:
             device.parse(each.identifier)

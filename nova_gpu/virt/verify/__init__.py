@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where sysfs, libvirt, Nova's database and Placement contradict each other about GPUs, and what is
-repaired: ``nova-gpu verify``, the start of the service, allocations that a move left.
+"""Contradictions between sysfs, libvirt, Nova's database and Placement, and their repair.
+
+``nova-gpu verify`` reports them, and the start of the service; allocations that a move left are
+repaired.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the four sources about a host's GPUs contradict each other, and what to do about it.
+"""Comparison of the four sources about a host's GPUs, and remedies.
 
 Nothing is read here: :mod:`nova_gpu.virt.verify.gather` does that. What an instance with a task
 under way has is on its way from one to the other, and is not compared.
@@ -33,7 +33,7 @@ _REMEDY = (
 
 
 def compare(state: HostState) -> tuple[Difference, ...]:
-    """Every contradiction, as far as both of its sides are known."""
+    """Return every contradiction, as far as both of its sides are known."""
     vgpus = tuple(_vgpus(state))
     if vgpus:
         # What is there and nobody's has room that Placement has to give, until it is removed.
@@ -74,7 +74,7 @@ def _shared(state: HostState) -> Iterator[Difference]:
 
 
 def _domains(state: HostState) -> Iterator[Difference]:
-    """Domains that have what Nova does not count for them"""
+    """Yield domains that have what Nova does not count for them."""
     if state.guests is None or state.instances is None:
         return
     for uuid, guest in state.guests.items():
@@ -142,7 +142,7 @@ def _differs(guest: Guest, instance: Instance) -> bool:
 
 
 def _cards(state: HostState) -> Iterator[Difference]:
-    """Cards that an instance has, and what is the matter with them"""
+    """Yield cards of instances that are missing or unfit."""
     for uuid, instance in (state.instances or {}).items():
         for card in sorted(instance.cards, key=str) if instance.settled else ():
             if state.cards is not None and not _is_here(card, state):
@@ -162,7 +162,7 @@ def _cards(state: HostState) -> Iterator[Difference]:
 
 
 def _allocations(state: HostState) -> Iterator[Difference]:
-    """What Placement counts for the instances, group by group"""
+    """Yield what Placement counts for the instances, group by group."""
     if state.providers is None:
         return
     for uuid, instance in (state.instances or {}).items():
@@ -224,7 +224,7 @@ def _strange_allocations(state: HostState) -> Iterator[Difference]:
 
 
 def _inventories(state: HostState) -> Iterator[Difference]:
-    """Where Placement has more of a group than there is, or less, while it is known who has what"""
+    """Yield groups of which Placement has more than there is, or less, while owners are known."""
     for provider_uuid, provider in (state.providers or {}).items():
         free = _free(provider, state)
         if free is None or state.instances is None or not _all_settled(state, provider):
@@ -250,7 +250,7 @@ def _inventories(state: HostState) -> Iterator[Difference]:
 
 
 def _free(provider: Provider, state: HostState) -> int | None:
-    """How many of a group can be given, ``None`` where that is not known"""
+    """Return how many of a group can be given, ``None`` where that is not known."""
     if provider.resource_class != names.RESOURCE_CLASS:
         return state.vgpus_free.get(provider.name)
     if state.cards is None or state.guests is None:
@@ -261,25 +261,28 @@ def _free(provider: Provider, state: HostState) -> int | None:
 
 
 def _held(provider_uuid: str, instances: Mapping[str, Instance]) -> collections.Counter[str]:
-    """How many of the group each instance has"""
+    """Return how many of the group each instance has."""
     counted = ((uuid, each) for uuid, has in instances.items() for each, _ in has.counted)
     return collections.Counter(uuid for uuid, each in counted if each == provider_uuid)
 
 
 def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
-    """What Placement counts, and what it should count besides: that is a difference of its own."""
+    """Return what Placement counts, and what it should count besides.
+
+    That is a difference of its own.
+    """
     return (collections.Counter(allocated) | held).total()
 
 
 def _all_settled(state: HostState, provider: Provider) -> bool:
-    """Whether nobody is on the way to or from the group"""
+    """Return whether nobody is on the way to or from the group."""
     return all(each.settled for each in (state.instances or {}).values()) and all(
         state.holders.get(each) is not Holder.ON_ITS_WAY for each in provider.allocated
     )
 
 
 def _vgpus(state: HostState) -> Iterator[Difference]:
-    """vGPUs that nobody has, and those of instances that are not there.
+    """Yield vGPUs without an owner, and missing ones of instances.
 
     Nothing while one of those who could have a vGPU does not say.
     """
@@ -290,13 +293,13 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
 
 
 def _is_here(each: Device, state: HostState) -> bool:
-    """Whether the host has it, or what a vGPU is made at"""
+    """Return whether the host has it, or what a vGPU is made at."""
     at = {slot.parent for slot in device.slots([each])}
     return each in (state.cards or ()) or bool(at & state.functions)
 
 
 def _missing_vgpus(state: HostState) -> Iterator[Difference]:
-    """What a domain names of an instance that has no task under way"""
+    """Yield what a domain names of an instance that has no task under way."""
     for uuid, guest in (state.guests or {}).items():
         instance = (state.instances or {}).get(uuid)
         if instance is None or not instance.settled:

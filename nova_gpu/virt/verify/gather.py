@@ -41,8 +41,9 @@ _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources to ask. ``placement``: Nova's report client. ``obstacles``: why cards cannot be
-    given.
+    """The sources to ask.
+
+    ``placement``: Nova's report client. ``obstacles``: why cards cannot be given.
 
     ``ask`` calls what it is given, and may give up on it with any exception.
     """
@@ -55,7 +56,7 @@ class Sources:
 
 
 class _Answers:
-    """The answers so far, and which sources did not answer"""
+    """The answers so far, and which sources did not answer."""
 
     def __init__(self, sources: Sources) -> None:
         self._ask = sources.ask
@@ -73,7 +74,10 @@ class _Answers:
 
 
 def gather(sources: Sources) -> HostState:
-    """What each of the four says now. Nothing raises: who does not answer is in ``unread``."""
+    """Return what each of the four says now.
+
+    Nothing raises: who does not answer is in ``unread``.
+    """
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
     looked = sources.looked
@@ -129,7 +133,7 @@ def gather(sources: Sources) -> HostState:
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
-    """The node's name where libvirt does not say it"""
+    """Return the node's name where libvirt does not say it."""
     (node,) = objects.ComputeNodeList.get_all_by_host(context, CONF.host)
     return str(node.hypervisor_hostname)
 
@@ -137,7 +141,7 @@ def _nodename(context: nova_context.RequestContext) -> str:
 def _instances(
     context: nova_context.RequestContext, nodename: str, guests: Collection[str]
 ) -> tuple[dict[str, Instance], frozenset[str]]:
-    """The host's instances, and those on their way back to it"""
+    """Return the host's instances, and those on their way back to it."""
     counted = records.read(context, CONF.host, nodename, guests)
     migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
     moving = {each.instance_uuid for each in migrations if each.status != "error"}
@@ -162,15 +166,21 @@ def _instances(
 
 
 def _is_released(instance: objects.Instance | None, devices: Collection[Any]) -> bool:
-    """Whether it gave its GPUs back when it was stopped; of few it is asked, each by itself."""
+    """Return whether it gave its GPUs back when it was stopped.
+
+    Of few it is asked, each by itself.
+    """
     if devices or instance is None or instance.vm_state != vm_states.STOPPED:
         return False
     return names.RELEASED in instance.system_metadata
 
 
 def asked_of(asked: FlavorRequest, held: Collection[Device]) -> int:
-    """GPUs and vGPUs. Of a flavor that cannot be read any more, what it has: the API and the
-    scheduler refuse it. Of one that asks for vGPUs in Nova's words alone, those of ours it has."""
+    """Return the number of GPUs and vGPUs that the flavor asks for.
+
+    Of a flavor that cannot be read any more, what it has: the API and the scheduler refuse it. Of
+    one that asks for vGPUs in Nova's words alone, those of ours it has.
+    """
     try:
         count = sum(each.count for each in asked.requests)
     except exception.InvalidExtraSpec:

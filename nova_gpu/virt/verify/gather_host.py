@@ -38,7 +38,7 @@ class Cards:
 
     @property
     def functions(self) -> frozenset[PciAddress]:
-        """What is given in parts, or may be"""
+        """The functions that are given in parts, or may be."""
         known = (address for card in self.parts.values() for address in card.parents)
         return frozenset(known) | self.unread
 
@@ -46,7 +46,7 @@ class Cards:
 def read(
     looked: discovery.Discovery, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
 ) -> Cards:
-    """What the host has now.
+    """Return what the host has now.
 
     :param obstacles: why cards cannot be given
     :raises DiscoveryFailed: where sysfs cannot be read
@@ -69,7 +69,7 @@ def read(
 
 
 def unfit(looked: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
-    """Why whole cards cannot be given to a guest, or are with another driver than theirs needs"""
+    """Return why whole cards cannot be given to a guest, or are with another driver than needed."""
     found = {a: looked.delivery.unfit(card.gpu) or card.obstacle for a, card in cards.items()}
     return {address: reason for address, reason in found.items() if reason}
 
@@ -77,7 +77,7 @@ def unfit(looked: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict
 def guests(
     looked: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards
 ) -> dict[str, Guest]:
-    """The domains by uuid, each with what it names of the host's cards.
+    """Return the domains by uuid, each with what it names of the host's cards.
 
     :raises DomainsUnreadable: where libvirt does not say
     """
@@ -103,7 +103,7 @@ def made(
     parts: Mapping[PciAddress, DividedCard],
     owners: Mapping[str, Collection[Device]],
 ) -> dict[str, frozenset[Slot]]:
-    """The vGPUs that there are, by the uuid of whose they are.
+    """Return the vGPUs that there are, by the uuid of whose they are.
 
     Somebody else's are not among them: neither do we know whose they are.
 
@@ -128,7 +128,7 @@ def free(
     taken: Collection[Device],
     made: Collection[Slot],
 ) -> dict[GroupKey, int]:
-    """How many more vGPUs there can be of each group of *parts*, whatever its cards' health.
+    """Return how many more vGPUs there can be of each group of *parts*, whatever its cards' health.
 
     :param gpus: those of *parts*
     :param taken: the slots, and the functions, that anybody has
@@ -153,8 +153,10 @@ def free(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """``obstacle``: why it cannot be given to a guest; ``in_parts``: why it is not given whole to a
-    new one."""
+    """``obstacle``: why it cannot be given to a guest; ``in_parts``.
+
+    Why it is not given whole to a new one.
+    """
 
     gpu: GPU
     obstacle: str | None
@@ -168,7 +170,7 @@ def read_providers(
     mode: DeliveryMode,
     cards: Mapping[PciAddress, Card],
 ) -> dict[str, Provider]:
-    """The host's groups by uuid.
+    """Return the host's groups by uuid.
 
     :param client: Nova's report client
     :param mode: in which the host gives *cards*, those that are whole

@@ -47,7 +47,7 @@ class AbandonedMoves:
     def end(
         self, reportclient: Any, nodename: str, had_by: Callable[[str], Collection[Device]]
     ) -> None:
-        """Ends those of this host that were seen before; never while a claim waits, nothing raises.
+        """End those of this host that were seen before; never while a claim waits, nothing raises.
 
         :param reportclient: Nova's client of Placement
         :param had_by: what an instance's domain here has
@@ -74,7 +74,7 @@ class AbandonedMoves:
         migration: objects.Migration,
         had_by: Callable[[str], Collection[Device]],
     ) -> objects.Instance | None:
-        """The instance of a move that nobody goes on with, ``None`` of any other."""
+        """Return the instance of a move that nobody goes on with, ``None`` of any other."""
         is_live = migration.migration_type == "live-migration"
         statuses = _AS_IT_RUNS if is_live else _BEFORE_THE_MOVE
         if (
@@ -116,8 +116,9 @@ def _end(
     migration: objects.Migration,
     instance: objects.Instance,
 ) -> None:
-    """End the move as Nova does where one fails. The record last: it is what the next look goes
-    by.
+    """End the move as Nova does where one fails.
+
+    The record last: it is what the next look goes by.
     """
     LOG.warning(
         "The move %s (%s) has ended in its midst: what it had is given back",
@@ -153,7 +154,7 @@ class Orphans:
         counted: Mapping[str, Collection[object]],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> None:
-        """Deletes those of these providers; never while a claim waits, and nothing raises.
+        """Delete those of these providers; never while a claim waits, and nothing raises.
 
         :param reportclient: Nova's client of Placement
         :param counted: what the database counts, by the uuids of all instances here, about which
@@ -193,7 +194,7 @@ class Orphans:
         instances: Collection[str],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> bool:
-        """Whether all that is had of the provider is instances', and as much as they have"""
+        """Return whether only instances use the provider, and as much as they have."""
         try:
             found = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
             others = found.allocations.keys() - set(instances)
@@ -210,7 +211,7 @@ class Orphans:
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Why a consumer needs its GPUs no more; ``None`` where it may, or is no migration.
+    """Return why a consumer needs its GPUs no more; ``None`` where it may, or is no migration.
 
     :param context: one that reads what is deleted as well
     """

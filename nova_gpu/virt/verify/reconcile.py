@@ -34,7 +34,7 @@ class Reconciliation:
         self._is_done = False
 
     def look(self) -> None:
-        """Raises nothing: the service goes on whatever is the matter."""
+        """Raise nothing: the service goes on whatever is the matter."""
         if self._is_done or not self.is_due:
             return
         try:

@@ -33,7 +33,7 @@ Counted = Collection[tuple[str, str]]
 
 
 def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
-    """Repairs one *difference* that is ``safe``, of *state*.
+    """Repair one *difference* that is ``safe``, of *state*.
 
     :param reportclient: Nova's report client
     :raises NotRepaired: where it has changed since, or Placement does not take it
@@ -64,7 +64,7 @@ def heal(
     provider_uuid: str,
     allocations: Mapping[str, Any],
 ) -> bool:
-    """Have Placement count what the host's instances have, where that is known for sure.
+    """Let Placement count what the host's instances have, where that is known for sure.
 
     Return whether it counted just that of the provider. Nothing raises.
 
@@ -96,7 +96,9 @@ def heal(
 def _heal(
     uuid: str, counted: Counted, classes: Mapping[str, str], reportclient: Any, *, is_short: bool
 ) -> None:
-    """:param is_short: whether Placement counts fewer than the instance has
+    """Let Placement count what one instance has.
+
+    :param is_short: whether Placement counts fewer than the instance has
 
     :raises NotRepaired: where it has changed since, or Placement does not take it
     """
@@ -123,7 +125,9 @@ def _restore(
     classes: Mapping[str, str],
     reportclient: Any,
 ) -> None:
-    """:raises NotRepaired: where the instance has no longer what is *counted*
+    """Write the allocation of an instance that has none.
+
+    :raises NotRepaired: where the instance has no longer what is *counted*
     :raises nova.exception.AllocationUpdateFailed: where Placement counts something else by now
     """
     # First: what is begun with the instance after it was read changes this, and the write fails.
@@ -146,7 +150,7 @@ def _restore(
 def _of_the_host(
     context: nova_context.RequestContext, instance: objects.Instance
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """What ``nova-manage placement heal_allocations`` would write, but for the GPUs.
+    """Return what ``nova-manage placement heal_allocations`` would write, but for the GPUs.
 
     That fails on a flavor with ``resources:PGPU``: it asks them of the compute node itself.
     """

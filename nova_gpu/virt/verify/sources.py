@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the four sources say of a host's GPUs, as plain values, and what two of them contradict each
-other in.
+"""The four sources about a host's GPUs as plain values, and kinds of contradictions.
 
 Sysfs says which cards there are and who drives them, libvirt which guest names which, Nova's
 database which instance has which, and Placement how many each instance has.
@@ -22,7 +21,7 @@ Cards = frozenset[Device]
 
 
 class Kind(enum.StrEnum):
-    """What is wrong; the documentation has a paragraph for each."""
+    """Kinds of contradictions; the documentation has a paragraph for each."""
 
     SHARED_BY_DOMAINS = "shared-by-domains"
     SHARED_BY_INSTANCES = "shared-by-instances"
@@ -59,8 +58,10 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """A domain, and the cards whose nodes or functions it names; ``reached`` and ``opened`` as
-    :class:`nova_gpu.virt.usage.domains.Named` has them."""
+    """A domain, and the cards whose nodes or functions it names.
+
+    ``reached`` and ``opened`` as :class:`nova_gpu.virt.usage.domains.Named` has them.
+    """
 
     running: bool
     cards: Cards
@@ -70,9 +71,12 @@ class Guest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """``counted``: (provider_uuid, card) of what the database counts for it on this host, both
+    """An instance by Nova's database.
+
+    ``counted``: (provider_uuid, card) of what the database counts for it on this host, both
     sides of a move. ``settled``: no task and no move is under way. ``aliased``: it has PCI devices
-    by an alias, too, which nobody counts here."""
+    by an alias, too, which nobody counts here.
+    """
 
     active: bool
     settled: bool
@@ -86,7 +90,7 @@ class Instance:
 
 
 class Holder(enum.Enum):
-    """A consumer with an allocation that is no instance of this host"""
+    """A consumer with an allocation that is no instance of this host."""
 
     DELETED = "an instance that is deleted"
     ENDED_MOVE = "a migration that has ended"
@@ -97,9 +101,12 @@ class Holder(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """One group in Placement. ``allocated``: GPUs by consumer. ``cards``: those of its product
-    here, ``fit``: those of them that can be given to a guest. Of a group of vGPUs, which is one
-    where the ``resource_class`` says so, there are neither."""
+    """One group in Placement.
+
+    ``allocated``: GPUs by consumer. ``cards``: those of its product here, ``fit``: those of them
+    that can be given to a guest. Of a group of vGPUs, which is one where the ``resource_class``
+    says so, there are neither.
+    """
 
     name: str
     total: int
@@ -112,7 +119,7 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostState:
-    """What each of the four says. ``None``: it did not answer, for the reason in ``unread``.
+    """The state of a host by the four. ``None``: it did not answer, for the reason in ``unread``.
 
     ``unfit``: why a card cannot be given to a guest or is with another driver than its guest needs.
     ``guests`` and ``instances`` by uuid, ``providers`` by uuid. ``holders``: consumers of GPUs here

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of moves that make room for GPU instances: a fleet as plain values, goals, and the cheapest
-plan for one.
-"""
+"""Plans of moves that make room: a fleet as plain values, goals, and the cheapest plan."""

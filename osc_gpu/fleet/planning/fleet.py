@@ -13,7 +13,7 @@ from nova_gpu.core.sets.partitions import Module
 
 
 class Way(enum.StrEnum):
-    """How an instance is moved. What interrupts least comes first."""
+    """The ways to move an instance, the least interrupting first."""
 
     STOPPED = "stopped"
     LIVE = "live"
@@ -53,8 +53,11 @@ class Spot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Need:
-    """What an instance takes of a host: *groups* as Placement is asked for them, and of the node's
-    own resources the amount by resource class."""
+    """The resources that an instance takes of a host.
+
+    They are *groups*, as Placement is asked for them, and amounts of the node's own resources by
+    class.
+    """
 
     groups: tuple[GroupRequest, ...]
     amounts: tuple[tuple[str, int], ...] = ()
@@ -63,9 +66,11 @@ class Need:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """``held`` has, of each group of its host it has GPUs of, the index and how many; ``sets`` is
-    without the groups of which it is not known. ``way`` is ``None`` of one that may not be moved,
-    and ``stays`` says why."""
+    """``held`` has, of each group of its host it has GPUs of, the index and how many.
+
+    ``sets`` is without the groups of which it is not known. ``way`` is ``None`` of one that may not
+    be moved, and ``stays`` says why.
+    """
 
     uuid: str
     name: str
@@ -82,8 +87,10 @@ class Instance:
 
 
 def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[Instance]:
-    """The instances of one host, with the set of one of which it is not known, such as a stopped
-    one, where only it can have what is left of its board."""
+    """Return the instances of one host, with the set of one whose set was not known.
+
+    It is known where only that instance, such as a stopped one, can have the rest of the board.
+    """
     found = list(there)
     for number, group in enumerate(groups):
         holders = [n for n, each in enumerate(found) if number in dict(each.held)]
@@ -102,9 +109,11 @@ def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[In
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fleet:
-    """``hosts`` have distinct names; what is free there may be below 0. ``shared`` has, by a host's
-    name, the groups whose vGPUs are of the same cards, so that what one gets the others lose: as
-    nobody but the host knows how much, all that they had free."""
+    """``hosts`` have distinct names; what is free there may be below 0.
+
+    ``shared`` has, by a host's name, the groups whose vGPUs are of the same cards, so that what one
+    gets the others lose: as nobody but the host knows how much, all that they had free.
+    """
 
     hosts: tuple[Host, ...]
     instances: tuple[Instance, ...]
@@ -112,8 +121,11 @@ class Fleet:
 
     @property
     def is_known(self) -> bool:
-        """Whether all the room is counted that moves make: not where vGPUs share cards, or where it
-        is not known which cards of a board an instance has."""
+        """Whether all the room is counted that moves make.
+
+        Not where vGPUs share cards, or where it is not known which cards of a board an instance
+        has.
+        """
         hosts = {each.name: each for each in self.hosts}
         return not self.shared and all(
             hosts[each.host].groups[group].board is None or group in dict(each.sets)

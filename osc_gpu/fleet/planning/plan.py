@@ -17,18 +17,21 @@ from osc_gpu.fleet.planning.search import Empty, Goal, Place
 
 
 def place(fleet: Fleet, need: Need, count: int) -> Plan:
-    """Room for *count* instances more, on whatever hosts"""
+    """Plan room for *count* more instances, on any hosts."""
     return _plan(fleet, Place(need, count))
 
 
 def drain(fleet: Fleet, host: str) -> Plan:
-    """A host of which no instance has GPUs. Nothing is moved to it, nor back."""
+    """Return a host of which no instance has GPUs.
+
+    Nothing is moved to it, nor back.
+    """
     (number,) = (n for n, each in enumerate(fleet.hosts) if each.name == host)
     return _plan(fleet, Empty(number))
 
 
 def defrag(fleet: Fleet, need: Need) -> Plan:
-    """As many places for *need* as moves can make, by the fewest moves.
+    """Plan room for as many instances of *need* as moves can make, by the fewest moves.
 
     Only ``proven`` where no moves can make one more. It is always reached, without a move where
     there is nothing to gain.
@@ -47,12 +50,12 @@ def defrag(fleet: Fleet, need: Need) -> Plan:
 
 
 def places(fleet: Fleet, need: Need) -> int:
-    """How many instances have room as it is"""
+    """Return how many instances have room as it is."""
     return _places(Room(fleet), need)
 
 
 def places_after(fleet: Fleet, need: Need, plan: Plan) -> int:
-    """How many have room when a plan's moves are made"""
+    """Return how many have room when a plan's moves are made."""
     room = Room(fleet)
     for move in plan.moves:
         room.move(fleet.instances.index(move.instance), move.spot)

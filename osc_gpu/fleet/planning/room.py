@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is free on each host while instances are moved, and where an instance has room."""
+"""Free resources of each host while instances are moved, and where an instance has room."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ _ALL = 1 << 20
 
 
 class Room:
-    """One moment of a fleet. ``free`` has the GPUs of each group of each host, ``own`` what is free
-    of the nodes' resources; either is below 0 where more is used than there is. ``moves`` is what
-    was moved so far: the instance by its index, from where, and to where."""
+    """One moment of a fleet.
+
+    ``free`` has the GPUs of each group of each host, ``own`` what is free of the nodes' resources;
+    either is below 0 where more is used than there is. ``moves`` is what was moved so far: the
+    instance by its index, from where, and to where.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         index = {host.name: number for number, host in enumerate(fleet.hosts)}
@@ -79,11 +82,11 @@ class Room:
                 own[resource_class] += sign * amount
 
     def movable(self, host: int) -> list[int]:
-        """The instances that are there now and may be moved"""
+        """Return the instances that are there now and may be moved."""
         return sorted(n for n in self.on[host] if self.fleet.instances[n].way)
 
     def rooms(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
-        """The spots on other hosts where the instance has room now, but for the hosts *closed*"""
+        """Yield spots on other hosts where the instance has room, except on hosts *closed*."""
         need, here = self.fleet.instances[number].need, self.spots[number].host
         for host, ways in self._ways_of(need):
             own = self.own[host]
@@ -99,7 +102,7 @@ class Room:
                     yield Spot(host, held, sets)
 
     def _sets(self, host: int, held: Held) -> Sets | None:
-        """What the host would give of its boards now, ``None`` where it has no set of that size"""
+        """Return the sets of the host's boards, ``None`` where none of the size is free."""
         found = []
         for group, count in held:
             if board := self.boards[host][group]:
@@ -109,18 +112,18 @@ class Room:
         return tuple(found)
 
     def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
-        """The hosts that could have it, were they empty, and the GPUs it could get of each"""
+        """Return the hosts that could have it if empty, and the GPUs it could get of each."""
         if need not in self._ways:
             found = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
             self._ways[need] = [each for each in found if each[1]]
         return self._ways[need]
 
     def could_have(self, need: Need) -> list[int]:
-        """The hosts that would have room for it, were they empty"""
+        """Return the hosts that would have room for it, were they empty."""
         return [host for host, _ in self._ways_of(need)]
 
     def fitting(self, need: Need, host: int, without: Collection[int] = ()) -> int:
-        """How many of it the host has room for, when the instances *without* have left."""
+        """Return how many of it the host has room for, when the instances *without* have left."""
         free, own, boards = self.free[host], self.own[host], self.boards[host]
         if without:
             free, own, boards = list(free), dict(own), self._boards(host, without)
@@ -133,7 +136,7 @@ class Room:
         return self._counted(need, host, free, own, boards)
 
     def _boards(self, host: int, without: Collection[int]) -> list[Board | None]:
-        """The host's, by group, when the instances *without* have left"""
+        """Return the host's, by group, when the instances *without* have left."""
         boards = list(self.boards[host])
         for number in without:
             for group, modules in self.spots[number].sets:
@@ -142,7 +145,7 @@ class Room:
         return boards
 
     def least_leaving(self, need: Need, host: int, wanted: int) -> int | None:
-        """A number of instances: unless so many leave the host, it has no room for *wanted*.
+        """Return a number of instances: unless so many leave the host, it has no room for *wanted*.
 
         It may be too small, as each resource is looked at by itself; ``None`` where it has no such
         room even without all that may be moved.
@@ -193,7 +196,7 @@ class Room:
 
 
 def _ways(need: Need, host: Host) -> list[Held]:
-    """The GPUs that an instance could get of the host's groups, were they free"""
+    """Return the GPUs that an instance could get of the host's groups, were they free."""
     if host.unusable:
         return []
     fitting = [

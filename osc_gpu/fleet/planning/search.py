@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is to lead to, and the search for it: an exact one for small fleets, by A* over all
-that moves can lead to, and a quick one for large fleets.
-"""
+"""The search for a plan: exact for small fleets, by A* over all moves, and quick for large ones."""
 
 from __future__ import annotations
 
@@ -36,13 +34,16 @@ _State = tuple[tuple[int, Spot], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Room for ``count`` instances that are not there yet"""
+    """Room for ``count`` instances that are not there yet."""
 
     need: Need
     count: int
 
     def least(self, room: Room) -> int | None:
-        """The least number of moves of any plan from *room*; ``None`` where there is none"""
+        """Return the least number of moves of any plan from *room*.
+
+        ``None`` where there is none.
+        """
         # By how many fit: what it takes at least on the hosts so far
         least: list[int | None] = [0] + [None] * self.count
         for host in room.could_have(self.need):
@@ -67,17 +68,20 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Empty:
-    """A host, by its index, that no instance has GPUs of"""
+    """A host, by its index, that no instance has GPUs of."""
 
     host: int
 
     def least(self, room: Room) -> int | None:
-        """The least number of moves of any plan from *room*; ``None`` where there is none"""
+        """Return the least number of moves of any plan from *room*.
+
+        ``None`` where there is none.
+        """
         there = room.on[self.host]
         return len(there) if len(room.movable(self.host)) == len(there) else None
 
     def closed(self) -> Collection[int]:
-        """The hosts that nothing is moved to"""
+        """Return the hosts that nothing is moved to."""
         return (self.host,)
 
 
@@ -85,7 +89,7 @@ Goal = Place | Empty
 
 
 def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
-    """How many have to leave the host at least, for none to fit, for one, and so on"""
+    """Return how many have to leave the host at least, for none to fit, for one, and so on."""
     found = [0]
     while len(found) <= most:
         if (least := room.least_leaving(need, host, len(found))) is None:
@@ -95,11 +99,13 @@ def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
 
 
 class TooLarge(Exception):
-    """No answer within the bounds"""
+    """No answer within the bounds."""
 
 
 def exact(fleet: Fleet, goal: Goal) -> Steps | None:
-    """The plan with the fewest moves and, of these, the least cost; ``None`` where there is none.
+    """Return the plan with the fewest moves and, of these, the least cost.
+
+    ``None`` where there is none.
 
     :raises TooLarge: where that would take too long
     """
@@ -147,7 +153,7 @@ def exact(fleet: Fleet, goal: Goal) -> Steps | None:
 
 
 def is_small(fleet: Fleet) -> bool:
-    """Whether the fleet is small enough for an exact search"""
+    """Return whether the fleet is small enough for an exact search."""
     return len(fleet.hosts) <= MOST_HOSTS and len(_movable(fleet)) <= MOST_MOVABLE
 
 
@@ -156,7 +162,7 @@ def _movable(fleet: Fleet) -> list[int]:
 
 
 def _alike(fleet: Fleet) -> list[int]:
-    """A number for each instance, the same for those that take and cost the same"""
+    """Return a number for each instance, the same for those that take and cost the same."""
     numbers: dict[object, int] = {}
     return [numbers.setdefault((each.need, each.way), len(numbers)) for each in fleet.instances]
 
@@ -170,8 +176,10 @@ class _Spent(Exception):
 
 
 def quick(fleet: Fleet, goal: Goal) -> Steps | None:
-    """The steps of a good plan, within a bounded number of looks at hosts; ``None`` where none was
-    found."""
+    """Return the steps of a good plan, within a bounded number of looks at hosts.
+
+    ``None`` where none was found.
+    """
     search = _Quick(fleet)
     try:
         if isinstance(goal, Empty):
@@ -184,7 +192,7 @@ def quick(fleet: Fleet, goal: Goal) -> Steps | None:
 
 
 def gather(fleet: Fleet, need: Need) -> Steps:
-    """The steps to as many places as are found"""
+    """Return the steps to as many places as are found."""
     search = _Quick(fleet)
     try:
         search.place(need, None)
@@ -210,8 +218,9 @@ class _Quick:
         return all(self._house(number, frozenset({goal.host}), _CHAIN) for number in there)
 
     def place(self, need: Need, count: int | None) -> int | None:
-        """``None`` where *count* have room then, or else how many have. Without *count*, all that
-        can be made to.
+        """Return ``None`` where *count* have room then, or else how many have.
+
+        Without *count*, all that can be made to.
         """
         self._kept = need
         hosts = self.room.could_have(need)
@@ -228,7 +237,7 @@ class _Quick:
     def _one_more(
         self, need: Need, have: int, hosts: list[int], made: frozenset[int]
     ) -> int | None:
-        """The host on which one more has room now, ``None`` where none can be made to have it"""
+        """Return the host on which one more has room now, ``None`` where no moves make room."""
         start = len(self.room.moves)
         best: tuple[int, int, list[tuple[int, Spot]]] | None = None
         for least, host in self._by_least(need, hosts, len(hosts)):
@@ -248,7 +257,7 @@ class _Quick:
         return best[1]
 
     def _by_least(self, need: Need, hosts: list[int], most: int) -> list[tuple[int, int]]:
-        """(the least number that has to leave, host): first those from which few have to"""
+        """Return the least number of instances that must leave, and the host, the fewest first."""
         found = []
         for host in hosts:
             self._look()
@@ -258,7 +267,7 @@ class _Quick:
         return sorted(found)[: min(most, _HOSTS)]
 
     def _make(self, need: Need, host: int, closed: frozenset[int], chain: int) -> bool:
-        """Whether the host has room for one more, now that some have left"""
+        """Return whether the host has room for one more, now that some have left."""
         start = len(self.room.moves)
         for leaving in itertools.islice(self._sets(need, host), _SETS):
             if all(self._house(number, closed, chain) for number in leaving):
@@ -267,7 +276,7 @@ class _Quick:
         return False
 
     def _sets(self, need: Need, host: int) -> Iterator[tuple[int, ...]]:
-        """Instances without whom the host has room for one more: few, cheap and small ones first"""
+        """Yield instances to remove for one more: few, cheap and small ones first."""
         wanted = self.room.fitting(need, host) + 1
         movable = sorted(self.room.movable(host), key=self._gpus, reverse=True)
         least = self.room.least_leaving(need, host, wanted)
@@ -315,7 +324,7 @@ class _Quick:
         return False
 
     def _taken(self, number: int, spot: Spot) -> int:
-        """How many places less there would be of what places are made for"""
+        """Return how many places less there would be of what places are made for."""
         if self._kept is None:
             return 0
         before = self.room.fitting(self._kept, spot.host)

@@ -46,7 +46,7 @@ _NOBODY: _Leaving = ((0, 0, 0), ())
 
 
 def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Choice:
-    """The instances that have to leave for *count* more to have room, or for as many as can be.
+    """Choose the instances that have to leave for *count* more to have room, or for most of them.
 
     They are the fewest; of these, those of least cost; and then those with the fewest GPUs.
 
@@ -87,7 +87,7 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
 
 
 def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
-    """The fleet when those have left"""
+    """Return the fleet when those have left."""
     hosts = []
     for host in fleet.hosts:
         groups, free = list(host.groups), dict(host.free)
@@ -109,7 +109,7 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
 
 
 def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
-    """The fleet when the victims have left, and who was asked for has the room"""
+    """Return the fleet when the victims have left, and who was asked for has the room."""
     fleet = without(fleet, choice.victims)
     hosts = list(fleet.hosts)
     for number, count in choice.room.items():
@@ -128,7 +128,7 @@ def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
 
 
 def _with_more(group: Group, amount: int) -> Group:
-    """The group when one more instance has so many of it"""
+    """Return the group when one more instance has so many of it."""
     board = group.board
     if board and (chosen := board.choose(amount)):
         board = board.given(chosen.modules)
@@ -153,8 +153,10 @@ class _Search:
         self._looks = 0
 
     def leaving(self, host: int, there: Sequence[int], most: int) -> list[_Leaving | None]:
-        """The best sets of at most *most* instances that leave, by how many have room on the host
-        then, up to the count"""
+        """Return the best sets of at most *most* instances that leave, by how many then have room.
+
+        The number is up to the count that is asked for.
+        """
         found: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
         for fit in range(1, have + 1):
@@ -169,7 +171,7 @@ class _Search:
     def _best(
         self, host: int, there: Sequence[int], wanted: int, least: int, most: int
     ) -> _Leaving | None:
-        """The best set that leaves the host with room for *wanted*"""
+        """Return the best set that leaves the host with room for *wanted*."""
         for size in range(least, min(most, len(there)) + 1):
             best: _Leaving | None = None
             for who in self._sets(there, size):
@@ -186,7 +188,10 @@ class _Search:
         return None
 
     def _sets(self, there: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-        """Sets of that size. Of those who are alike in all that counts the first leave first."""
+        """Set of that size.
+
+        Of those who are alike in all that counts the first leave first.
+        """
         alike: dict[object, list[int]] = {}
         for number in there:
             each = self.room.fleet.instances[number]
@@ -205,7 +210,10 @@ class _Search:
         yield from of(list(alike.values()), size)
 
     def _greedy(self, host: int, there: Sequence[int], wanted: int) -> _Leaving | None:
-        """A set none of which could stay: the largest leave first, and who need not comes back."""
+        """Return a set none of which could stay.
+
+        The largest leave first, and who need not comes back.
+        """
         instances = self.room.fleet.instances
         who: tuple[int, ...] = ()
         for number in sorted(there, key=lambda n: -instances[n].gpus):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an instance may be moved to make room, or why it stays."""
+"""Ways to move an instance to make room, and reasons why it stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAITS = "its move or resize waits for openstack server migration confirm, or rev
 
 
 def way(status: str, consent: Consent, *, live: bool, keeps_disk: bool) -> tuple[Way | None, str]:
-    """How an instance may be moved, or ``None`` and why it stays.
+    """Return how an instance may be moved, or ``None`` and why it stays.
 
     :param status: Nova's, as its API has it
     :param live: whether all that it has of GPUs can move as it runs
