@@ -21,15 +21,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """``folder`` is the guest's.
+    """A guest's ``folder``, and the files and folders of its own tests.
 
-    ``neighbours`` are the packages that it has its door in, and ``tests`` the rest's, which ran
-    beside the guest's.
+    ``neighbours`` are the packages that it has its door in, and ``checks`` tests of these.
     """
 
     folder: str
-    neighbours: tuple[str, ...]
     tests: tuple[str, ...]
+    neighbours: tuple[str, ...]
+    checks: tuple[str, ...]
 
     @property
     def package(self) -> str:
@@ -39,8 +39,23 @@ class Guest:
 GUESTS = (
     Guest(
         "osc_gpu/fleet",
+        ("tests/unit/osc_gpu/fleet",),
         ("osc_gpu", "nova_gpu/core", "nova_gpu/api"),
         ("tests.unit.osc_gpu", "tests.unit.core.flavor", "tests.unit.fuzz.test_tenants"),
+    ),
+    Guest(
+        "nova_gpu/fabric",
+        (
+            *("tests/unit/fabric", "tests/fixtures/nvfm.py", "tests/fixtures/nvfm.c"),
+            *("tests/functional/test_fabric.py", "tests/functional/test_fabric_vgpus.py"),
+            *("tests/functional/boards.py", "tests/vfio/test_board.py"),
+        ),
+        ("nova_gpu",),
+        (
+            *("tests.unit.virt.test_sets", "tests.unit.virt.delivery.test_ways"),
+            *("tests.unit.virt.inventory.test_discovery_parts", "tests.unit.cmd.test_topology"),
+            "tests.unit.scheduler.test_filters",
+        ),
     ),
 )
 _LAYERS = ("tests.unit.test_layering", "tests.unit.test_packaging", "tests.unit.test_requirements")
@@ -78,7 +93,9 @@ def _copy(tree: pathlib.Path) -> None:
 
 def _delete(tree: pathlib.Path, guest: Guest) -> None:
     shutil.rmtree(tree / guest.folder)
-    shutil.rmtree(tree / "tests/unit" / guest.folder)
+    for name in guest.tests:
+        path = tree / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for suite in ("functional", "lxc"):
         for path in (tree / "tests" / suite).glob("test_*.py"):
             if guest.package in path.read_text():
@@ -91,7 +108,7 @@ def _delete(tree: pathlib.Path, guest: Guest) -> None:
 def _commands(tree: pathlib.Path, guest: Guest) -> Iterator[Sequence[str]]:
     yield "ruff", "check", "."
     yield "mypy", *guest.neighbours
-    yield sys.executable, "-m", "testtools.run", *_LAYERS, *_modules(tree, guest.tests)
+    yield sys.executable, "-m", "testtools.run", *_LAYERS, *_modules(tree, guest.checks)
 
 
 def _modules(tree: pathlib.Path, names: Sequence[str]) -> Iterator[str]:
