@@ -49,7 +49,7 @@ class Capacity(_Hook):
         return parser
 
     def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
-        if parsed_args.publish or not parsed_args.projects:
+        if not parsed_args.projects:
             return return_code
         columns, rows = return_code
         connection = self.cmd.connection(parsed_args)
