@@ -2,8 +2,7 @@
 """Reasons why no host can give the GPUs asked for, one sentence for operators and one for the user.
 
 The sentence ends in the instance's fault, which holds 255 characters in all. It has numbers, and
-names an operator chose to publish as traits; never hosts or other instances. How many of the
-numbers the user reads ``[gpu]fault_detail`` says.
+names an operator chose to publish as traits; never hosts or other instances.
 """
 
 from __future__ import annotations
