@@ -95,6 +95,20 @@ class VFIOTestCase(unittest.TestCase):
         inventory: dict[str, int] = self.cloud._get_provider_inventory(provider)["PGPU"]
         return inventory
 
+    def wait_until_clean(self) -> None:
+        """Run periods until no GPU is reserved: each is cleaned before it is offered."""
+
+        def clean() -> bool:
+            self.cloud._run_periodics()
+            inventories = [
+                self.cloud._get_provider_inventory(provider["uuid"])
+                for provider in self.cloud._get_all_providers()
+                if "_gpu_" in provider["name"]
+            ]
+            return not any(each["PGPU"]["reserved"] for each in inventories if "PGPU" in each)
+
+        self.cloud.wait_for("no GPU is reserved", clean)
+
     # The host
 
     def become_tree(self, held: Sequence[str]) -> None:
@@ -104,9 +118,7 @@ class VFIOTestCase(unittest.TestCase):
         self.addCleanup(self.host.tell_qemu)
         self.host.tell_qemu(_UNMAPPED)
         self.addCleanup(self.cloud._delete_everything)
-        # Each is cleaned before it is offered, which takes longer than a period waits.
-        for _ in range(3):
-            self.cloud._run_periodics()
+        self.wait_until_clean()
 
     def bring_back(self, card: str) -> None:
         """A card that was taken off the bus"""

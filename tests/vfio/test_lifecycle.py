@@ -100,7 +100,6 @@ class LifecycleTest(base.VFIOTestCase):
 
         # It is cleaned when it is back.
         self.bring_back(card)
-        for _ in range(2):
-            self.cloud._run_periodics()
+        self.wait_until_clean()
         self.assertEqual([], self.host.quarantined())
         self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))

@@ -44,5 +44,4 @@ class InUseTest(base.VFIOTestCase):
         # What that process did with it nobody knows.
         self.assertEqual([card], self.host.quarantined())
         self.assertEqual(0, self.host.release(card))
-        self.cloud._run_periodics()
-        self.assertEqual(0, self.inventory()["reserved"])
+        self.wait_until_clean()
