@@ -15,10 +15,9 @@ from typing import Any
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import nvml, nvml_vgpus, nvswitch, proc
-from nova_gpu.host.pci import sysfs
+from nova_gpu.host.nvidia import nvml, nvml_vgpus, proc
+from nova_gpu.host.pci import iommu, nvswitch, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import sriov
 
 _Entry = dict[str, Any]

@@ -18,8 +18,9 @@ from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import address_bits
 from nova_gpu.host import health as host_health
+from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind_script
+from nova_gpu.host.vfio import boot, open_devices, passthrough, rebind_script
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.sets import Sets

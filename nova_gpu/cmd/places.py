@@ -13,8 +13,9 @@ from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import nearness
+from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml
-from nova_gpu.host.pci import direct_links, discovery, products, selection
+from nova_gpu.host.pci import direct_links, discovery, selection
 from nova_gpu.host.roots import Roots
 
 _NO_HOST = (

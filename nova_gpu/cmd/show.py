@@ -11,7 +11,7 @@ import prettytable
 from nova_gpu.cmd import cards, holders
 from nova_gpu.cmd.output import print_json
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host.vfio import iommu
+from nova_gpu.host.pci import iommu
 from nova_gpu.virt.inventory import discovery
 
 

@@ -12,7 +12,7 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
-from nova_gpu.host.container import nodes
+from nova_gpu.host import nodes
 from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
 

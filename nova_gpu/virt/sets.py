@@ -19,7 +19,7 @@ from nova_gpu.core.sets.published import Board
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.host.nvidia import nvswitch
+from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 
 if TYPE_CHECKING:

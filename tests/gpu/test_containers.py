@@ -15,7 +15,8 @@ from typing import Any
 
 from nova_gpu.core.contents import GuestContents
 from nova_gpu.core.vgpu.vgpu import Slot, slot_number
-from nova_gpu.host.container import cdi, contents, nodes
+from nova_gpu.host import nodes
+from nova_gpu.host.container import cdi, contents
 from tests.gpu import isolated, machine
 
 

@@ -9,8 +9,7 @@ import unittest
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import sysfs
-from nova_gpu.host.vfio import iommu
+from nova_gpu.host.pci import iommu, sysfs
 from tests.gpu import machine
 
 # lspci -Dnmm: 0000:19:00.0 "0302" "10de" "2330" -ra1 "10de" "16c1"

@@ -18,10 +18,11 @@ from lab.record import recording
 from nova_gpu.core import exception, health, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.host import products
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import kernel_log, nvml, proc
-from nova_gpu.host.pci import direct_links, discovery, products, selection, sysfs
+from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files
 from tests.fixtures import hosts, nvidia, recorded

@@ -23,7 +23,7 @@ _REASONS = (
         "core/scheduling/capacity",
         "core/flavor/condition",
         "core/health",
-        "core/flavor/compare",
+        "core/compare",
         "core/refusal_texts",
     ),
     *(

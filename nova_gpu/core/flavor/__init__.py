@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavors: extra specs parsed into a request, checked, described, compared with what is held."""
+"""Flavors: extra specs parsed into a request, checked and described."""

@@ -13,7 +13,8 @@ from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.fabric.host import fabric_manager, modules
 from nova_gpu.fabric.host.fabric_manager import Fabric, FabricManager, Refused
-from nova_gpu.host.nvidia import nvml, nvswitch
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 
 # Bringing up the NVLinks of eight cards takes some of these.

@@ -32,7 +32,7 @@ from nova_gpu.fabric.host.fabric_manager import Refused
 from nova_gpu.fabric.virt import board
 from nova_gpu.fabric.virt.board import Board
 from nova_gpu.fabric.virt.extent import Extent
-from nova_gpu.host.nvidia import nvswitch
+from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.sets import Sets, unfit_types
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State

@@ -191,7 +191,7 @@ def _text(path: pathlib.Path) -> str | None:
 def _edits(document: Mapping[str, Any]) -> Edits:
     """Return ``containerEdits`` as far as libvirt can express them.
 
-    It has no words for additionalGids (:func:`nova_gpu.host.container.nodes.open_mode` is for
+    It has no words for additionalGids (:func:`nova_gpu.host.nodes.open_mode` is for
     those), intelRdt and netDevices, nor for options of a mount: every mount is a read-only bind.
     """
     env = (text.partition("=") for text in document.get("env", ()))

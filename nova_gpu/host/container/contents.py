@@ -24,8 +24,9 @@ from oslo_log import log as logging
 from nova_gpu.core import contents as values
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import nodes
 from nova_gpu.host import roots as host_roots
-from nova_gpu.host.container import cdi, libraries, nodes
+from nova_gpu.host.container import cdi, libraries
 from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)

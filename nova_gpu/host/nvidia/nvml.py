@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 from nova_gpu.core import exception, model
 from nova_gpu.core.health import NvmlHealth
 from nova_gpu.core.model import MIGInstance
-from nova_gpu.host import child
+from nova_gpu.host import child, products
 from nova_gpu.host.nvidia import nvml_turn
-from nova_gpu.host.pci import products
 
 LOG = logging.getLogger(__name__)
 

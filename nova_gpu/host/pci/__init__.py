@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI devices in sysfs: a host's GPUs, their products, links and BARs, and those selected."""
+"""PCI devices in sysfs: a host's GPUs, their IOMMU groups, links and BARs, and those selected."""

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterable
 
 from nova_gpu.core import model
-from nova_gpu.host.pci import sysfs
+from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 _FRAMEBUFFER = re.compile(r"fb(\d+)")
 # drivers/firmware/sysfb_simplefb.c has the first; a driver of it calls the memory by its own name:

@@ -12,8 +12,9 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core import exception, model
+from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml as nvml_facts
-from nova_gpu.host.pci import direct_links, products, sysfs
+from nova_gpu.host.pci import direct_links, sysfs
 from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.roots import Roots
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host.pci import products
+from nova_gpu.host import products
 
 _VENDOR = re.compile(r"[0-9a-f]{4}")
 _Said = TypeVar("_Said")

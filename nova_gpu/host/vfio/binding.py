@@ -21,11 +21,11 @@ from typing import Any
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
-from nova_gpu.host.pci import consoles, discovery
+from nova_gpu.host.pci import consoles, discovery, iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.host.state.former_drivers import ByFunction, Former, Formers
-from nova_gpu.host.vfio import iommu, open_devices, rebinder
+from nova_gpu.host.vfio import open_devices, rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from typing import Any
 from nova_gpu.core import model
 from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host import child
-from nova_gpu.host.container import nodes
+from nova_gpu.host import child, nodes
 from nova_gpu.host.pci import discovery, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import rebinder

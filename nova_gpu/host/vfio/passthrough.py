@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.guest import address_space
-from nova_gpu.host.nvidia import nvswitch
-from nova_gpu.host.pci import consoles, products, sysfs
+from nova_gpu.host import products
+from nova_gpu.host.pci import consoles, iommu, nvswitch, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 # include/linux/pci_ids.h: host, PCI and semi-transparent bridges. vfio lets these stay in a group
 # whatever drives them (driver_managed_dma in the kernel's pcieport and shpchp).

@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from nova_gpu.core import model
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.host.pci import products, sysfs
+from nova_gpu.host import products
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import mdev, sriov
 

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import child
+from nova_gpu.host import child, products
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import products, selection, sysfs
+from nova_gpu.host.pci import iommu, selection, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import sriov
 
 _OPTION = "virtual_functions"

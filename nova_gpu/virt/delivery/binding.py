@@ -19,9 +19,10 @@ from oslo_log import log as logging
 import nova_gpu.privsep.vfio
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import former_drivers
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.delivery.custody import Custody

@@ -19,7 +19,8 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.container import guest_processes, libraries, nodes
+from nova_gpu.host import nodes
+from nova_gpu.host.container import guest_processes, libraries
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Parent, Slot
+from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED

@@ -16,7 +16,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.host.container import nodes
+from nova_gpu.host import nodes
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes, end_processes

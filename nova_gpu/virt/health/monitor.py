@@ -13,8 +13,8 @@ from nova_gpu.core import health
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import health as host_health
 from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 from nova_gpu.virt.inventory import card_groups
 
 LOG = logging.getLogger(__name__)

@@ -23,9 +23,10 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
-from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
+from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import division

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from typing import Any
 
-from nova_gpu.core import device, names
+from nova_gpu.core import compare, device, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import compare
 from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress

@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device
+from nova_gpu.core import compare, device
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import compare
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.placement import inventory

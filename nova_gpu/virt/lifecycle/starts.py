@@ -17,9 +17,9 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import compare, exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import compare, request
+from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
@@ -293,7 +293,7 @@ class Starts:
     def _not_beside(
         self, instance: objects.Instance, asked: FlavorRequest, own: Collection[Holding[Any, Any]]
     ) -> str | None:
-        """Return the reason of :func:`nova_gpu.core.flavor.compare.not_beside`."""
+        """Return the reason of :func:`nova_gpu.core.compare.not_beside`."""
         if not (asked.whole and asked.whole.arrangement.insists_on_near):
             return None
         cards = _cards([each.given for each in own])

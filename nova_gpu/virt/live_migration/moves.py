@@ -37,8 +37,8 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
+from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml, proc
-from nova_gpu.host.pci import products
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.published import Holding

@@ -19,7 +19,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.host.container import nodes
+from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 
 if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spend

@@ -13,9 +13,9 @@ from oslotest import base
 from nova_gpu.core import exception, model
 from nova_gpu.core.flavor import request_group
 from nova_gpu.core.scheduling import stats
-from nova_gpu.host.container import cdi, nodes
+from nova_gpu.host import nodes, products
+from nova_gpu.host.container import cdi
 from nova_gpu.host.nvidia import nvml
-from nova_gpu.host.pci import products
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from nova_gpu.core import exception, model
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
-from nova_gpu.host.pci import products, selection
+from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from tests.unit.fuzz import base

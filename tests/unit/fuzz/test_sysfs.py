@@ -14,7 +14,8 @@ from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model, names
-from nova_gpu.host.container import contents, nodes
+from nova_gpu.host import nodes
+from nova_gpu.host.container import contents
 from nova_gpu.host.pci import direct_links
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.inventory import card_groups, discovery

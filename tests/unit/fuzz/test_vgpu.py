@@ -14,7 +14,7 @@ from nova_gpu.core.flavor import query, request
 from nova_gpu.core.model import MIGInstance
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import of_slot
-from nova_gpu.host.container import nodes
+from nova_gpu.host import nodes
 from nova_gpu.host.mig import gpu_instances, mig_layout
 from nova_gpu.host.vgpu import division, mdev, sriov
 from tests.fixtures import cards, hosts

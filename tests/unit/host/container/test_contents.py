@@ -13,7 +13,8 @@ from oslotest import base
 from nova_gpu.core import contents as values
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.container import contents, libraries, nodes
+from nova_gpu.host import nodes
+from nova_gpu.host.container import contents, libraries
 from tests.fixtures import cdi as fake
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card

@@ -9,8 +9,9 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception, model
+from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml
-from nova_gpu.host.pci import discovery, products, selection
+from nova_gpu.host.pci import discovery, selection
 from tests.fixtures import hosts, pci
 
 DEFAULTS = selection.Selection.parse(["10de", "1002", "8086"], [], [])

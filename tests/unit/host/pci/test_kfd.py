@@ -10,7 +10,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
-from nova_gpu.host.container import nodes
+from nova_gpu.host import nodes
 from nova_gpu.host.pci import direct_links, discovery, kfd
 from tests.fixtures import hosts
 from tests.fixtures import nodes as fixture_nodes

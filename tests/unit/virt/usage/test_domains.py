@@ -15,7 +15,7 @@ from oslotest import base
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
-from nova_gpu.host.container import nodes as nodes_of_host
+from nova_gpu.host import nodes as nodes_of_host
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains

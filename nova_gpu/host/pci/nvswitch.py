@@ -8,9 +8,9 @@ import os
 import re
 
 from nova_gpu.core import model
-from nova_gpu.host.pci import products, sysfs
+from nova_gpu.host import products
+from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 # "Other bridge" in the kernel's include/linux/pci_ids.h; of NVIDIA's devices the NVSwitches
 _SWITCH_CLASS = 0x0680

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host.pci import products
+from nova_gpu.host import products
 
 
 class TestTable(base.BaseTestCase):

@@ -6,7 +6,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
-from nova_gpu.host.vfio import iommu
+from nova_gpu.host.pci import iommu
 from tests.fixtures import hosts, pci
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"

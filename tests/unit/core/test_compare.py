@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor import compare, request
+from nova_gpu.core import compare
+from nova_gpu.core.compare import Held
+from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.arrangement import Arrangement, Near, TopologyPolicy
-from nova_gpu.core.flavor.compare import Held
 from nova_gpu.core.model import Product
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType

@@ -10,7 +10,7 @@ from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.container import nodes
+from nova_gpu.host import nodes
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
