@@ -17,7 +17,7 @@ from nova_gpu.host.state import files
 MODPROBE = "etc/modprobe.d/nova-gpu.conf"
 GRUB = "etc/default/grub.d/nova-gpu.cfg"
 
-_HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
+HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
 _MODULE = "vfio-pci.ko"
 # Drivers that may take a function before vfio-pci does, of cards and of their companions. A softdep
 # of a module that a host does not have means nothing.
@@ -78,8 +78,8 @@ def texts(
     line = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(arguments)}"\n'
     needs_grub = arguments and (root / GRUB).parent.is_dir()
     return {
-        MODPROBE: "\n".join([_HEAD + options, *softdeps, ""]),
-        GRUB: _HEAD + line if needs_grub else None,
+        MODPROBE: "\n".join([HEAD + options, *softdeps, ""]),
+        GRUB: HEAD + line if needs_grub else None,
     }
 
 
@@ -95,7 +95,7 @@ def changes(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
             current = (root / name).read_text(errors="replace")
         except FileNotFoundError:
             current = None
-        if current is not None and not current.startswith(_HEAD):
+        if current is not None and not current.startswith(HEAD):
             raise exception.FileNotOurs(str(root / name))
         if current != text:
             changed.append(name)

@@ -16,12 +16,12 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception
-from nova_gpu.core.boot_files import File
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.nvidia import kernel_log, modules
-from nova_gpu.host.state import files, former_drivers, proofs, quarantine, written_files
+from nova_gpu.host.nvidia import kernel_log
+from nova_gpu.host.state import files, former_drivers, proofs, quarantine
 from nova_gpu.host.state.former_drivers import Former
+from nova_gpu.host.vfio import boot
 from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
@@ -33,6 +33,7 @@ ONE, TWO = cards.addresses("0000:88:00.0", "0000:89:00.0")
 CARD, OTHER = cards.card(str(ONE)), cards.card(str(TWO))
 SLOT = Slot(ONE, "1g.18gb", 900)
 BOOT = "a-boot"
+BOOT_FILES = (boot.MODPROBE, boot.GRUB)
 SEEN = proofs.Seen({"nvidia": "GPU-1"}, (str(ONE), str(TWO)), BOOT)
 UUID, KEY = str(uuid.UUID(int=7)), GroupKey("10de", "2335", DeliveryMode.LXC)
 NEW_KEY = GroupKey("10de", "2336", DeliveryMode.LXC)
@@ -133,12 +134,6 @@ class FailingCallsTest(base.BaseTestCase):
                 None,  # Placement is asked
                 is_void=True,
             ),
-            "modules": Kind(
-                lambda at: modules.keep(at / "m", [ONE, TWO], {ONE: 1, TWO: 2}),
-                (lambda at: modules.keep(at / "m", [ONE, TWO], {ONE: 2, TWO: 1}),),
-                lambda at: modules.completed(at / "m", [ONE, TWO], {}),
-                {},  # NVML is asked
-            ),
             "counters": Kind(
                 lambda at: (counters.begin(at), counters.claimed(1, 0)),
                 (lambda at: counters.claimed(1, 0),),
@@ -146,15 +141,15 @@ class FailingCallsTest(base.BaseTestCase):
                 0,
             ),
             "boot files": Kind(
-                lambda at: written_files.apply([File("/etc/a", "1\n"), File("/etc/b", "1\n")], at),
+                lambda at: boot.write({each: boot.HEAD + "1\n" for each in BOOT_FILES}, at),
                 (
-                    lambda at: written_files.apply(
-                        [File("/etc/a", "2\n"), File("/etc/b", "1\n")], at
-                    ),
-                    lambda at: written_files.apply([File("/etc/a", "2\n")], at),
+                    lambda at: boot.write({boot.MODPROBE: boot.HEAD + "2\n"}, at),
+                    lambda at: boot.write({boot.GRUB: None}, at),
                 ),
                 lambda at: {
-                    each: files.read(at / "etc" / each) for each in files.names(at / "etc")
+                    each: files.read(at / each)
+                    for each in BOOT_FILES
+                    if os.path.basename(each) in files.names((at / each).parent)
                 },
             ),
         }
