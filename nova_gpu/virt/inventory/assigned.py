@@ -104,13 +104,13 @@ class Assigned:
         """Return those of the mediated devices *found* of the *instance* that Nova itself made.
 
         Without an instance *found* are those of all, and Nova looks which devices are free, or, in
-        2024.1, which it has to make again after a host boot. It gets all of them where it has types
-        of its own, otherwise none.
+        2024.1, which it has to make again after a host boot. On a host with vGPUs of ours it gets
+        all of them where it has types of its own, otherwise none.
         """
-        if instance is None:
-            return found if CONF.devices.enabled_mdev_types else {}
         if not found or not self.parts:
             return found
+        if instance is None:
+            return found if CONF.devices.enabled_mdev_types else {}
         self.ask_for_providers()
         # What the instance has, and what its domain names or named until it was taken away
         named = device.slots(ledger.now.kept_by(instance.uuid))
