@@ -228,7 +228,7 @@ class WithoutLibvirtTest(commands.CommandTestCase):
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertIn("nova_gpu_libvirt_up 0.0", done.stdout)
         self.assertIn('nova_gpu_healthy{address="0000:04:00.0"} 1.0', done.stdout)
-        self.assertIn("0000:04:00.0", self.nova_gpu("record").stdout)
+        self.assertIn("0000:04:00.0", self.nova_gpu("list").stdout)
 
 
 class SeenTest(base.BaseTestCase):

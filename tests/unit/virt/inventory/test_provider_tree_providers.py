@@ -87,7 +87,7 @@ class ProvidersTest(base.BaseTestCase):
             )
         self.assertIn("; start it again, by a hard reboot, when it does", str(error))
         self.assertIn("nobody there", str(error))
-        self.assertNotIn("nobody there", error.told)
+        self.assertNotIn("nobody there", error.user_text)
         before = asked.call_count
         self.assertRaises(exception.ProvidersUnknown, found.of, self.client, NODE, [KEY])
         self.assertEqual(before + 1, asked.call_count)
