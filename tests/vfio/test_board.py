@@ -42,7 +42,7 @@ class BoardTest(base.VFIOTestCase):
         self.addCleanup(self.cloud._delete_everything)
         self.cloud.flags(product_ids=["10de:2330"], group="gpu")
         self.cloud.restart_compute()
-        self.wait_until_clean()
+        self.offer("2330", len(MODULES))
 
     def tell(self, environment: dict[str, str], out: str) -> None:
         """The VM of the libraries, which lie where it can read them."""

@@ -27,7 +27,7 @@ class FaultsTest(base.VFIOTestCase):
         self.assertIn("at most 1 free", self.cloud.fault(refused))
         self.assertCounts(used=0, reserved=1)
         self.bring_back(SECOND)
-        self.wait_until_clean()
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.assertCounts(used=0, reserved=0)
 
     def test_process_of_the_host_that_has_a_card_open(self) -> None:
@@ -63,5 +63,5 @@ class FaultsTest(base.VFIOTestCase):
         self.assertCounts(used=0, reserved=1)
         self.host.clean_with("/usr/bin/true")  # it is cleaned again
         self.assertEqual(0, self.host.release(FIRST))
-        self.wait_until_clean()
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.assertCounts(used=0, reserved=0)

@@ -100,6 +100,6 @@ class LifecycleTest(base.VFIOTestCase):
 
         # It is cleaned when it is back.
         self.bring_back(card)
-        self.wait_until_clean()
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.assertEqual([], self.host.quarantined())
         self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))

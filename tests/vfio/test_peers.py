@@ -34,7 +34,7 @@ class PeersTest(base.VFIOTestCase):
         self.addCleanup(self.host.be_no_peers)
         self.host.become_peers()
         self.addCleanup(self.cloud._delete_everything)
-        self.wait_until_clean()
+        self.cloud._run_periodics()
         properties = self.cloud.glance.images[IMAGE]["properties"]
         said = properties["os_command_line"]
         self.addCleanup(properties.update, os_command_line=said)

@@ -44,4 +44,5 @@ class InUseTest(base.VFIOTestCase):
         # What that process did with it nobody knows.
         self.assertEqual([card], self.host.quarantined())
         self.assertEqual(0, self.host.release(card))
-        self.wait_until_clean()
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
+        self.assertEqual(0, self.inventory()["reserved"])
