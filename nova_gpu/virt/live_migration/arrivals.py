@@ -52,8 +52,8 @@ def _mismatch(host: Moves, instance: objects.Instance, asked: dict[Slot, str]) -
     for old, place in moves.pairs(instance):
         if reason := moves.not_alike(asked.get(old), given[place]):
             return reason
-        reason = host.vgpus.way(place).stateless(place, is_running=False)
-        if reason := reason or host.sets.unmovable(place):
+        stateless = host.vgpus.way(place).stateless(place, is_running=False)
+        if reason := stateless or host.sets.unmovable(place):
             return reason
     return None
 

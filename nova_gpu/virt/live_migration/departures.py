@@ -66,8 +66,8 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
         )
     for each in found:
         way = host.vgpus.way(each.device)
-        reason = way.stateless(each.device, is_running=True)
-        if reason := reason or host.sets.unmovable(each.device):
+        stateless = way.stateless(each.device, is_running=True)
+        if reason := stateless or host.sets.unmovable(each.device):
             raise moves.refused(reason)
     described = host.described(found)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}
