@@ -13,7 +13,7 @@ from nova_gpu.core import health
 GROUP = cfg.OptGroup(
     "gpu",
     title="GPU options",
-    help="What a compute host offers of its GPUs, and where it reads about them. None is needed.",
+    help="Which GPUs a compute host offers, and how. All options have defaults.",
 )
 
 OPTS: Sequence[cfg.Opt] = (
@@ -21,10 +21,10 @@ OPTS: Sequence[cfg.Opt] = (
         "vendors",
         default=["10de", "1002", "8086"],
         help="""
-Vendors whose cards are offered, by PCI vendor id (four hexadecimal digits). The default is NVIDIA,
-AMD and Intel. Cards are what PCI calls a display, and of AMD also a processing accelerator; other
-vendors' accelerators, as the NPU of an Intel processor, are offered only where
-``[gpu]product_ids`` or ``[gpu]addresses`` name them.
+PCI vendor ids (four hexadecimal digits) of the cards to offer. The default is NVIDIA, AMD and
+Intel. A card is a PCI display controller or, from AMD, a processing accelerator. Accelerators of
+other vendors, such as the NPU of an Intel processor, are offered only if ``[gpu]product_ids`` or
+``[gpu]addresses`` names them.
 
 Related options:
 
@@ -35,28 +35,28 @@ Related options:
         "addresses",
         default=[],
         help="""
-Offer these cards only, by PCI address (``0000:88:00.0``). Empty: every card found. A card named
-here is offered even if it is the display the host booted on: to LXC guests as it is, to KVM guests
-once ``nova-gpu host prepare`` took it from the host.
+PCI addresses (``0000:88:00.0``) of the only cards to offer. Empty: offer every card. A card named
+here is offered even if the host booted on it as its display: LXC guests get it as it is, KVM guests
+once ``nova-gpu host prepare`` has taken it from the host.
 
 Related options:
 
-* ``[gpu]product_ids``: a card passes if either list names it.
-* ``[gpu]vendors``: a card named here need not be of these vendors.
+* ``[gpu]product_ids``: a card is offered if either list names it.
+* ``[gpu]vendors`` does not restrict the cards named here.
 """,
     ),
     cfg.ListOpt(
         "product_ids",
         default=[],
         help="""
-Offer cards of these products only, as ``vendor_id:product_id`` (``10de:2335``). Empty: every
-product found. A product named here is offered even if its card is the display the host booted on,
-as with ``[gpu]addresses``.
+Products (``vendor_id:product_id``, such as ``10de:2335``) of the only cards to offer. Empty: offer
+every product. A card of a product named here is offered even if the host booted on it as its
+display, as with ``[gpu]addresses``.
 
 Related options:
 
-* ``[gpu]addresses``: a card passes if either list names it.
-* ``[gpu]vendors``: a product named here need not be of these vendors.
+* ``[gpu]addresses``: a card is offered if either list names it.
+* ``[gpu]vendors`` does not restrict the products named here.
 """,
     ),
     cfg.StrOpt(
@@ -64,23 +64,22 @@ Related options:
         default="keep",
         choices=[
             ("keep", "a stopped instance keeps its GPUs"),
-            ("release", "it gives them back, and gets some again when it is started"),
+            ("release", "it releases them, and claims GPUs again when it is started"),
         ],
         help="""
-What becomes of the GPUs of an instance that is stopped, where its flavor does not say so
-(``gpu:on_stop``); an image can keep them. One that has given them back is not started while the
-host has none free that fit its flavor. It is read when an instance is stopped, and for those that
-are stopped already when the service starts.
+What a stopped instance does with its GPUs if its flavor does not set ``gpu:on_stop``; an image can
+only keep them. An instance that released its GPUs starts only if the host has free GPUs that fit
+its flavor. nova-compute reads the option when an instance is stopped, and at its own start for
+instances that are stopped already.
 """,
     ),
     cfg.MultiStrOpt(
         "product",
         default=[],
         help="""
-What a product is, where neither NVML nor the built-in table knows it or where they are to be
-overruled. May be given several times, each as
-``vendor_id:product_id key=value ...`` with the keys ``architecture`` (a word), ``memory_mib`` (MiB,
-an integer) and ``name`` (the rest of the line, hence the last), for example
+Facts about a product that neither NVML nor the built-in table knows, or that override them. Set it
+once per product, as ``vendor_id:product_id key=value ...`` with the keys ``architecture`` (a word),
+``memory_mib`` (MiB, an integer) and ``name`` (the rest of the line, so it comes last), for example
 ``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``.
 """,
     ),
@@ -89,10 +88,9 @@ an integer) and ``name`` (the rest of the line, hence the last), for example
         deprecated_name="linked",
         default=[],
         help="""
-Cards that direct links (NVLink, XGMI) join with each other, by PCI address:
-``0000:04:00.0 0000:05:00.0``. May be given several times, once for each set. Only for cards of
-which neither NVML nor the AMD driver says it: those of KVM hosts, which are with no driver that
-would know. There the cards of one set are given to one guest at a time.
+PCI addresses of cards that direct links (NVLink, XGMI) join: ``0000:04:00.0 0000:05:00.0``. Set it
+once per set of cards. Only needed on KVM hosts, where no vendor driver can report the links. One
+guest at a time gets the cards of a set.
 
 Related options:
 
@@ -104,9 +102,9 @@ Related options:
         "split_link_groups",
         default=False,
         help="""
-Give cards that direct links join to several KVM guests at a time. Who has one of them may reach the
-memory of the others over the links, which nothing blocks: only where all users trust each other, or
-the links are switched off in another way.
+Give cards that direct links join to several KVM guests at a time. Nothing blocks the links: a guest
+with one of the cards may reach the memory of the others. Set this only if all users trust each
+other, or if the links are disabled in another way.
 
 Related options:
 
@@ -117,11 +115,11 @@ Related options:
         "nvml",
         default=True,
         help="""
-Ask NVIDIA's management library about cards the nvidia driver holds. It is asked in a process of its
-own that lives for a moment, and only where guests get device nodes: on a KVM host it would hold
-cards that are to change hands. Without the nvidia-ml-py package, or where the library fails, only
-what it alone knows (memory, NVLinks, the card's UUID) is missing, and cards with MIG instances are
-not offered, as nobody else knows what size those have.
+Query NVIDIA's management library (NVML) about cards that the nvidia driver holds. A short-lived
+process does so, and only where guests get device nodes: on a KVM host it would hold cards that move
+between host and guests. If the nvidia-ml-py package is missing or NVML fails, the facts that only
+NVML has (memory, NVLinks, the card's UUID) are unknown, and cards with MIG instances are not
+offered because the sizes of these are unknown.
 
 Related options:
 
@@ -134,7 +132,7 @@ Related options:
         min=1,
         max=600,
         help="""
-Seconds after which the process that asks NVML is ended and its answer counted as missing.
+Seconds after which the process that queries NVML is killed; its answer then counts as missing.
 
 Related options:
 
@@ -145,14 +143,14 @@ Related options:
         "fabric_manager_address",
         default="127.0.0.1:6666",
         help="""
-Where NVIDIA's Fabric Manager serves its interface (``FM_CMD_BIND_INTERFACE`` and
-``FM_CMD_PORT_NUMBER`` of ``fabricmanager.cfg``): an IPv4 address with or without a port, or the
-path of its Unix socket (``FM_CMD_UNIX_SOCKET_PATH``). It is asked on KVM hosts whose cards are
-modules of a board with NVSwitches.
+Address of NVIDIA's Fabric Manager: an IPv4 address with or without a port
+(``FM_CMD_BIND_INTERFACE`` and ``FM_CMD_PORT_NUMBER`` in ``fabricmanager.cfg``), or the path of its
+Unix socket (``FM_CMD_UNIX_SOCKET_PATH``). Used on KVM hosts whose cards are on a board with
+NVSwitches.
 
 Related options:
 
-* ``[gpu]nvml``: only NVML knows which module of its board a card is.
+* ``[gpu]nvml``: only NVML reports which module of its board a card is.
 """,
     ),
     cfg.IntOpt(
@@ -161,9 +159,9 @@ Related options:
         min=1,
         max=86400,
         help="""
-Seconds that pass at least before NVML and the kernel's log are asked again how the cards are. They
-are asked in the periodic task that updates the host's resources, hence not more often than that
-runs. What sysfs tells is read every time.
+Minimum seconds between two queries of NVML and the kernel's log about the health of cards. The
+periodic task that updates the host's resources makes them, so its period is the lower limit. The
+state in sysfs is read in every period.
 
 Related options:
 
@@ -178,11 +176,11 @@ Related options:
         default=list(health.FATAL_XIDS),
         sample_default=", ".join(map(str, health.FATAL_XIDS)),
         help="""
-Errors of NVIDIA's driver (Xids, in the kernel's log) after which a card is put into quarantine: no
-other instance is given it before ``nova-gpu quarantine release``, or before the host has booted,
-except after Xid 79. The default are those for which NVIDIA's Xid catalog wants the card reset or
-the host restarted and that no program of a tenant brings about by itself. Empty: the kernel's log
-is not read.
+Errors of NVIDIA's driver (Xids in the kernel's log) that put a card into quarantine. New instances
+do not get the card until ``nova-gpu quarantine release`` or, except after Xid 79, until the host
+has booted. The default lists the Xids for which NVIDIA's Xid catalog asks for a reset of the card
+or a boot of the host and that a tenant's program alone cannot cause. Empty: the kernel's log is not
+read.
 
 Related options:
 
@@ -193,9 +191,9 @@ Related options:
         "allow_privileged_containers",
         default=False,
         help="""
-Offer GPUs to LXC guests without user id maps. Without the maps root in the guest is root on the
-host's kernel: it can give itself every other tenant's GPU, and the host. Say true only where every
-user is trusted with the host.
+Offer GPUs to LXC guests that have no user id maps. Without the maps, root in the guest is root for
+the host's kernel: it can take every other tenant's GPU, and the host. Set this only if you trust
+every user with the host.
 
 Related options:
 
@@ -206,9 +204,9 @@ Related options:
         "require_counted_flavors",
         default=False,
         help="""
-Refuse flavors that ask for GPUs with ``gpus`` alone, or for vGPUs with ``vgpus``. Quota is checked
-in the API before any scheduler runs and counts only what stands in the flavor as ``resources:PGPU``
-or ``resources:VGPU``. Read by nova-scheduler.
+Refuse flavors that ask for GPUs with ``gpus`` alone, or for vGPUs with ``vgpus`` alone. The API
+checks quota before any scheduler runs, and counts only ``resources:PGPU`` and ``resources:VGPU`` of
+the flavor. Read by nova-scheduler.
 """,
     ),
     cfg.IntOpt(
@@ -218,11 +216,11 @@ or ``resources:VGPU``. Read by nova-scheduler.
         min=1,
         max=3600,
         help="""
-Seconds for which a GPU that was claimed for an instance stays out of the pool although neither the
-resource tracker nor a guest names it yet. It covers the moment between a claim and its record in
-the database, in which the periodic task forgets the claim. What was claimed for a guest that is
-never started returns at once where the tracker released it; where the tracker had forgotten it, in
-the next period in which no instance of the host has a task under way, or after this time.
+Seconds for which a GPU that an instance has claimed stays out of the pool before the resource
+tracker or a guest names it. This covers the time between a claim and its record in the database, in
+which the periodic task forgets the claim. If the guest never starts, the GPU returns at once where
+the tracker released it; where the tracker had forgotten it, it returns in the next period in which
+no instance of the host has a task under way, or after this time.
 
 Related options:
 
@@ -234,14 +232,14 @@ Related options:
         min=1,
         max=1 << 20,
         help="""
-GiB of address space above 4 GiB into which a KVM guest can map the memory of its GPUs, in place of
-what nova-gpu finds out. Empty, as it is by default, each guest gets the room that its GPUs need,
-as far as the address bits of the host's processor and IOMMU go. With a figure nothing is set in
-guests, a card that maps more is not offered, and an instance whose GPUs map more is refused.
+GiB of address space above 4 GiB into which a KVM guest can map the memory of its GPUs. Empty, the
+default: nova-gpu gives each guest the room that its GPUs need, within the address bits of the
+host's processor and IOMMU. With a number nova-gpu configures nothing in guests, does not offer
+cards that map more, and refuses instances whose GPUs map more.
 
 Related options:
 
-* ``[libvirt]cpu_mode``: with ``none`` a guest has 40 address bits, whatever the host has.
+* ``[libvirt]cpu_mode``: with ``none`` a guest has 40 address bits on any host.
 """,
     ),
     cfg.IntOpt(
@@ -250,9 +248,9 @@ Related options:
         min=1,
         max=600,
         help="""
-Seconds that binding all functions of a card to vfio-pci, or back to the host's drivers, may take,
-and making or removing one vGPU. A driver that does not let go of its card by then is reported with
-the card and the step, and the instance is scheduled to another host; nova-compute goes on.
+Seconds allowed for binding all functions of a card to vfio-pci or back to the host's drivers, and
+for creating or removing one vGPU. If a driver does not release its card in time, nova-compute logs
+the card and the step, and the instance is scheduled to another host.
 """,
     ),
     *scheduling.OPTS,
@@ -261,16 +259,16 @@ the card and the step, and the instance is scheduled to another host; nova-compu
         "clean_command",
         default=[],
         help="""
-A program of yours that cleans a card after its guest is gone and before another one gets it, and
-its arguments: the option is given once for each of them, the absolute path of the program first.
-There is no shell. It is run as root, once for each card and for several at the same time, in ``/``,
-with nothing in its environment but ``PATH``, ``LC_ALL``, ``NOVA_GPU_ADDRESS`` (``0000:88:00.0``),
-``NOVA_GPU_MODE`` (``pci``: the card is with vfio-pci; ``lxc``: with its vendor's driver; ``vgpu``:
-only a MIG instance of it is to be cleaned, and others use the rest), ``NOVA_GPU_MIG_INSTANCE`` of
-such a one (``9/0``: GPU instance and compute instance) and ``NOVA_GPU_PRODUCT`` (``10de:2335``).
-What it prints is logged. Where it exits with anything but 0 the card goes into quarantine; a MIG
-instance is kept from guests, and cleaned again in every period. The program and all folders above
-it must be root's and writable by root only.
+A program of yours that cleans a card after its guest has ended and before another guest gets it.
+Set the option once for the absolute path of the program and once for each argument, in this order.
+There is no shell. It runs as root in ``/``, once per card and for several cards at a time. Its
+environment is ``PATH``, ``LC_ALL``, ``NOVA_GPU_ADDRESS`` (``0000:88:00.0``), ``NOVA_GPU_PRODUCT``
+(``10de:2335``), ``NOVA_GPU_MODE`` (``pci``: vfio-pci has the card; ``lxc``: its vendor's driver has
+it; ``vgpu``: clean one MIG instance of it, as guests use the others) and, for a MIG instance,
+``NOVA_GPU_MIG_INSTANCE`` (``9/0``: GPU instance and compute instance). Its output is logged. If its
+exit status is not 0, the card goes into quarantine; a MIG instance is withheld from guests and
+cleaned again in every period. Only root may own and be able to write the program and all folders
+above it.
 
 Related options:
 
@@ -283,9 +281,9 @@ Related options:
         min=1,
         max=3600,
         help="""
-Seconds that each step of cleaning a card may take: its reset, ending what processes a container
-left, and ``[gpu]clean_command``. What is not done by then is ended, and the card goes into
-quarantine. The deletion of an instance waits for it.
+Seconds allowed for each step of cleaning a card: its reset, the end of processes that a container
+left, and ``[gpu]clean_command``. A step that takes longer is stopped, and the card goes into
+quarantine. The deletion of an instance waits for these steps.
 
 Related options:
 
@@ -296,30 +294,29 @@ Related options:
         "require_reset",
         default=True,
         help="""
-Put a card into quarantine when it was a KVM guest's and could not be reset afterwards. Say false
-only for cards that nothing can reset, and where the next guest may find what the last one left.
+Put a card into quarantine if it cannot be reset after a KVM guest. Set this to false only for cards
+that cannot be reset at all, and only if the next guest may read what the last one left.
 """,
     ),
     cfg.BoolOpt(
         "share_gpu_instances",
         default=False,
         help="""
-Give guests MIG compute instances of a GPU instance that has several (``1c.3g.71gb``), one each.
-They share all of its memory, which NVIDIA's driver does not divide between them: a guest may
-exhaust it, and nothing but the driver keeps its contents apart. Set it only where such guests trust
-each other.
-False: new guests get the only compute instance of a GPU instance alone.
+Give guests one MIG compute instance each of a GPU instance that has several (``1c.3g.71gb``). They
+share all of its memory, which NVIDIA's driver does not divide between them: a guest may exhaust it,
+and only the driver keeps the contents apart. Set this only if such guests trust each other. False:
+new guests only get a compute instance that is the only one of its GPU instance.
 """,
     ),
     cfg.BoolOpt(
         "stop_guests_that_reach_others",
         default=False,
         help="""
-Stop an LXC guest, in the next period, whose device nodes have come to lead to a card or a MIG
-instance that is not its own: the driver was loaded anew and has numbered its cards otherwise, or a
-card was divided anew or made whole. The guest is ended at once as a whole, Nova has the instance as
+Stop an LXC guest in the next period if its device nodes lead to a card or MIG instance that is not
+its own. This happens if the driver was reloaded and numbered its cards differently, or if a card
+was divided again or made whole. The whole guest is stopped at once; Nova shows the instance as
 SHUTOFF, and ``openstack server start`` gives it its own cards again. False: nova-compute reports
-such a guest, and gives what it reaches to no new guest until it has ended.
+the guest, and new guests do not get what it reaches until it has ended.
 
 Related options:
 
@@ -329,31 +326,31 @@ Related options:
     cfg.StrOpt(
         "sysfs_root",
         default="/sys",
-        help="Where sysfs is read. Another root than /sys is for tests and labs without a GPU.",
+        help="Root of sysfs. Set another root than /sys only for tests and labs without a GPU.",
     ),
     cfg.StrOpt(
         "dev_root",
         default="/dev",
         help="""
-Where device nodes are looked at. libvirt is given paths below /dev whatever stands here. Another
-root than /dev is for tests.
+Root of the device nodes that nova-gpu inspects. libvirt always gets paths below /dev. Set another
+root than /dev only for tests.
 """,
     ),
     cfg.StrOpt(
         "proc_root",
         default="/proc",
         help="""
-Where the NVIDIA driver's files (``driver/nvidia``) and ``devices`` are read. Another root than
-/proc is for tests and labs without a GPU.
+Root of the NVIDIA driver's files (``driver/nvidia``) and of ``devices``. Set another root than
+/proc only for tests and labs without a GPU.
 """,
     ),
     cfg.ListOpt(
         "cdi_spec_dirs",
         default=["/etc/cdi", "/var/run/cdi"],
         help="""
-Folders of Container Device Interface specifications, the later ones over the earlier. They say what
-an LXC guest gets beside the device nodes: libraries, other files, environment. A file that is
-not owned by root or can be written by everybody is refused.
+Folders of Container Device Interface specifications; later folders take precedence. They name what
+an LXC guest gets in addition to the device nodes: libraries, other files, environment. A file that
+is not owned by root or that other users can write is refused.
 
 Related options:
 
@@ -364,10 +361,10 @@ Related options:
         "nvidia_modeset",
         default=False,
         help="""
-Give LXC guests with NVIDIA cards ``/dev/nvidia-modeset`` too, where a CDI specification has it, as
-those that ``nvidia-ctk`` writes do. It is for displays; CUDA does without it. Who has it can have
-the kernel open any NVIDIA card of the host, other guests' included, whatever device nodes and
-cgroups allow: turn it on only where all guests of the host are one tenant's, whom you trust.
+Give LXC guests with NVIDIA cards ``/dev/nvidia-modeset`` too, if a CDI specification lists it, as
+the files of ``nvidia-ctk`` do. Displays need it; CUDA does not. Through it a guest can let the
+kernel open any NVIDIA card of the host, other guests' cards included, whatever device nodes and
+cgroups allow. Set this only if all guests of the host belong to one tenant whom you trust.
 
 Related options:
 

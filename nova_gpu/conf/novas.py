@@ -25,13 +25,13 @@ def register(conf: cfg.ConfigOpts) -> None:
     That imports Castellan and the clients of five services, half a second of processor time, which
     a command that reads a handful of options would spend at each call. So its modules are loaded
     below an empty package of that name. Where Nova is loaded they are registered already; where it
-    is loaded later it finds its own definitions, and registers the rest beside them.
+    is loaded later it finds its own definitions, and registers the rest as well.
     """
     if "nova.conf" in sys.modules:
         return
-    found = importlib.util.find_spec("nova.conf")
-    assert found is not None and found.submodule_search_locations is not None
-    with _standing_in("nova.conf", __path__=list(found.submodule_search_locations)):
+    spec = importlib.util.find_spec("nova.conf")
+    assert spec is not None and spec.submodule_search_locations is not None
+    with _standing_in("nova.conf", __path__=list(spec.submodule_search_locations)):
         for name in _MODULES:
             importlib.import_module(f"nova.conf.{name}").register_opts(conf)
 

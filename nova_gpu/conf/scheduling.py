@@ -20,8 +20,8 @@ OPTS: Sequence[cfg.Opt] = (
             (Distribution.SPREAD, "the host that has the most GPUs left then: few share a host"),
         ],
         help="""
-Which of several hosts that are equally near in topology an instance with GPUs comes to. A flavor
-says otherwise with ``gpu:distribution``. Read by nova-scheduler, where ``GPUWeigher`` is enabled.
+Which host an instance with GPUs gets if several are equally good in topology. A flavor overrides it
+with ``gpu:distribution``. Read by nova-scheduler, where ``GPUWeigher`` is enabled.
 
 Related options:
 
@@ -33,14 +33,14 @@ Related options:
         "gpu_weight_multiplier",
         default=1000.0,
         help="""
-How much the order of hosts by their GPUs counts beside Nova's other weighers, for instances with
-GPUs. With the default it comes before all of those that have their own default, which would spread
-instances by memory and CPU. 0 turns it off. An aggregate's metadata of the same name overrules it
-for its hosts. Read by nova-scheduler.
+Weight of the order of hosts by their GPUs, relative to Nova's other weighers, for instances with
+GPUs. The default is above the defaults of all others, which would spread instances by memory and
+CPU. 0 turns it off. An aggregate's metadata of the same name overrides it for its hosts. Read by
+nova-scheduler.
 
 Related options:
 
-* ``[filter_scheduler]ram_weight_multiplier`` and its like
+* ``[filter_scheduler]ram_weight_multiplier`` and similar ones
 """,
     ),
     cfg.StrOpt(
@@ -51,7 +51,7 @@ Related options:
             (NEVER, "GPUFilter refuses such hosts"),
         ],
         help="""
-When an instance without GPUs comes to a host that has some. Those that are there stay. Read by
+When an instance without GPUs may get a host that has some. Running instances stay. Read by
 nova-scheduler.
 
 Related options:
@@ -64,9 +64,9 @@ Related options:
         "gpu_host_weight_multiplier",
         default=1000.0,
         help="""
-How much instances without GPUs keep away from hosts with GPUs, beside Nova's other weighers. 0:
-they do not. An aggregate's metadata of the same name overrules it for its hosts. Read by
-nova-scheduler, where ``GPUWeigher`` is enabled.
+How strongly instances without GPUs avoid hosts with GPUs, relative to Nova's other weighers. 0: not
+at all. An aggregate's metadata of the same name overrides it for its hosts. Read by nova-scheduler,
+where ``GPUWeigher`` is enabled.
 
 Related options:
 
@@ -79,15 +79,15 @@ Related options:
         min=0,
         max=4096,
         help="""
-vCPUs of this host that instances without any device leave for each GPU that is free, so that no GPU
-stays unused for want of them. The allocation ratio counts, and what the host keeps for itself is
-not among them. Read by nova-compute, which tells the scheduler: ``GPUFilter`` refuses the host to
-such instances, and the host itself looks once more before their guests start.
+vCPUs of this host that instances without devices must leave for each free GPU, so that no GPU stays
+unused for lack of vCPUs. The allocation ratio applies; the vCPUs that the host reserves for itself
+do not count. Read by nova-compute, which reports it to the scheduler: ``GPUFilter`` refuses the
+host to such instances, and the host checks once more before their guests start.
 
 Related options:
 
 * ``[gpu]reserved_memory_mib_per_free_gpu``
-* ``[gpu]cpu_only_instances`` keeps them away altogether.
+* ``[gpu]cpu_only_instances`` keeps such instances away altogether.
 * ``[DEFAULT]cpu_allocation_ratio`` and ``[DEFAULT]reserved_host_cpus``
 """,
     ),
@@ -97,8 +97,8 @@ Related options:
         min=0,
         max=1 << 24,
         help="""
-MiB of this host's memory that instances without any device leave for each GPU that is free, as
-``[gpu]reserved_vcpus_per_free_gpu`` has it for vCPUs.
+MiB of this host's memory that instances without devices must leave for each free GPU, as
+``[gpu]reserved_vcpus_per_free_gpu`` does for vCPUs.
 
 Related options:
 

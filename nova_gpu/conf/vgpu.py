@@ -14,11 +14,11 @@ OPTS: Sequence[cfg.Opt] = (
         "vgpu_types",
         default=["*"],
         help="""
-Types of vGPUs that are offered, by id (``nvidia-35``) or name (``GRID P4-2Q``), each with ``*``,
-``?`` and ``[...]`` as in file names. A card whose driver makes vGPUs of one of them is offered in
-parts and never whole; any other card is offered whole. Empty: all cards are offered whole, but for
-those in MIG mode where guests are containers, which are then not offered. There the types are the
-profiles of MIG instances (``1g.18gb``), and no others.
+vGPU types to offer, by id (``nvidia-35``) or name (``GRID P4-2Q``); ``*``, ``?`` and ``[...]`` work
+as in file names. A card whose driver makes vGPUs of one of these types is offered in parts and
+never whole; any other card is offered whole. Empty: all cards are offered whole, except cards in
+MIG mode on hosts of containers, which are not offered. On such hosts the types are the profiles of
+MIG instances (``1g.18gb``).
 
 Related options:
 
@@ -31,15 +31,15 @@ Related options:
         "virtual_functions",
         default=[],
         help="""
-SR-IOV virtual functions that cards are to have, as many as stand behind a card's PCI address
-(``0000:3b:00.0=4``) or product (``8086:56c0=4``); the address has precedence. They are enabled when
-nova-compute starts, unless an instance has the card whole, and no driver of the host takes them
-(``sriov_drivers_autoprobe``). A card that has some already keeps those. NVIDIA's cards are to have
-all that they can have: its own ``/usr/lib/nvidia/sriov-manage`` enables them, and its driver takes
-them; a card that has GPU instances stays as it is, as these would be lost. AMD's cards get theirs
-from the module gim as it is loaded (``modprobe gim vf_num=8``), and never here. A card that is
-named here is never offered whole, also where it could not be given its functions. Only where guests
-are KVM's or QEMU's.
+Number of SR-IOV virtual functions per card, by the card's PCI address (``0000:3b:00.0=4``) or
+product (``8086:56c0=4``); the address takes precedence. nova-compute enables them at its start if
+no instance has the card whole, and keeps the host's drivers from taking them
+(``sriov_drivers_autoprobe``). A card that has functions already keeps those. Give NVIDIA's cards
+all that they can have: NVIDIA's ``/usr/lib/nvidia/sriov-manage`` enables them, and its driver takes
+them. A card with GPU instances is not changed, as these would be lost. AMD's module gim makes the
+functions of AMD's cards when it is loaded (``modprobe gim vf_num=8``); do not name those here. A
+card named here is never offered whole, even if its functions could not be enabled. Only for hosts
+of KVM or QEMU guests.
 
 Related options:
 
@@ -51,13 +51,12 @@ Related options:
         "mig_profile",
         default=[],
         help="""
-MIG instances that NVIDIA's cards are to have: the profile that stands behind a card's PCI address
-(``0000:3b:00.0=3g.71gb``) or product (``10de:2335=1g.18gb``); the address has precedence. When
-nova-compute starts it turns MIG mode on and makes as many of them as the card has room for, each
-with one compute instance, unless an instance has the card whole. A card that has any already is
-left as it is: a layout of several profiles is for nvidia-smi or nvidia-mig-parted. A card that is
-named here is never offered whole, also where it could not be divided. Only where guests are
-containers.
+MIG profile for NVIDIA's cards, by the card's PCI address (``0000:3b:00.0=3g.71gb``) or product
+(``10de:2335=1g.18gb``); the address takes precedence. At its start nova-compute turns MIG mode on
+and makes as many instances of the profile as the card has room for, each with one compute instance,
+if no instance of Nova has the card whole. A card that has MIG instances is not changed: make a
+layout of several profiles with nvidia-smi or nvidia-mig-parted. A card named here is never offered
+whole, even if it could not be divided. Only for hosts of containers.
 
 Related options:
 
@@ -73,8 +72,8 @@ Related options:
             (Order.BREADTH_FIRST, "the card that has the most room left: few share a card"),
         ],
         help="""
-Which of this host's cards the next vGPU of an instance is made at. Of cards with equal room it is
-the first by PCI address.
+Which card of this host the next vGPU is made on. Among cards with equal room it is the first by PCI
+address.
 
 Related options:
 
