@@ -62,6 +62,7 @@ _STYLE = (
     "shellcheck --severity=warning {scripts}",
     "reno lint",
     "python -m tools.guests",
+    "python -m tools.language",
     "sphinx-build -W -q --keep-going -b html doc/source .tools/doc",
 )
 _GUIDE = ("sh -c 'test $(id -u) = 0 && exec tools/lab guide; echo SKIP: needs root; exit 77'",)
@@ -123,8 +124,8 @@ def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
             elif status == "SKIPPED":
                 done.skipped[test] = reason or "no reason given"
             else:
-                said = itertools.takewhile(lambda each: not _END.match(each), lines[number + 1 :])
-                done.failed[test] = "\n".join(said)
+                output = itertools.takewhile(lambda line: not _END.match(line), lines[number + 1 :])
+                done.failed[test] = "\n".join(output)
         elif returncode == SKIPPED and line.startswith("SKIP: "):
             done.skipped[command] = line.removeprefix("SKIP: ")
     if returncode not in (0, SKIPPED) and not done.failed:
@@ -149,7 +150,7 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
         words = {"suite": name, "release": RELEASES[nova], "scripts": " ".join(scripts())}
         argv = shlex.split(command.format(**words))
         if suite.pick is not None:
-            argv += [word for each in picked for word in (suite.pick, each) if word]
+            argv += [word for name in picked for word in (suite.pick, name) if word]
         log = LOG / f"{name}{number or ''}-{RELEASES[nova]}{'-again' * (limit_s < 3900)}.log"
         returncode, cpu_s = _execute(argv, log, variables(nova), limit_s)
         lines = log.read_text(errors="replace").splitlines()
@@ -157,8 +158,8 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
         done = read(lines, returncode, label)
         done.cpu_s = cpu_s
         total.add(done)
-        for test, said in done.failed.items():
-            _say(f"{name}: FAILED {test}\n{said[-6000:]}\n   all of it: {log}")
+        for test, reason in done.failed.items():
+            _say(f"{name}: FAILED {test}\n{reason[-6000:]}\n   all of it: {log}")
     total.seconds = time.monotonic() - began
     _say(f"{name}: {total} ({total.seconds:.0f} s)")
     return total
@@ -245,7 +246,7 @@ def scripts() -> list[str]:
     named = [".ci/package", ".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
     named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
     named += [f"debian/tests/{name}" for name in ("client", "import", "list", "upgrade-check")]
-    return [*named, *sorted(str(each.relative_to(ROOT)) for each in ROOT.glob("[a-z]*/**/*.sh"))]
+    return [*named, *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("[a-z]*/**/*.sh"))]
 
 
 def environment(nova: int) -> Path:
@@ -321,9 +322,9 @@ def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Ou
     for outcome in outcomes:
         total.add(outcome)
     print(f"\n{'':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU s':>9}")
-    for each in (Outcome("(install)", seconds=install_s), *outcomes, total):
-        counts = f"{each.passed:8}{len(each.failed):8}{len(each.skipped):8}"
-        print(f"{each.suite:14}{counts}{each.seconds:9.1f}{each.cpu_s:9.1f}")
+    for row in (Outcome("(install)", seconds=install_s), *outcomes, total):
+        counts = f"{row.passed:8}{len(row.failed):8}{len(row.skipped):8}"
+        print(f"{row.suite:14}{counts}{row.seconds:9.1f}{row.cpu_s:9.1f}")
     return total
 
 
