@@ -32,18 +32,18 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     except FileNotFoundError as error:
         raise packages.MachineNotReady("this is no Debian: no apt-get on PATH") from error
     suites = {f"{codename}{pocket}" for pocket in _POCKETS}
-    found = []
+    names = []
     for line in answer.stdout.splitlines():
         release, component, entry = line.split("|", 2)
         if release in suites and component == "main":
-            found.append(Path(entry.rpartition(":")[0]))
-    if not found:
-        said = answer.stderr.strip().partition("\n")[0]
+            names.append(Path(entry.rpartition(":")[0]))
+    if not names:
+        message = answer.stderr.strip().partition("\n")[0]
         raise packages.MachineNotReady(
-            f"apt has no source of Debian {codename}{': ' if said else ''}{said}; name one in "
-            "/etc/apt/sources.list.d (sources.list(5))"
+            f"apt has no source of Debian {codename}{': ' if message else ''}{message}; name one "
+            "in /etc/apt/sources.list.d (sources.list(5))"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 def files_of(

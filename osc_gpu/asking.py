@@ -37,7 +37,7 @@ class Command(command.Command):
     def required_scope(self) -> bool:
         """``False``: whether a token's scope is enough is for the services to say.
 
-        osc-lib asks for this when it has made the session and before it has Keystone give a token,
+        osc-lib asks for this when it has made the session and before it asks Keystone for a token,
         which is before the command line's own --timeout is read: the last moment for a deadline,
         and the only one (doc/source/contributor/upstream.rst).
         """
@@ -45,7 +45,7 @@ class Command(command.Command):
         return False
 
     def connection(self, parsed_args: argparse.Namespace) -> Any:
-        """Return the connection of openstacksdk, with the rights of whoever runs the command.
+        """Return the connection of openstacksdk, with the rights of the user who runs the command.
 
         Its requests raise CommandError where a service does not answer in time.
         """
@@ -54,7 +54,7 @@ class Command(command.Command):
         return connection
 
     def say(self, text: str) -> None:
-        """Write a line beside the output, whose machine-readable forms have no place for it."""
+        """Write a line to stderr, as machine-readable output has no place for it."""
         print(printable.lines(text), file=self.app.stderr, flush=True)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -180,12 +180,12 @@ def seconds(text: str) -> float:
     :raises argparse.ArgumentTypeError: where it is none that one can wait for
     """
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = 0
-    if not 0 < found <= _MOST_S:
+        number = 0
+    if not 0 < number <= _MOST_S:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to {_MOST_S}")
-    return found
+    return number
 
 
 class Lines(columns.FormattableColumn[list[Any]]):

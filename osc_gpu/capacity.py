@@ -17,7 +17,7 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 
 class ShowCapacity(asking.Lister):
-    """Show how many instances of a flavor could boot now, on which host, and why no more.
+    """Show how many instances of a flavor could boot now, on which host, and why not more.
 
     It counts what Placement has, on hosts whose compute service is up and enabled. Aggregates,
     images and whatever else the scheduler weighs can only make it fewer. Only administrators see
@@ -38,6 +38,7 @@ class ShowCapacity(asking.Lister):
             f"{flavor.name}: {total} could boot now, on {able} of {len(answers)} hosts with GPUs."
         )
         rows = [
-            (each.host, each.instances, each.free, each.in_service, each.reason) for each in answers
+            (answer.host, answer.instances, answer.free, answer.in_service, answer.reason)
+            for answer in answers
         ]
         return _COLUMNS, rows

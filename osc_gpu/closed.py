@@ -27,12 +27,12 @@ def drained(connection: Any) -> frozenset[str]:
 
 def kept_until(connection: Any) -> Mapping[str, datetime.datetime]:
     """Return the hosts that are kept now, and until when."""
-    found: dict[str, datetime.datetime] = {}
+    until_by_host: dict[str, datetime.datetime] = {}
     for trait in kept.in_force(kept_traits(connection, "&associated=true"), timeutils.utcnow()):
         if end := kept.until(trait):
             for node in with_trait(connection, trait):
-                found[node] = max(end, found.get(node, end))
-    return found
+                until_by_host[node] = max(end, until_by_host.get(node, end))
+    return until_by_host
 
 
 def in_words(until: datetime.datetime) -> str:
@@ -42,8 +42,8 @@ def in_words(until: datetime.datetime) -> str:
 def kept_traits(connection: Any, which: str = "") -> list[str]:
     """Return the traits that say until when a host is kept, with *which* of Placement's filters."""
     url = f"/traits?name=startswith:{names.KEPT_UNTIL}{which}"
-    found: list[str] = rest.placement(connection, url)["traits"]
-    return found
+    traits: list[str] = rest.placement(connection, url)["traits"]
+    return traits
 
 
 def with_trait(connection: Any, trait: str) -> frozenset[str]:
@@ -53,4 +53,4 @@ def with_trait(connection: Any, trait: str) -> frozenset[str]:
         f"/resource_providers?required={trait}",
         unknown_trait={"resource_providers": []},  # before the first
     )
-    return frozenset(each["uuid"] for each in answer["resource_providers"])
+    return frozenset(provider["uuid"] for provider in answer["resource_providers"])

@@ -31,14 +31,14 @@ def read(
     for number, provider in enumerate(providers):
         if provider.group.used:
             used[provider.host].append(number)
-    found: list[dict[str, int]] = [{} for _ in providers]
+    uses: list[dict[str, int]] = [{} for _ in providers]
     for server in listed:
         if there := used.get(server.hypervisor_hostname):
             for number, count in _has(connection, server, there, providers):
-                found[number][server.id] = found[number].get(server.id, 0) + count
+                uses[number][server.id] = uses[number].get(server.id, 0) + count
     return [
         amounts if sum(amounts.values()) == provider.group.used else _asked(connection, provider)
-        for provider, amounts in zip(providers, found, strict=True)
+        for provider, amounts in zip(providers, uses, strict=True)
     ]
 
 
@@ -68,7 +68,7 @@ def _has(
 def _asked(connection: Any, provider: Provider) -> Mapping[str, int]:
     allocations = rest.of_provider(connection, provider.uuid, "allocations")
     amounts = {
-        consumer: each["resources"].get(provider.resource_class, 0)
-        for consumer, each in allocations.items()
+        consumer: allocation["resources"].get(provider.resource_class, 0)
+        for consumer, allocation in allocations.items()
     }
     return {consumer: amount for consumer, amount in amounts.items() if amount}

@@ -42,20 +42,20 @@ class ExplainServer(servers.ShowOne):
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
         if failed and not server.fault and (reason := failures.reason(connection, server, failed)):
             shown["failure_reason"] = Lines(reason, in_column)
-        asked = servers.request_of(server)
-        if wrong := validation.mistakes(asked):
+        request = servers.request_of(server)
+        if wrong := validation.mistakes(request):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
-        elif not asked.requests:
+        elif not request.requests:
             shown["why"] = Lines(["it asks for no GPU: nova-gpu has no part in where it is"])
         else:
             try:
                 from_volume = servers.boots_from_volume(server)
                 size = Size.of(server.flavor, boots_from_volume=from_volume)
-                answers = hosts.answers(connection, size, asked)
+                answers = hosts.answers(connection, size, request)
                 host = server.hypervisor_hostname
                 shown["host"] = host or ""
                 shown["why"] = Lines(_why(connection, server, answers))
-                shown["hosts"] = Lines([_told(each, host) for each in answers], _line)
+                shown["hosts"] = Lines([_told(answer, host) for answer in answers], _line)
             except rest.Refused:
                 self.say("What hosts have, and why none has room, is for administrators.")
         return tuple(shown), tuple(shown.values())
@@ -63,8 +63,8 @@ class ExplainServer(servers.ShowOne):
 
 def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[str]:
     host = server.hypervisor_hostname
-    others = [each for each in answers if each.host != host]
-    able = sum(each.instances > 0 for each in others)
+    others = [answer for answer in answers if answer.host != host]
+    able = sum(other.instances > 0 for other in others)
     if server.status == "SHELVED_OFFLOADED":
         yield "it is shelved and has given its GPUs back"
         yield f"{able} of {len(others)} hosts with GPUs could take it now"
@@ -97,11 +97,11 @@ def _told(answer: Answer, host: str | None) -> dict[str, Any]:
     }
 
 
-def _line(told: Mapping[str, Any]) -> str:
-    here = f"{told['host']} (has it)" if told["has_it"] else told["host"]
-    if told["could_take"]:
-        return f"{here}: could take {told['could_take']}, then {told['reason']}"
-    return f"{here}: {told['reason']}"
+def _line(answer: Mapping[str, Any]) -> str:
+    here = f"{answer['host']} (has it)" if answer["has_it"] else answer["host"]
+    if answer["could_take"]:
+        return f"{here}: could take {answer['could_take']}, then {answer['reason']}"
+    return f"{here}: {answer['reason']}"
 
 
 def _why_then(server: Any) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _why_then(server: Any) -> Iterator[str]:
         yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
         yield "then the scheduler's filters refused each such host, or other requests of the same"
         yield "moment took the GPUs first; nova-scheduler's log says which"
-    elif any(each in fault for each in _RETRIES):
+    elif any(retry in fault for retry in _RETRIES):
         yield "each host that was tried failed to start it: nova-compute's log there says why"
     elif fault:
         yield "what its fault says was so then"
@@ -126,12 +126,12 @@ def _together(connection: Any, server: Any) -> int | None:
         return None
     with rest.clean_refusals("Nova"):
         options = {"all_projects": True, "reservation_id": server.reservation_id}
-        found = len(list(connection.compute.servers(details=False, **options)))
-    return found if found > 1 else None
+        total = len(list(connection.compute.servers(details=False, **options)))
+    return total if total > 1 else None
 
 
 def in_column(text: str) -> str:
-    """Return the text in lines that a terminal has room for beside the names of the rows."""
+    """Return the text in lines that a terminal has room for next to the names of the rows."""
     return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
 
 

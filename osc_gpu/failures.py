@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions on a server that failed, and why, as far as Nova shows it to whoever asks."""
+"""Actions on a server that failed, and why, as far as Nova shows it to the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def last_failed(connection: Any, server: Any) -> Any:
 
     Of a move the server itself shows no fault: it goes on where it was.
     """
-    return next((each for each in _newest_first(connection, server) if each.message), None)
+    return next((action for action in _newest_first(connection, server) if action.message), None)
 
 
 def last(connection: Any, server: Any) -> Any:
@@ -31,7 +31,7 @@ def last(connection: Any, server: Any) -> Any:
 def _newest_first(connection: Any, server: Any) -> list[Any]:
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
-        return sorted(actions, key=lambda each: each.start_time, reverse=True)
+        return sorted(actions, key=lambda action: action.start_time, reverse=True)
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
@@ -41,7 +41,7 @@ def details(connection: Any, server: Any, failed: Any) -> list[str]:
     """
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
-    return [each["details"] for each in action.events or () if each.get("details")]
+    return [event["details"] for event in action.events or () if event.get("details")]
 
 
 def why_last(connection: Any, server: Any) -> str | None:
@@ -55,12 +55,12 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
 
     Else return what is known of such a guest, and where those words are.
     """
-    if said := details(connection, server, failed):
-        return said[:1]
-    asked = servers.requests_of(server)
-    whole = any(each.resource_class == names.RESOURCE_CLASS for each in asked)
-    if asked:
-        known = refusal_texts.why(failed.action, container=_is_container(asked), whole=whole)
+    if texts := details(connection, server, failed):
+        return texts[:1]
+    requests = servers.requests_of(server)
+    whole = any(request.resource_class == names.RESOURCE_CLASS for request in requests)
+    if requests:
+        known = refusal_texts.why(failed.action, container=_is_container(requests), whole=whole)
     else:
         known = refusal_texts.why_without_gpus(failed.action)
     return [
@@ -70,11 +70,11 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
     ]
 
 
-def _is_container(asked: Iterable[Request]) -> bool | None:
+def _is_container(requests: Iterable[Request]) -> bool | None:
     """Return whether the flavor is for containers; ``None`` where it leaves that to the hosts."""
-    for each in asked:
-        for group in each.groups:
-            for key, condition, _ in each.conditions(group):
+    for request in requests:
+        for group in request.groups:
+            for key, condition, _ in request.conditions(group):
                 if key in (names.HYPERVISOR, names.HYPERVISOR_TYPE):
                     kinds = {kind for kind in (names.LXC, names.QEMU) if condition.matches(kind)}
                     return None if len(kinds) > 1 else kinds == {names.LXC}

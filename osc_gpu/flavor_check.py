@@ -47,12 +47,12 @@ class CheckFlavor(asking.Lister):
         rows = []
         connection = self.connection(parsed_args)
         for flavor in flavors.read(connection, parsed_args.flavors):
-            asked = flavors.request_of(flavor)
-            found = [*validation.mistakes(asked), *_novas(asked.extra_specs)]
-            asks_for, counted = _described(asked)
-            if parsed_args.flavors or found or asks_for:
-                rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(found)))
-            self._found_mistakes |= bool(found)
+            request = flavors.request_of(flavor)
+            mistakes = [*validation.mistakes(request), *_novas(request.extra_specs)]
+            asks_for, counted = _described(request)
+            if parsed_args.flavors or mistakes or asks_for:
+                rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(mistakes)))
+            self._found_mistakes |= bool(mistakes)
         # Nova lists flavors by their ids, which are drawn by lot.
         return _COLUMNS, rows if parsed_args.flavors else sorted(rows, key=lambda row: row[0])
 
@@ -60,21 +60,21 @@ class CheckFlavor(asking.Lister):
         return super().run(parsed_args) or int(self._found_mistakes)
 
 
-def _described(asked: FlavorRequest) -> tuple[str, str]:
+def _described(request: FlavorRequest) -> tuple[str, str]:
     """Return what the flavor asks for, and whether quota counts it."""
     try:
-        if not asked.requests:
+        if not request.requests:
             return "", ""
     except exception.InvalidExtraSpec:
         return _UNREADABLE, ""
-    counted = all(each.counted for each in asked.requests)
-    return flavors.in_words(asked), "yes" if counted else "no"
+    counted = all(request.counted for request in request.requests)
+    return flavors.in_words(request), "yes" if counted else "no"
 
 
 def _novas(specs: Mapping[str, str]) -> Iterator[str]:
     """Yield what nova-api would refuse of the properties that are not nova-gpu's.
 
-    Only where Nova is installed beside the client; else these properties are not judged.
+    Only where Nova is installed with the client; else these properties are not judged.
     """
     judge = _judge()
     for key, value in specs.items():

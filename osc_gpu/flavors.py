@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavors as Nova's API shows them to whoever asks, and ``openstack gpu flavor create``."""
+"""Flavors as Nova's API shows them to the user, and ``openstack gpu flavor create``."""
 
 from __future__ import annotations
 
@@ -68,27 +68,28 @@ def request_of(flavor: Any) -> FlavorRequest:
     return request.of(flavor.extra_specs or {})
 
 
-def in_words(asked: FlavorRequest) -> str:
+def in_words(flavor_request: FlavorRequest) -> str:
     """Return what is asked for, in words.
 
     :raises InvalidExtraSpec: where it cannot be understood
     """
-    words = " and ".join(map(summary.all_of, asked.requests))
+    words = " and ".join(map(summary.all_of, flavor_request.requests))
     with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
-        if words and asked.preemptible:
-            least = asked.extra_specs[names.PREEMPTIBLE].strip()
-            return f"{words}, preemptible after {least}, then {asked.preemptible.end.in_words}"
+        if words and flavor_request.preemptible:
+            least = flavor_request.extra_specs[names.PREEMPTIBLE].strip()
+            end = flavor_request.preemptible.end.in_words
+            return f"{words}, preemptible after {least}, then {end}"
     return words
 
 
-def asked_for(asked: FlavorRequest) -> str:
+def asked_for(flavor_request: FlavorRequest) -> str:
     """Return what is asked for, in words, or what is wrong with that."""
     try:
-        if words := in_words(asked):
+        if words := in_words(flavor_request):
             return words
     except exception.InvalidExtraSpec:
         pass
-    return "; ".join(validation.mistakes(asked)) or NOTHING
+    return "; ".join(validation.mistakes(flavor_request)) or NOTHING
 
 
 class CreateFlavor(asking.ShowOne):
@@ -115,23 +116,23 @@ class CreateFlavor(asking.ShowOne):
         add("--model", metavar="<name>", help="Their model ('Tesla M2090', or '<in> h100', ...)")
         add(
             "--topology",
-            choices=[str(each) for each in Topology],
+            choices=[str(topology) for topology in Topology],
             help="What all GPUs of an instance have in common: a NUMA node, or direct links",
         )
         add(
             "--distribution",
-            choices=[str(each) for each in Distribution],
+            choices=[str(distribution) for distribution in Distribution],
             help="Whether instances share few hosts with GPUs (pack) or are on many (spread)",
         )
         add(
             "--near",
-            choices=[str(each) for each in Near],
+            choices=[str(near) for near in Near],
             help="Which of the instance's own devices its GPUs are to be near: network functions "
             "or disks that it has by pci_passthrough:alias or by a port",
         )
         add(
             "--near-policy",
-            choices=[str(each) for each in TopologyPolicy],
+            choices=[str(policy) for policy in TopologyPolicy],
             help="Whether an instance whose GPUs cannot be near them is refused (required) or not "
             "(default: preferred)",
         )
@@ -144,7 +145,7 @@ class CreateFlavor(asking.ShowOne):
         )
         add(
             "--on-preempt",
-            choices=[str(each) for each in End],
+            choices=[str(end) for end in End],
             help="What happens to a preempted instance: it is stopped, and gives its GPUs back as "
             "at each of its stops (default), or deleted",
         )
@@ -238,11 +239,11 @@ def _refuse_half_made(connection: Any, name: str) -> None:
 
     :raises CommandError: with what to do then
     """
-    found = connection.compute.find_flavor(name, get_extra_specs=True)
-    if found and not found.extra_specs:
+    flavor = connection.compute.find_flavor(name, get_extra_specs=True)
+    if flavor and not flavor.extra_specs:
         raise exceptions.CommandError(
             f"there is a flavor {name} without properties already; if it is of an earlier run that "
-            f"was interrupted: openstack flavor delete {found.id}, and run the command again"
+            f"was interrupted: openstack flavor delete {flavor.id}, and run the command again"
         )
 
 
@@ -273,9 +274,9 @@ def properties(
                 f"--property {key}={value} contradicts the options, which say {specs[key]!r}"
             )
     try:
-        asked = request.of(specs)
-        asked.check()
-        _ = asked.preemptible
+        flavor_request = request.of(specs)
+        flavor_request.check()
+        _ = flavor_request.preemptible
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
     return specs
@@ -294,7 +295,7 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     if unknown := _unknown(hypervisor, _HYPERVISORS):
         raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
     architecture = words.parse_name(names.GPU_ARCH, specs)
-    known = {names.word(each) or "" for _, _, each, _ in data.products()} - {""}
+    known = {names.word(product) or "" for _, _, product, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
     if unknown := _unknown(architecture, known):
@@ -308,11 +309,11 @@ _OF_YOUR_OWN = (
 )
 
 
-def _unknown(asked: condition.Condition | None, known: Collection[str]) -> str | None:
+def _unknown(expression: condition.Condition | None, known: Collection[str]) -> str | None:
     """Return the first name of *asked* that is not among *known*, where it compares whole names."""
-    if asked is None or asked.operator is condition.Operator.IN:
+    if expression is None or expression.operator is condition.Operator.IN:
         return None
-    return next(iter(sorted(asked.values - set(known))), None)
+    return next(iter(sorted(expression.values - set(known))), None)
 
 
 def _refused(

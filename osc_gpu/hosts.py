@@ -28,12 +28,14 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
 
     :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`
     """
-    asked = query.placement_query(connection, size, request)
-    found = read(connection, asked, preemptible=request.is_preemptible)
-    return capacity.answers(asked.groups, asked.amounts, found, isolate=asked.isolate)
+    placement_query = query.placement_query(connection, size, request)
+    hosts = read(connection, placement_query, preemptible=request.is_preemptible)
+    return capacity.answers(
+        placement_query.groups, placement_query.amounts, hosts, isolate=placement_query.isolate
+    )
 
 
-def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> list[Host]:
+def read(connection: Any, placement_query: query.Query, *, preemptible: bool = False) -> list[Host]:
     """Return all compute nodes with a provider of GPUs, or of vGPUs.
 
     Two answers of Placement say all of those with a GPU free; for each group that has less free
@@ -45,13 +47,16 @@ def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> l
     :raises CommandError: where a service refuses, or does not answer
     """
     nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
-    url = f"/allocation_candidates?{asked.text}"
+    url = f"/allocation_candidates?{placement_query.text}"
     answer = rest.placement(connection, url, unknown_trait=nobody)
-    resource_class, smallest = asked.resource_class, max(part.count for part in asked.groups)
+    resource_class, smallest = (
+        placement_query.resource_class,
+        max(part.count for part in placement_query.groups),
+    )
     summaries = with_free(connection, resource_class)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
-    kept = closed.kept_until(connection) if preemptible else {}
+    until_by_host = closed.kept_until(connection) if preemptible else {}
 
     groups: dict[str, list[Group]] = defaultdict(list)
     for provider in gpu_providers(connection):
@@ -61,8 +66,8 @@ def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> l
     kind = summary.kind_of(resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or nameless(connection, root)
-        if root in kept and not reason:
-            reason = closed.in_words(kept[root])
+        if root in until_by_host and not reason:
+            reason = closed.in_words(until_by_host[root])
         free = _free(summaries.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
@@ -75,15 +80,15 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
         f"/resource_providers?required={names.TRAIT_GPU}",
         unknown_trait={"resource_providers": []},  # before the first host
     )
-    found: list[Mapping[str, str]] = answer["resource_providers"]
-    return found
+    providers: list[Mapping[str, str]] = answer["resource_providers"]
+    return providers
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
     """Return the summary of each provider, by uuid, on all hosts with some of the class free."""
     url = f"/allocation_candidates?resources={resource_class}:1"
-    found: Summaries = rest.placement(connection, url)["provider_summaries"]
-    return found
+    answer: Summaries = rest.placement(connection, url)["provider_summaries"]
+    return answer
 
 
 def summaries(connection: Any, roots: Collection[str]) -> Summaries:
@@ -93,11 +98,11 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
     So it is asked for one GPU and then, where trees are missing, for one unit of what nodes have
     left. The tree of a node that has nothing left is not among them.
     """
-    found: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     for resource_class in names.RESOURCE_CLASSES:
-        found.update(with_free(connection, resource_class))
+        answer.update(with_free(connection, resource_class))
     for resource_class in _OWN_CLASSES:
-        if found.keys() >= set(roots):
+        if answer.keys() >= set(roots):
             break
         # Of nodes with GPUs alone: others are many.
         url = (
@@ -105,8 +110,8 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
             f"&required_GPUS={names.TRAIT_GPU}&same_subtree=_NODE,_GPUS&group_policy=none"
         )
         nobody: dict[str, Any] = {"provider_summaries": {}}  # before the first host
-        found.update(rest.placement(connection, url, unknown_trait=nobody)["provider_summaries"])
-    return found
+        answer.update(rest.placement(connection, url, unknown_trait=nobody)["provider_summaries"])
+    return answer
 
 
 def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
@@ -160,7 +165,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
 
     The key is the uuid of the node and of its provider.
     """
-    found = {}
+    nodes = {}
     none_new = closed.drained(connection)
     for node in _nodes(connection):
         reason = None
@@ -171,8 +176,8 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
             reason = "its compute service is down"
         if node.id in none_new:
             reason = "; ".join(filter(None, (closed.DRAINED, reason)))
-        found[node.id] = (node.name, reason)
-    return found
+        nodes[node.id] = (node.name, reason)
+    return nodes
 
 
 def _nodes(connection: Any) -> list[Any]:
@@ -202,5 +207,5 @@ def zones(connection: Any) -> Mapping[str, str]:
     """Return the availability zone of each node, by the node's name."""
     with rest.clean_refusals("Nova"):
         listed = connection.compute.services(binary="nova-compute")
-        of_service = {each.host: each.availability_zone for each in listed}
+        of_service = {service.host: service.availability_zone for service in listed}
     return {node: of_service.get(host, "") for node, host in services(connection).items()}

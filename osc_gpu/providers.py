@@ -35,7 +35,7 @@ class Provider:
     """A group of GPUs.
 
     ``host`` is the compute node's name, ``unusable`` why nothing is started there, ``key`` what the
-    provider's name says: ``None`` of one that somebody else has made.
+    provider's name says: ``None`` of one that another program has made.
     """
 
     uuid: str
@@ -81,13 +81,15 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
     """
     nodes = hosts.compute_nodes(connection)
     listed = hosts.gpu_providers(connection)
-    summaries = hosts.summaries(connection, {each["root_provider_uuid"] for each in listed})
-    found: list[Provider] = []
-    for each in listed:
-        root = each["root_provider_uuid"]
+    summaries = hosts.summaries(connection, {provider["root_provider_uuid"] for provider in listed})
+    providers: list[Provider] = []
+    for provider in listed:
+        root = provider["root_provider_uuid"]
         node = nodes.get(root) or hosts.nameless(connection, root)
-        found += _providers(connection, each, *node, summaries.get(each["uuid"]), reserved)
-    return sorted(found, key=lambda each: (each.host, each.product, each.mode))
+        providers += _providers(
+            connection, provider, *node, summaries.get(provider["uuid"]), reserved
+        )
+    return sorted(providers, key=lambda provider: (provider.host, provider.product, provider.mode))
 
 
 def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
@@ -95,7 +97,7 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
 
     :raises Refused: as :func:`read`
     """
-    found: list[tuple[Provider, int]] = []
+    uses: list[tuple[Provider, int]] = []
     allocations = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
     held = {
         provider: allocation["resources"]
@@ -105,12 +107,12 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
     for provider, resources in held.items():
         described = rest.placement(connection, f"/resource_providers/{provider}")
         host, _ = hosts.nameless(connection, described["root_provider_uuid"])
-        found += [
-            (each, resources[each.resource_class])
-            for each in _providers(connection, described, host, None, None)
-            if each.resource_class in resources
+        uses += [
+            (provider, resources[provider.resource_class])
+            for provider in _providers(connection, described, host, None, None)
+            if provider.resource_class in resources
         ]
-    return found
+    return uses
 
 
 def _providers(
@@ -132,28 +134,30 @@ def _providers(
     counts = summary["resources"] if summary else {}
     if summary and not reserved:
         inventories = {
-            each: {"total": counted["capacity"], "reserved": 0, "max_unit": None}
-            for each, counted in counts.items()
+            item: {"total": counted["capacity"], "reserved": 0, "max_unit": None}
+            for item, counted in counts.items()
         }
     else:
         inventories = get("inventories")
-    there = [each for each in names.RESOURCE_CLASSES if each in inventories]
+    there = [
+        resource_class for resource_class in names.RESOURCE_CLASSES if resource_class in inventories
+    ]
     if not there:
         return
     if summary:
         traits = frozenset(summary["traits"])
-        usages = {each: counted["used"] for each, counted in counts.items()}
+        usages = {item: counted["used"] for item, counted in counts.items()}
     else:
         traits, usages = frozenset(get("traits")), get("usages")
     key = names.parse_provider_name(host, described["name"])
-    for each in there:
-        own = inventories[each]
-        used = usages.get(each, 0)
+    for item in there:
+        own = inventories[item]
+        used = usages.get(item, 0)
         group = Group(
             *(own["total"], own["reserved"], used, traits, published.board(traits)),
             max_unit=own["max_unit"],
         )
-        yield Provider(described["uuid"], host, unusable, key, each, group)
+        yield Provider(described["uuid"], host, unusable, key, item, group)
 
 
 class ListGroups(asking.Lister):
@@ -173,8 +177,8 @@ class ListGroups(asking.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        found = read(self.connection(parsed_args))
-        there = sorted({each.host for each in found})
+        providers = read(self.connection(parsed_args))
+        there = sorted({provider.host for provider in providers})
         if parsed_args.host is not None and parsed_args.host not in there:
             raise exceptions.CommandError(
                 f"Placement has no GPUs of a host {parsed_args.host}; "
@@ -182,11 +186,22 @@ class ListGroups(asking.Lister):
             )
         return _OF_GROUPS, (
             (
-                *(each.host, each.product, each.model, each.architecture, each.mode),
-                *(each.group.total, each.group.used, each.group.reserved, each.group.free),
+                *(
+                    provider.host,
+                    provider.product,
+                    provider.model,
+                    provider.architecture,
+                    provider.mode,
+                ),
+                *(
+                    provider.group.total,
+                    provider.group.used,
+                    provider.group.reserved,
+                    provider.group.free,
+                ),
             )
-            for each in found
-            if parsed_args.host in (None, each.host)
+            for provider in providers
+            if parsed_args.host in (None, provider.host)
         )
 
 
@@ -208,30 +223,34 @@ class ListHosts(asking.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = rest.Snapshot(self.connection(parsed_args))
-        found = read(connection)
-        whole = [each for each in found if each.resource_class == names.RESOURCE_CLASS]
+        providers = read(connection)
+        whole = [
+            provider for provider in providers if provider.resource_class == names.RESOURCE_CLASS
+        ]
         nodes = hosts.compute_nodes(connection)
-        kept = {
+        until_by_host = {
             nodes[root][0]: closed.in_words(until)
             for root, until in closed.kept_until(connection).items()
             if root in nodes
         }
-        return _OF_HOSTS, _host_rows(whole, kept)
+        return _OF_HOSTS, _host_rows(whole, until_by_host)
 
 
-def _host_rows(found: Iterable[Provider], kept: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+def _host_rows(
+    providers: Iterable[Provider], until_by_host: Mapping[str, str]
+) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table.
 
     :param found: by host
     :param kept: which instances get no GPUs of some hosts, by host
     """
-    for host, of_host in itertools.groupby(found, key=lambda each: each.host):
+    for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)
-        groups = [each.group for each in listed]
+        groups = [provider.group for provider in listed]
         yield (
             host,
-            "; ".join(filter(None, (listed[0].unusable or "up", kept.get(host)))),
-            ", ".join(sorted({each.architecture for each in listed})),
+            "; ".join(filter(None, (listed[0].unusable or "up", until_by_host.get(host)))),
+            ", ".join(sorted({provider.architecture for provider in listed})),
             sum(group.total for group in groups),
             sum(group.used for group in groups),
             sum(group.reserved for group in groups),

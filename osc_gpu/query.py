@@ -45,20 +45,20 @@ def known_traits(connection: Any) -> Collection[str]:
     return traits
 
 
-def placement_query(connection: Any, size: Size, asked: FlavorRequest) -> Query:
+def placement_query(connection: Any, size: Size, flavor: FlavorRequest) -> Query:
     """Return the query for one instance of a flavor.
 
     :param connection: asked for traits where the flavor cannot be spelled out without them
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
     try:
-        spelled_out = dict(asked.extra_specs)
-        for each in asked.requests:
-            known = known_traits(connection) if query.needs_known(each) else ()
-            told = query.extra_specs(spelled_out, each, known)
-            if told is None:
-                raise Unservable(f"no {summary.kind(each, 1)} of any host satisfies the flavor")
-            spelled_out = told
+        spelled_out = dict(flavor.extra_specs)
+        for request in flavor.requests:
+            known = known_traits(connection) if query.needs_known(request) else ()
+            extra_specs = query.extra_specs(spelled_out, request, known)
+            if extra_specs is None:
+                raise Unservable(f"no {summary.kind(request, 1)} of any host satisfies the flavor")
+            spelled_out = extra_specs
         groups = _groups(spelled_out)
     except exception.InvalidExtraSpec as e:
         raise Unservable(str(e)) from e
@@ -68,18 +68,18 @@ def placement_query(connection: Any, size: Size, asked: FlavorRequest) -> Query:
             f"resources:{names.RESOURCE_CLASS} is among its properties"
         )
     text, amounts = _needed(size, frozenset(spelled_out.items()))
-    return Query(text, *groups, amounts, asked.is_isolated)
+    return Query(text, *groups, amounts, flavor.is_isolated)
 
 
-def amounts(size: Size, asked: FlavorRequest) -> Mapping[str, int]:
+def amounts(size: Size, flavor: FlavorRequest) -> Mapping[str, int]:
     """Return what one instance takes of the compute node itself, by resource class."""
-    return _needed(size, frozenset(asked.extra_specs.items()))[1]
+    return _needed(size, frozenset(flavor.extra_specs.items()))[1]
 
 
 def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | None:
     for resource_class in names.RESOURCE_CLASSES:
-        found = request_group.parse(specs, resource_class).values()
-        if wanted := tuple(group for group in found if group.count):
+        groups = request_group.parse(specs, resource_class).values()
+        if wanted := tuple(group for group in groups if group.count):
             return resource_class, wanted
     return None
 

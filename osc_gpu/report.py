@@ -35,9 +35,9 @@ _MOST_REASONS = 6
 _GROUP = ("Host", "GPU", "Mode", "In use", "Reserved", "Free", "Total", "")
 _HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "vGPUs", "Remark")
 _PROJECT = ("Project", "Instances", "GPUs", "vGPUs")
-_CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why no more")
+_CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why not more")
 # The columns whose texts users have written, as long as they liked
-_TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why no more"})
+_TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why not more"})
 _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
 
 
@@ -58,8 +58,8 @@ class WriteReport(asking.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         begun = timeutils.utcnow()
-        found = read(self.connection(parsed_args))
-        text = render(found, parsed_args.title, begun)
+        report = read(self.connection(parsed_args))
+        text = render(report, parsed_args.title, begun)
         try:
             parsed_args.html.write_text(text, encoding="utf-8")
         except OSError as e:
@@ -67,8 +67,8 @@ class WriteReport(asking.Command):
                 f"{parsed_args.html} cannot be written: {e.strerror}"
             ) from e
         self.say(
-            f"{parsed_args.html}: groups of GPUs: {len(found.groups)}; flavors: "
-            f"{len(found.capacities)}; instances: {len({each.server for each in found.held})}."
+            f"{parsed_args.html}: groups of GPUs: {len(report.groups)}; flavors: "
+            f"{len(report.capacities)}; instances: {len({use.server for use in report.held})}."
         )
 
 
@@ -96,27 +96,27 @@ def read(connection: Any) -> Fleet:
     """Return what ``gpu group list``, ``gpu usage`` and, of each flavor, ``gpu capacity`` show.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: where Placement does not show it to whoever asks
+    :raises Refused: where Placement does not show it to the user
     """
     snapshot = rest.Snapshot(connection)
     return Fleet(
         tuple(providers.read(snapshot)),
         tuple(usage.held(snapshot)),
-        tuple(sorted(_capacities(snapshot), key=lambda each: each.flavor)),
+        tuple(sorted(_capacities(snapshot), key=lambda row: row.flavor)),
     )
 
 
 def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
     for flavor in flavors.read(snapshot):
-        asked = flavors.request_of(flavor)
-        if not (asked.asks_for_gpus or asked.vgpu_words):
+        request = flavors.request_of(flavor)
+        if not (request.asks_for_gpus or request.vgpu_words):
             continue
         try:
-            answers = hosts.answers(snapshot, Size.of(flavor), asked)
+            answers = hosts.answers(snapshot, Size.of(flavor), request)
         except query.Unservable as e:
-            yield Capacity(flavor.name, flavors.asked_for(asked), wrong=str(e))
+            yield Capacity(flavor.name, flavors.asked_for(request), wrong=str(e))
         else:
-            yield Capacity(flavor.name, flavors.asked_for(asked), tuple(answers))
+            yield Capacity(flavor.name, flavors.asked_for(request), tuple(answers))
 
 
 def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
@@ -180,17 +180,17 @@ def _text(text: str) -> Any:
 
 
 def _tiles(fleet: Fleet) -> Iterator[Any]:
-    whole = [each for each in fleet.groups if each.resource_class == names.RESOURCE_CLASS]
-    parts = [each for each in fleet.groups if each.resource_class == names.VGPU_RESOURCE_CLASS]
+    whole = [group for group in fleet.groups if group.resource_class == names.RESOURCE_CLASS]
+    parts = [group for group in fleet.groups if group.resource_class == names.VGPU_RESOURCE_CLASS]
     for noun, groups in (("GPUs", whole), ("vGPUs", parts)):
         if groups or noun == "GPUs":
-            used = sum(each.group.used for each in groups)
-            yield _tile(f"{noun} in use", f"{used} of {sum(each.group.total for each in groups)}")
-            yield _tile(f"{noun} free", str(sum(each.group.free for each in groups)))
-            yield _tile(f"{noun} reserved", str(sum(each.group.reserved for each in groups)))
-    yield _tile("hosts", str(len({each.host for each in fleet.groups})))
-    yield _tile("instances with GPUs", str(len({each.server for each in fleet.held})))
-    yield _tile("projects with GPUs", str(len({each.project for each in fleet.held})))
+            used = sum(group.group.used for group in groups)
+            yield _tile(f"{noun} in use", f"{used} of {sum(group.group.total for group in groups)}")
+            yield _tile(f"{noun} free", str(sum(group.group.free for group in groups)))
+            yield _tile(f"{noun} reserved", str(sum(group.group.reserved for group in groups)))
+    yield _tile("hosts", str(len({group.host for group in fleet.groups})))
+    yield _tile("instances with GPUs", str(len({use.server for use in fleet.held})))
+    yield _tile("projects with GPUs", str(len({use.project for use in fleet.held})))
 
 
 def _tile(noun: str, value: str) -> Any:
@@ -208,7 +208,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
     ]
     if not body:
         return E.p("None.")
-    heads = (E.th(each, _of(each), scope="col") for each in columns)
+    heads = (E.th(column, _of(column), scope="col") for column in columns)
     return E.table(E.thead(E.tr(*heads)), E.tbody(*body))
 
 
@@ -227,18 +227,18 @@ def _kind(provider: Provider) -> list[Any]:
     return [_text(provider.model), E.small(_text(f"{provider.product}, {provider.architecture}"))]
 
 
-def _group(each: Provider) -> Sequence[Any]:
-    group = each.group
-    host = [_text(each.host)]
-    if each.unusable:
-        host.append(E.small(_text(each.unusable)))
+def _group(provider: Provider) -> Sequence[Any]:
+    group = provider.group
+    host = [_text(provider.host)]
+    if provider.unusable:
+        host.append(E.small(_text(provider.unusable)))
     amounts = (group.used, group.reserved, group.free, group.total)
-    return (host, _kind(each), each.mode, *amounts, [_bar(each)])
+    return (host, _kind(provider), provider.mode, *amounts, [_bar(provider)])
 
 
-def _bar(each: Provider) -> Any:
+def _bar(provider: Provider) -> Any:
     """Return a bar drawn by attributes, as the page's policy forbids styles of elements."""
-    group = each.group
+    group = provider.group
     out = inventory.out_of_service(group.total, group.free, group.used)
     svg = E.svg(
         {
@@ -263,35 +263,35 @@ def _key() -> Any:
 def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
     """Yield the projects, those with most of both kinds first."""
     by_project: dict[str, list[Held]] = {}
-    for each in held:
-        by_project.setdefault(each.project, []).append(each)
+    for use in held:
+        by_project.setdefault(use.project, []).append(use)
     rows = [
         (
-            *(project, len({each.server for each in had})),
-            *(sum(each.gpus for each in had), sum(each.vgpus for each in had)),
+            *(project, len({use.server for use in had})),
+            *(sum(use.gpus for use in had), sum(use.vgpus for use in had)),
         )
         for project, had in by_project.items()
     ]
     yield from sorted(rows, key=lambda row: -row[2] - row[3])
 
 
-def _held(each: Held) -> Sequence[Any]:
-    who = [_text(each.name or each.server)]
-    if each.name:
-        who.append(E.small(_text(each.server)))
-    where = (each.provider.host, _kind(each.provider))
-    return (who, each.project, *where, each.gpus, each.vgpus, each.remark)
+def _held(use: Held) -> Sequence[Any]:
+    who = [_text(use.name or use.server)]
+    if use.name:
+        who.append(E.small(_text(use.server)))
+    where = (use.provider.host, _kind(use.provider))
+    return (who, use.project, *where, use.gpus, use.vgpus, use.remark)
 
 
-def _could(each: Capacity) -> Sequence[Any]:
-    if each.wrong:
-        return (each.flavor, each.asks_for, 0, 0, each.wrong)
-    total, able = capacity.could_boot(each.answers)
-    return (each.flavor, each.asks_for, total, able, [E.ul(*_reasons(each.answers))])
+def _could(possible: Capacity) -> Sequence[Any]:
+    if possible.wrong:
+        return (possible.flavor, possible.asks_for, 0, 0, possible.wrong)
+    total, able = capacity.could_boot(possible.answers)
+    return (possible.flavor, possible.asks_for, total, able, [E.ul(*_reasons(possible.answers))])
 
 
 def _reasons(answers: Iterable[Answer]) -> Iterator[Any]:
-    counted = collections.Counter(each.reason for each in answers).most_common()
+    counted = collections.Counter(answer.reason for answer in answers).most_common()
     for reason, count in counted[:_MOST_REASONS]:
         yield E.li(f"{count} {'host' if count == 1 else 'hosts'}: ", _text(reason))
     if others := counted[_MOST_REASONS:]:

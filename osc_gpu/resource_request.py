@@ -112,7 +112,7 @@ def make(size: Size, specs: Mapping[str, str]) -> tuple[str, Mapping[str, int]]:
 
 
 def _processors(size: Size, specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Yield the dedicated processors, and beside them the shared ones."""
+    """Yield the dedicated processors, and then the shared ones."""
     policy = specs.get("hw:cpu_policy")
     if policy not in ("dedicated", "mixed"):
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking Placement and Nova on behalf of whoever runs the command.
+"""Asking Placement and Nova on behalf of the user who runs the command.
 
 Everything here raises CommandError, with one line that says who refused what.
 """
@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Refused(exceptions.CommandError):
-    """A request that policy does not allow to whoever makes it."""
+    """A request that policy does not allow to its user."""
 
 
 class Snapshot:
@@ -47,12 +47,12 @@ class _Once:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def ask(*arguments: Any, **options: Any) -> Any:
-            asked = (name, arguments, frozenset(options.items()))
-            if asked not in self._answers:
+            key = (name, arguments, frozenset(options.items()))
+            if key not in self._answers:
                 answer = getattr(self._proxy, name)(*arguments, **options)
                 # A generator's pages are read now, while its caller looks for what is refused.
-                self._answers[asked] = list(answer) if isinstance(answer, Iterator) else answer
-            return self._answers[asked]
+                self._answers[key] = list(answer) if isinstance(answer, Iterator) else answer
+            return self._answers[key]
 
         return ask
 
@@ -63,7 +63,7 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
     :param connection: an openstack.connection.Connection
     :param unknown_trait: what stands for the answer where no provider ever had a trait
     :param missing: what stands for it where the provider is gone since it was listed
-    :raises Refused: where whoever asks may not read it
+    :raises Refused: where the user may not read it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.get(url, microversion=_VERSION, raise_exc=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One instance, as Nova shows it to whoever asks, and ``openstack gpu show``."""
+"""One instance, as Nova shows it to the user, and ``openstack gpu show``."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def find(connection: Any, name_or_id: str) -> Any:
     """
     with rest.clean_refusals("Nova"):
         look_up = connection.compute.find_server
-        found = look_up(name_or_id)
-        if found is None:
+        server = look_up(name_or_id)
+        if server is None:
             with contextlib.suppress(sdk_exc.ForbiddenException):
-                found = look_up(name_or_id, all_projects=True)
-        if found is None:
+                server = look_up(name_or_id, all_projects=True)
+        if server is None:
             raise sdk_exc.NotFoundException(f"No Server found for {name_or_id}")
-        return connection.compute.get_server(found.id)
+        return connection.compute.get_server(server.id)
 
 
 def get(connection: Any, uuid: str) -> Any:
@@ -97,22 +97,22 @@ def asked_for(server: Any) -> str:
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
-    """Return what the guest's diagnostics say of each of its GPUs, and why they say no more.
+    """Return what the guest's diagnostics say of each of its GPUs, and why they do not say more.
 
-    :raises Refused: where they are not for whoever asks
+    :raises Refused: where the user may not read them
     """
     with rest.clean_refusals("Nova"):
         answer = connection.compute.get(
             f"/servers/{server.id}/diagnostics", microversion=_DIAGNOSTICS
         )
         if answer.status_code in (400, 404, 409, 501):
-            return [], f"Nova tells no more of a server that is {server.status}"
+            return [], f"Nova tells nothing else of a server that is {server.status}"
         sdk_exc.raise_from_response(answer)
-        found: dict[int, dict[str, Any]] = defaultdict(dict)
+        cards_by_number: dict[int, dict[str, Any]] = defaultdict(dict)
         for key, value in answer.json().items():
             if match := _FACT.fullmatch(key):
-                found[int(match[1])][match[2]] = value
-    listed = [found[number] for number in sorted(found)]
+                cards_by_number[int(match[1])][match[2]] = value
+    listed = [cards_by_number[number] for number in sorted(cards_by_number)]
     return listed, "" if listed else "its host tells none, or runs an older nova-gpu"
 
 
@@ -150,29 +150,29 @@ def _held(connection: Any, server: Any) -> dict[str, Any]:
     return {
         "host": server.hypervisor_hostname or "",
         "gpus": sum(amount for _, amount in held),
-        "groups": Lines([_described(*each) for each in held], _group),
+        "groups": Lines([_described(*use) for use in held], _group),
         "cards": Lines(listed, _card) if listed else reason,
     }
 
 
-def _group(each: Mapping[str, Any]) -> str:
-    kind = f"{each['model']}, {each['architecture']}, {each['mode']}"
-    return f"{each['gpus']} of {each['product']} ({kind}) on {each['host']}"
+def _group(card: Mapping[str, Any]) -> str:
+    kind = f"{card['model']}, {card['architecture']}, {card['mode']}"
+    return f"{card['gpus']} of {card['product']} ({kind}) on {card['host']}"
 
 
-def _card(each: Mapping[str, Any]) -> str:
+def _card(card: Mapping[str, Any]) -> str:
     """Return a card as text.
 
     :param each: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address
     """
-    text = each.get("address", "")
-    if product := each.get("product"):
-        text += f" {each.get('name') or 'unknown'} ({product})"
-    if each.get("numa_node") is not None:
-        text += f", NUMA node {each['numa_node']}"
-    if each.get("module") is not None:
-        text += f", module {each['module']}"
-    return f"{text}: {each['trouble']}" if each.get("trouble") else text
+    text = card.get("address", "")
+    if product := card.get("product"):
+        text += f" {card.get('name') or 'unknown'} ({product})"
+    if card.get("numa_node") is not None:
+        text += f", NUMA node {card['numa_node']}"
+    if card.get("module") is not None:
+        text += f", module {card['module']}"
+    return f"{text}: {card['trouble']}" if card.get("trouble") else text
 
 
 def _described(provider: providers.Provider, amount: int) -> dict[str, Any]:

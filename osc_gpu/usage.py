@@ -47,13 +47,13 @@ class ShowUsage(asking.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
         try:
-            found = held(rest.Snapshot(connection))
+            uses = held(rest.Snapshot(connection))
         except rest.Refused:
             return _OWN, self._own(connection)
-        gpus, vgpus = sum(each.gpus for each in found), sum(each.vgpus for each in found)
-        projects = len({each.project for each in found})
+        gpus, vgpus = sum(use.gpus for use in uses), sum(use.vgpus for use in uses)
+        projects = len({use.project for use in uses})
         self.say(f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {projects}.")
-        return _ALL, map(_row, found)
+        return _ALL, map(_row, uses)
 
     def _own(self, connection: Any) -> list[tuple[Any, ...]]:
         rows = sorted(_of_project(connection), key=lambda row: row[1])
@@ -67,9 +67,9 @@ class ShowUsage(asking.Lister):
         return rows
 
 
-def _row(each: Held) -> tuple[Any, ...]:
-    where = (each.provider.host, each.provider.product, each.provider.architecture)
-    return each.server, each.name, each.project, *where, each.gpus, each.vgpus, each.remark
+def _row(use: Held) -> tuple[Any, ...]:
+    where = (use.provider.host, use.provider.product, use.provider.architecture)
+    return use.server, use.name, use.project, *where, use.gpus, use.vgpus, use.remark
 
 
 def held(connection: Any) -> list[Held]:
@@ -78,7 +78,7 @@ def held(connection: Any) -> list[Held]:
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :raises Refused: where the user may not read it
     """
-    found = []
+    uses = []
     groups = providers.read(connection, reserved=False)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
@@ -88,8 +88,8 @@ def held(connection: Any) -> list[Held]:
             who = known.describe(consumer)
             is_whole = provider.resource_class == names.RESOURCE_CLASS
             counts = (amount, 0) if is_whole else (0, amount)
-            found.append(Held(*who, provider, *counts))
-    return sorted(found, key=lambda each: (each.provider.host, each.provider.product, each.name))
+            uses.append(Held(*who, provider, *counts))
+    return sorted(uses, key=lambda use: (use.provider.host, use.provider.product, use.name))
 
 
 class _Consumers:
@@ -121,7 +121,9 @@ class _Consumers:
 
     def _of_move(self, uuid: str) -> str | None:
         if self._moves is None:
-            self._moves = {each.uuid: each.server_id for each in self._compute.migrations()}
+            self._moves = {
+                migration.uuid: migration.server_id for migration in self._compute.migrations()
+            }
         return self._moves.get(uuid)
 
 
@@ -129,9 +131,9 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
     with rest.clean_refusals("Nova"):
         for server in connection.compute.servers(details=True):
             # A server on no host (shelved, or never started) has none.
-            if server.host_id and (asked := servers.requests_of(server)):
+            if server.host_id and (requests := servers.requests_of(server)):
                 counts = dict.fromkeys(names.RESOURCE_CLASSES, 0)
                 if not servers.gave_back(server):
-                    counts |= {each.resource_class: each.count for each in asked}
-                said = servers.asked_for(server)
-                yield server.id, server.name, server.status, *counts.values(), said
+                    counts |= {request.resource_class: request.count for request in requests}
+                text = servers.asked_for(server)
+                yield server.id, server.name, server.status, *counts.values(), text

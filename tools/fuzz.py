@@ -68,11 +68,11 @@ def _tests_of(module: str) -> Iterator[str]:
 
     waiting: list[unittest.TestSuite] = [unittest.TestLoader().loadTestsFromName(module)]
     while waiting:
-        for each in waiting.pop():
-            if isinstance(each, unittest.TestSuite):
-                waiting.append(each)
-            elif isinstance(each, base.FuzzTestCase):
-                yield each.id()
+        for test in waiting.pop():
+            if isinstance(test, unittest.TestSuite):
+                waiting.append(test)
+            elif isinstance(test, base.FuzzTestCase):
+                yield test.id()
 
 
 def _run(name: str, examples: int) -> tuple[bool, Mapping[str, int]]:

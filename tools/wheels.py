@@ -56,13 +56,13 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
     """
     # The newest of its kind: what is wanted for the first ones only is not
     environ = {"python_version": python, "python_full_version": f"{python}.99", "extra": ""}
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     waiting = [requirements.Requirement(name) for name in names]
     while waiting:
         wanted = waiting.pop()
         name = canonicalize_name(wanted.name)
         if (
-            name in found
+            name in versions
             or name in _UNUSED
             or (wanted.marker and not wanted.marker.evaluate(environ))
         ):
@@ -71,17 +71,17 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
             there = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError as error:
             raise Failed(f"{name} is not installed here: run tools/test style first") from error
-        found[name] = there.version
-        for each in map(requirements.Requirement, there.requires or ()):
+        versions[name] = there.version
+        for need in map(requirements.Requirement, there.requires or ()):
             extras = [{**environ, "extra": extra} for extra in wanted.extras]
-            if each.marker is None or any(map(each.marker.evaluate, [environ, *extras])):
-                each.marker = None
-                waiting.append(each)
-    return found
+            if need.marker is None or any(map(need.marker.evaluate, [environ, *extras])):
+                need.marker = None
+                waiting.append(need)
+    return versions
 
 
 def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
-    """*folder* has these wheels then, and no others.
+    """Fill *folder* with these wheels and no others.
 
     :raises Failed: where pip does, or what was built here is for this Python only
     """
@@ -91,22 +91,22 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
     built = []
     pins = dict(versions)
     options = ["--python-version", python, "--implementation", "cp"]
-    options += [word for each in _PLATFORMS for word in ("--platform", each)]
+    options += [word for name in _PLATFORMS for word in ("--platform", name)]
     while pins:
         lines = [f"{name}=={version}" for name, version in sorted(pins.items())]
         command = ["download", "--only-binary=:all:", *options, "-d", str(folder), *lines]
-        said = _pip(*command)
-        if said is None:
+        message = _pip(*command)
+        if message is None:
             break
-        match = _NO_WHEEL.search(said)
+        match = _NO_WHEEL.search(message)
         name = canonicalize_name(match[1]) if match else ""
         if name not in pins:
-            raise Failed(said)
+            raise Failed(message)
         built.append(f"{name}=={pins.pop(name)}")
     own = ["--no-build-isolation", str(ROOT)]
-    for each in (own, *([pin] for pin in built)):
-        if said := _pip("wheel", "-w", str(folder), *each):
-            raise Failed(said)
+    for wheel in (own, *([pin] for pin in built)):
+        if message := _pip("wheel", "-w", str(folder), *wheel):
+            raise Failed(message)
     for pin in built:
         name = pin.partition("==")[0].replace("-", "_")
         if not list(folder.glob(f"{name}-*-none-any.whl")):

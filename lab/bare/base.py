@@ -41,9 +41,9 @@ def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) 
     texts = [path.read_text() for path in sources]
     key = hashlib.sha256(json.dumps([argv, codename, texts, acquire]).encode()).hexdigest()[:16]
     name = f"{codename}-{key}.tar"
-    kept = store.find(name)
-    if kept and time.time() - kept.stat().st_mtime < _OLD_S:
-        return kept
+    former = store.find(name)
+    if former and time.time() - former.stat().st_mtime < _OLD_S:
+        return former
     store.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".") as folder:
         options, made = Path(folder, "acquire.conf"), Path(folder, name)
@@ -52,9 +52,9 @@ def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) 
         command = [*argv, f"--aptopt={options}", codename, str(made), *map(str, sources)]
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if ran.returncode:
-            said = [line for line in ran.stderr.splitlines() if line.strip()][-5:]
+            lines = [line for line in ran.stderr.splitlines() if line.strip()][-5:]
             raise RootFailed(
-                f"mmdebstrap ended with {ran.returncode}: " + "\n  ".join(said or ["no word"])
+                f"mmdebstrap ended with {ran.returncode}: " + "\n  ".join(lines or ["no word"])
             )
         return store.put(name, made)
 
@@ -109,8 +109,8 @@ def _detach_loops(root: Path) -> None:
     device = root.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     argv = ["losetup", "--list", "--json", "--output", "NAME,BACK-INO,BACK-MAJ:MIN"]
-    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    for loop in json.loads(said)["loopdevices"] if said.strip() else ():
+    output = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    for loop in json.loads(output)["loopdevices"] if output.strip() else ():
         if loop["back-maj:min"].strip() != number:
             continue
         find = ["find", str(root), "-xdev", "-inum", str(loop["back-ino"]), "-print", "-quit"]
@@ -135,9 +135,9 @@ def _lock(root: Path) -> Iterator[bool]:
 
 def _remove_abandoned(left: Path) -> None:
     with contextlib.suppress(OSError):
-        found = left.lstat()
-        is_new = time.time() - found.st_ctime < _NEW_S
-        if left.is_symlink() or found.st_uid != os.geteuid() or is_new:
+        status = left.lstat()
+        is_new = time.time() - status.st_ctime < _NEW_S
+        if left.is_symlink() or status.st_uid != os.geteuid() or is_new:
             return
         with _lock(left) as is_ours:
             if is_ours:

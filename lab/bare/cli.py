@@ -56,13 +56,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with kept_in(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
             codename = base.CODENAMES[options.debian]
-            found = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
+            paths = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
             _install_mmdebstrap()
             acquire = given.acquire()
-            archived = base.archive(Store(cache / "root"), codename, found, acquire)
+            archived = base.archive(Store(cache / "root"), codename, paths, acquire)
             with base.folder(options.parent, archived) as root:
                 _say(f"bare root in {root}, {time.monotonic() - began:.0f} s")
-                return _in(root, cache, given.machine(acquire, found), options.command)
+                return _in(root, cache, given.machine(acquire, paths), options.command)
     except (base.RootFailed, packages.MachineNotReady, subprocess.CalledProcessError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -78,13 +78,13 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
         target.unlink(missing_ok=True)  # a link in there would be followed out here
         shutil.copy(path, target)
     bound = [path for path in gives.bound if not (root / path.relative_to("/")).exists()]
-    asked = upstream(gives.variables)
+    source = upstream(gives.variables)
     archives.take_all(root / _ARCHIVES)
     images.take_folders(root / _IMAGES)
     groups = set(_guest_groups())
     wheels = Store(cache / "wheels")
-    with index.serving(asked, wheels) as served:
-        variables = index_variables(gives.variables, asked, served.addresses)
+    with index.serving(source, wheels) as served:
+        variables = index_variables(gives.variables, source, served.addresses)
         try:
             return isolation.run(root, command, variables, bound)
         finally:
@@ -117,8 +117,8 @@ def _keep_systems(images: Store, made: Path) -> int:
     Returns how many were new.
     """
     paths = sorted(made.iterdir()) if made.is_dir() else []
-    found = [path for path in paths if path.is_dir() and _SYSTEMS.fullmatch(path.name)]
-    return sum(images.keep_folder(path) for path in found)
+    systems = [path for path in paths if path.is_dir() and _SYSTEMS.fullmatch(path.name)]
+    return sum(images.keep_folder(path) for path in systems)
 
 
 def _clone(root: Path) -> None:
@@ -130,7 +130,7 @@ def _clone(root: Path) -> None:
         environ = {**os.environ, "GIT_CONFIG_GLOBAL": config.name}
         git = ["git", "-C", str(ROOT)]
         try:
-            said = subprocess.run(
+            process = subprocess.run(
                 [*git, "status", "--porcelain"],
                 env=environ,
                 check=True,
@@ -150,8 +150,9 @@ def _clone(root: Path) -> None:
             raise base.RootFailed("no git on PATH, with which the checkout is cloned") from error
         except subprocess.CalledProcessError as error:
             raise base.RootFailed(f"git clone of {ROOT}: {error.stderr.strip()}") from error
-    if said:
-        _say(f"not committed, so not in it: {len(said.splitlines())} files, as git status has them")
+    if process:
+        count = len(process.splitlines())
+        _say(f"not committed, so not in it: {count} files, as git status has them")
 
 
 @contextlib.contextmanager
@@ -162,8 +163,8 @@ def kept_in(wanted: Path) -> Iterator[Path]:
     """
     try:
         wanted.mkdir(parents=True, exist_ok=True)
-        found = wanted.stat()
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        status = wanted.stat()
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
             yield wanted.resolve()
             return
         reason = "others than root may write there"
@@ -180,8 +181,8 @@ def _install_mmdebstrap() -> None:
         try:
             added = packages.install(("mmdebstrap",), log)
         except packages.MachineNotReady as error:
-            said = log.read_text(errors="replace").strip() if log.exists() else ""
-            raise packages.MachineNotReady(f"{error}\n{said[-500:]}") from error
+            message = log.read_text(errors="replace").strip() if log.exists() else ""
+            raise packages.MachineNotReady(f"{error}\n{message[-500:]}") from error
     if added:
         _say(f"installed {' '.join(added)} on this machine")
 
@@ -210,14 +211,16 @@ def upstream(variables: Mapping[str, str]) -> index.Upstream:
 
 
 def index_variables(
-    variables: Mapping[str, str], asked: index.Upstream, addresses: Sequence[str]
+    variables: Mapping[str, str], source: index.Upstream, addresses: Sequence[str]
 ) -> dict[str, str]:
     """Return *variables* with the addresses here in the place of the indexes'."""
-    here = dict(zip(asked.indexes, addresses, strict=True))
+    here = dict(zip(source.indexes, addresses, strict=True))
     first = variables.get("PIP_INDEX_URL", index.PYPI)
     changed = {**variables, "PIP_INDEX_URL": here.get(first, first)}
     if extra := variables.get("PIP_EXTRA_INDEX_URL", "").split():
-        changed["PIP_EXTRA_INDEX_URL"] = " ".join(here.get(each, each) for each in extra)
+        changed["PIP_EXTRA_INDEX_URL"] = " ".join(
+            here.get(variable, variable) for variable in extra
+        )
     if here:
         changed.pop("PIP_PROXY", None)
         for name in [name for name in ("http_proxy", "HTTP_PROXY") if name in variables]:
@@ -228,8 +231,8 @@ def index_variables(
 
 def _guest_groups() -> list[cgroups.GuestGroup]:
     """Return the control groups of guests: of what they belong to they are all that outlives it."""
-    found = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
-    return [group for hierarchy in found for group in cgroups.guest_groups(hierarchy)]
+    hierarchies = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
+    return [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
 
 
 def _say(text: str) -> None:

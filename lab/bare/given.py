@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sources of this machine for Debian's packages and Python's, for a bare root.
 
-What its administrator has set for apt and pip is read, and no more of it than that: hooks, pins and
+What its administrator has set for apt and pip is read, and nothing else: hooks, pins and
 places of caches are the machine's own.
 """
 
@@ -54,13 +54,13 @@ def acquire() -> str:
 
     :raises FileNotFoundError: where there is no apt
     """
-    said = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
-    return "".join(f"{line}\n" for line in said.stdout.splitlines() if _ACQUIRE.match(line))
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
+    return "".join(f"{line}\n" for line in dump.stdout.splitlines() if _ACQUIRE.match(line))
 
 
 def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
     """Return pip's configuration of *files* and *environ* as variables; the first one counts."""
-    found: dict[str, str] = {}
+    pip: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
         try:
@@ -69,16 +69,16 @@ def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
             continue  # pip says what is wrong with it
         for section in ("global", "install"):
             options = parser[section] if parser.has_section(section) else {}
-            found |= {name: options[name] for name in _PIP if name in options}
-    variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found.items()}
+            pip |= {name: options[name] for name in _PIP if name in options}
+    variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in pip.items()}
     names = {f"PIP_{name.upper().replace('-', '_')}" for name in _PIP}
     return variables | {name: value for name, value in environ.items() if name in names}
 
 
 def paths(texts: Iterable[str]) -> list[Path]:
     """Return the paths that *texts* name and that are there."""
-    found = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
-    return [path for path in dict.fromkeys(found) if path.exists() and len(path.parts) > 2]
+    matches = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
+    return [path for path in dict.fromkeys(matches) if path.exists() and len(path.parts) > 2]
 
 
 def by(

@@ -97,7 +97,7 @@ def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
 def page(text: str, url: str) -> str:
     """Return an index's page for one project, as it is at *url*, with its files here.
 
-    One without a digest stays where it is: nobody could tell that it is the same again.
+    One without a digest stays where it is: it could not be recognised again.
     """
     lines = ["<!DOCTYPE html>"]
     for address, rest, name in _ANCHOR.findall(text):
@@ -143,10 +143,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name = urllib.parse.unquote(quoted)
         if "/" in name or name.startswith("."):
             raise ValueError("no name of a package")
-        kept = self.store.find(name)
-        if kept is None or not kept.name.endswith(digest):
-            kept = self._fetch(name, digest, bytes.fromhex(encoded).decode())
-        self._send(kept.read_bytes(), "application/octet-stream")
+        file = self.store.find(name)
+        if file is None or not file.name.endswith(digest):
+            file = self._fetch(name, digest, bytes.fromhex(encoded).decode())
+        self._send(file.read_bytes(), "application/octet-stream")
 
     def _fetch(self, name: str, digest: str, url: str) -> Path:
         self.store.folder.mkdir(parents=True, exist_ok=True)

@@ -38,9 +38,9 @@ def obstacle() -> str | None:
     argv = ["unshare", *_NAMESPACES, "sh", "-euc", trial]
     tried = subprocess.run(argv, capture_output=True, text=True, check=False)
     if tried.returncode:
-        said = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
+        message = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
         return (
-            f"this machine lets root make no mounts and processes of its own ({said}), as in a "
+            f"this machine lets root make no mounts and processes of its own ({message}), as in a "
             "container without CAP_SYS_ADMIN: run it on a machine or in a VM"
         )
     return None
@@ -95,21 +95,21 @@ def run(
     tied = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES)
     argv = [*tied, "sh", "-euc", script(root, bound), "bare", *command]
     sys.stdout.flush()
-    with _Asked() as asked:
+    with _Asked() as server:
         # The first process takes what is sent to it before it can pass it on once it can.
         child = subprocess.Popen(argv, env=environment, preexec_fn=_block_sigterm)
         try:
             while child.poll() is None:
-                if asked.deadline and time.monotonic() > asked.deadline:
+                if server.deadline and time.monotonic() > server.deadline:
                     break
-                if asked.is_new:
-                    asked.is_new = not _ask(child.pid)
+                if server.is_new:
+                    server.is_new = not _ask(child.pid)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
         finally:
             child.kill()
             child.wait()
-    return asked.status or (child.returncode if child.returncode >= 0 else 128 - child.returncode)
+    return server.status or (child.returncode if child.returncode >= 0 else 128 - child.returncode)
 
 
 class _Asked:

@@ -47,20 +47,20 @@ class Store:
     def put(self, name: str, source: Path) -> Path:
         """Keep *source* as *name* and returns where that is.
 
-        Of another content it had before, no more. A link where that can be: *source* must not be
+        It no longer counts for its former content. A link where that can be: *source* must not be
         written to again.
         """
         digest = self._digest(source)
-        kept = self.folder / f"{name}{_MARK}{digest}"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        new = kept.with_name(f".{uuid.uuid4().hex}.new")
+        path = self.folder / f"{name}{_MARK}{digest}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{uuid.uuid4().hex}.new")
         self._copy(source, new)
         os.utime(new)  # when it was kept, by which it is dropped in the end
-        new.rename(kept)
+        new.rename(path)
         for other in self._kept(name):
-            if other != kept:
+            if other != path:
                 other.unlink(missing_ok=True)
-        return kept
+        return path
 
     def take_all(self, into: Path) -> int:
         """Put all sound files into the folder *into*, as they were called.
@@ -84,11 +84,11 @@ class Store:
 
         Returns how many those were.
         """
-        known = {(found.st_dev, found.st_ino) for _, _, found in self._files()}
+        known = {(file.st_dev, file.st_ino) for _, _, file in self._files()}
         count = 0
         for name in names:
-            found = (source / name).stat()
-            if (found.st_dev, found.st_ino) not in known:
+            status = (source / name).stat()
+            if (status.st_dev, status.st_ino) not in known:
                 self.put(str(name), source / name)
                 count += 1
         return count
@@ -102,16 +102,16 @@ class Store:
         for listed in [name for _, name, _ in self._files() if Path(name).name == _NAMES]:
             folder = Path(listed).parent
             names = self.find(listed)
-            found = (
+            folders = (
                 [self.find(str(folder / name)) for name in names.read_text().split()]
                 if names
                 else []
             )
-            if not found or not all(found):
+            if not folders or not all(folders):
                 shutil.rmtree(self.folder / folder, ignore_errors=True)
                 continue
             (into / folder).mkdir(parents=True, exist_ok=True)
-            for path in found:
+            for path in folders:
                 assert path
                 self._copy(path, into / folder / path.name.rpartition(_MARK)[0])
             count += 1
@@ -140,8 +140,8 @@ class Store:
     def prune(self) -> None:
         """Remove what is older than a month; what is still in use is kept anew then."""
         oldest = time.time() - _DAYS * _DAY_S
-        for path, _, found in self._files():
-            if found.st_mtime < oldest:
+        for path, _, file in self._files():
+            if file.st_mtime < oldest:
                 path.unlink(missing_ok=True)
         for path in self.folder.rglob(".*.new"):  # a killed run's
             with contextlib.suppress(FileNotFoundError):
@@ -155,15 +155,15 @@ class Store:
         """
         files = []
         for path in sorted(self.folder.rglob(f"*{_MARK}*")):
-            if found := _own(path):
+            if file := _own(path):
                 name = str(path.relative_to(self.folder)).rpartition(_MARK)[0]
-                files.append((path, name, found))
+                files.append((path, name, file))
         return files
 
     def _kept(self, name: str) -> list[Path]:
         folder, prefix = (self.folder / name).parent, f"{Path(name).name}{_MARK}"
         names = os.listdir(folder) if folder.is_dir() else []
-        paths = [folder / each for each in names if each.startswith(prefix)]
+        paths = [folder / name for name in names if name.startswith(prefix)]
         return [path for path in paths if _own(path)]
 
     def _is_sound(self, path: Path) -> bool:
@@ -172,14 +172,14 @@ class Store:
         return False
 
     def _digest(self, path: Path) -> str:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         with path.open("rb") as file:
             for number, block in enumerate(iter(lambda: file.read(_BLOCK), b"")):
                 if not self.sparse:
-                    found.update(block)
+                    digest.update(block)
                 elif block != _ZEROS[: len(block)]:
-                    found.update(b"%d\0" % number + block)
-        return found.hexdigest()
+                    digest.update(b"%d\0" % number + block)
+        return digest.hexdigest()
 
     def _copy(self, source: Path, target: Path) -> None:
         try:
@@ -205,7 +205,7 @@ class Store:
 def _own(path: Path) -> os.stat_result | None:
     """Return a file of ours, ``None`` for anything else, such as a removed one."""
     with contextlib.suppress(FileNotFoundError):
-        found = path.lstat()
-        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-            return found
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            return status
     return None

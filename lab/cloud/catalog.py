@@ -62,8 +62,8 @@ def _grant(client: rest.Client, user: str, role: str) -> None:
     """Grant a role to the user in the project of that name."""
 
     def named(path: str, name: str) -> str:
-        (found,) = client.get("keystone", f"/v3/{path}?name={name}")[path]
-        return str(found["id"])
+        (entry,) = client.get("keystone", f"/v3/{path}?name={name}")[path]
+        return str(entry["id"])
 
     path = f"/v3/projects/{named('projects', user)}/users/{named('users', user)}"
     client.request("keystone", "PUT", f"{path}/roles/{named('roles', role)}")

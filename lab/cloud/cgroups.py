@@ -18,7 +18,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 class Layout(enum.StrEnum):
     """v1: one hierarchy per controller. hybrid.
 
-    The same, and an empty v2 one beside them, which libvirt's LXC driver stumbles over. v2: one
+    The same, and an empty v2 one next to them, which libvirt's LXC driver stumbles over. v2: one
     hierarchy, devices judged by a BPF program.
     """
 
@@ -42,16 +42,16 @@ class Mount:
 
 def mounts(mountinfo: str) -> list[Mount]:
     """Parse the text of /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
-    found = []
+    mounts_ = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, (type_, source, super_options) = before.split(), after.split(" ", 2)
         target = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
         options = frozenset(fields[5].split(","))
-        found.append(
+        mounts_.append(
             Mount(pathlib.Path(target), type_, source, options, frozenset(super_options.split(",")))
         )
-    return found
+    return mounts_
 
 
 def detect(mountinfo: str) -> Layout:
@@ -96,7 +96,7 @@ def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
 
     The groups are in the text of its /proc/<pid>/cgroup (cgroups(7)).
     """
-    found = []
+    paths = []
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
         controllers = frozenset(names.split(",")) - {""}
@@ -104,9 +104,9 @@ def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
             if mount.type == ("cgroup" if controllers else "cgroup2") and (
                 controllers <= mount.super_options
             ):
-                found.append(mount.target / path.lstrip("/") / "cgroup.procs")
+                paths.append(mount.target / path.lstrip("/") / "cgroup.procs")
                 break
-    return found
+    return paths
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -128,13 +128,13 @@ def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
 
     Libvirt puts them into ``machine``, or into ``machine.slice`` where systemd is asked.
     """
-    found = []
+    groups = []
     for parent in hierarchy.glob("machine*"):
         for path in parent.glob("lxc-*.libvirt-lxc"):
             match = _MACHINE.fullmatch(path.name)
             if match:
-                found.append(GuestGroup(path, int(match[1]), match[2]))
-    return sorted(found)
+                groups.append(GuestGroup(path, int(match[1]), match[2]))
+    return sorted(groups)
 
 
 def remove(group: GuestGroup) -> None:

@@ -72,8 +72,8 @@ def _down(arguments: argparse.Namespace) -> int:
     left = cloud.down(lab)
     steps.say("Looked for processes, mounts, device nodes, domains, control groups, loop devices")
     steps.say("and the user: " + ("nothing is left." if not left else "LEFT:"))
-    for each in left:
-        steps.say(f"  {each}")
+    for leftover in left:
+        steps.say(f"  {leftover}")
     return 1 if left else 0
 
 
@@ -92,8 +92,8 @@ def _status(arguments: argparse.Namespace) -> int:
         if port:
             state += f", port {port}" + ("" if port in listening or not pid else " (not listening)")
         steps.say(f"  {name:15} {state}")
-    for each in cloud.found(lab):
-        steps.say(f"  {each}")
+    for line in cloud.found(lab):
+        steps.say(f"  {line}")
     return 0 if all(process.pid(lab, name) for name in names) else 1
 
 

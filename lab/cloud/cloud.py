@@ -143,7 +143,7 @@ def _taken_away(lab: settings.Lab) -> list[str]:
 def found(lab: settings.Lab) -> list[str]:
     """Return everything on the machine that is of this lab, as text; nothing after ``down``."""
     return [
-        *(each for host in lab.hosts for each in compute.libvirt(host).leftovers()),
+        *(leftover for host in lab.hosts for leftover in compute.libvirt(host).leftovers()),
         *leftovers.found(lab.folder),
         *([f"user {settings.USER}"] if account.is_ours(lab) else []),
         *(f"device node {path}" for path in nodes.pretended_in(_DEV, _DEVICES.read_text())),

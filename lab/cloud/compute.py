@@ -102,7 +102,7 @@ def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) ->
     """Start nova-compute and wait until it has told of its resources and says that it is there.
 
     It does the second after the first, so that what Placement has is what it found at this start.
-    Whether the API has it as up is no matter: not while somebody forces it down.
+    Whether the API has it as up is no matter: not while it is forced down.
     """
     # In whole seconds, as the API has it.
     since = int(time.time())
@@ -121,7 +121,10 @@ def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) ->
     def reported() -> bool:
         if with_gpus:
             prefix = f"{host.name}_gpu_"
-            return any(each["name"].startswith(prefix) for each in services.gpu_providers(client))
+            return any(
+                gpu_provider["name"].startswith(prefix)
+                for gpu_provider in services.gpu_providers(client)
+            )
         return True
 
     what = "its GPUs" if with_gpus else "itself"
@@ -140,5 +143,5 @@ def wait_until_down(host: settings.Host, client: rest.Client) -> None:
 
 def _service(host: settings.Host, client: rest.Client) -> dict[str, str] | None:
     path = f"/v2.1/os-services?binary=nova-compute&host={host.name}"
-    found: list[dict[str, str]] = client.get("nova-api", path)["services"]
-    return found[0] if found else None
+    rows: list[dict[str, str]] = client.get("nova-api", path)["services"]
+    return rows[0] if rows else None

@@ -48,8 +48,8 @@ def power_off(host: settings.Host) -> int:
     """Return the host with its guests, and waits until the API has it as down."""
     with steps.step(f"{host.name} switched off, with its guests", compute.libvirt(host).log):
         left = compute.power_off(host)
-    for each in left:
-        steps.say(f"  LEFT: {each}")
+    for server in left:
+        steps.say(f"  LEFT: {server}")
     _wait_until_down(host)
     return 1 if left else 0
 

@@ -76,8 +76,8 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
     shown.openstack(lab, member, "server", "show", _SECOND, *words)
     fault = servers.error_of(_named(client, _SECOND))
     free = str(total - wanted or "none")
-    said = re.search(rf"\b{free} free\b", fault)
-    _expect(bool(said), f"the fault does not say that {free} are free: {fault}")
+    match = re.search(rf"\b{free} free\b", fault)
+    _expect(bool(match), f"the fault does not say that {free} are free: {fault}")
 
     steps.say("\nBoth deleted\n")
     shown.openstack(lab, member, "server", "delete", "--wait", _FIRST, _SECOND)
@@ -92,9 +92,9 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
 def _forget(client: rest.Client) -> None:
     """Delete what a demo before has left in the cloud."""
     servers.delete_all(client, "demo-")
-    for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
-        if found["name"] in (_FLAVOR, _LARGE):
-            client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
+    for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
+        if flavor["name"] in (_FLAVOR, _LARGE):
+            client.request("nova-api", "DELETE", f"/v2.1/flavors/{flavor['id']}")
 
 
 def _create(lab: settings.Lab, name: str, flavor: str) -> None:
@@ -159,8 +159,8 @@ def _offer(client: rest.Client, provider: str) -> tuple[str, int]:
     path = f"/resource_providers/{provider}"
     total = client.get("placement", f"{path}/inventories")["inventories"]["PGPU"]["total"]
     traits = client.get("placement", f"{path}/traits")["traits"]
-    found = [trait for trait in traits if trait.startswith(_ARCHITECTURE)]
-    return found[0].removeprefix(_ARCHITECTURE).lower(), int(total)
+    architectures = [trait for trait in traits if trait.startswith(_ARCHITECTURE)]
+    return architectures[0].removeprefix(_ARCHITECTURE).lower(), int(total)
 
 
 def _expect(condition: bool, otherwise: str) -> None:

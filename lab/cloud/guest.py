@@ -92,7 +92,7 @@ def run(
     In all its namespaces, the user's included, and in its control groups.
 
     ``virsh lxc-enter-namespace`` does not change the user id: in a user namespace the program
-    would be nobody without any capability, and the guest's root would not have been tried.
+    would have no user and no capability, and the guest's root would not have been tried.
     """
     pid = init_pid(lv, domain)
     enter = ["nsenter", f"--target={pid}", "--all", f"--setuid={uid}", f"--setgid={uid}"]
@@ -104,10 +104,10 @@ def made_nodes(
 ) -> list[Attempt]:
     """Return what happens when the guest's root makes a node for each of *devices* and opens it."""
     argv = [f"{device.major}:{device.minor}" for device in devices]
-    said = run(lv, domain, ["/bin/sh", "-c", _MAKE, "make", *argv]).stdout.splitlines()
+    lines = run(lv, domain, ["/bin/sh", "-c", _MAKE, "make", *argv]).stdout.splitlines()
     return [
         Attempt(f"mknod {device.name}", os.strerror(errno.EPERM) in text, text)
-        for device, text in zip(devices, said, strict=True)
+        for device, text in zip(devices, lines, strict=True)
     ]
 
 

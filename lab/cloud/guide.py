@@ -157,7 +157,7 @@ def _executed(
         different = different or page.difference(expected, printed)
         if not different or not is_read(command.text) or time.monotonic() > deadline:
             return different
-        steps.say("  (not what the page has: asked again, as somebody does who waits for it)")
+        steps.say("  (not what the page has: asked again, as a user who waits for it does)")
         time.sleep(_PAUSE_S)
 
 

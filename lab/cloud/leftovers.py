@@ -4,7 +4,7 @@
 A lab is recognised by its tag. It is in the environment of all that the lab starts, and it is the
 source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and Nova clean the
 environment, but nothing that lives in that namespace, or in one derived from it, loses the mount.
-So a process is known to be the lab's, whoever started it and whatever its pid file says.
+So a process is known to be the lab's, whichever process started it and whatever its pid file says.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def belongs(pid: int, lab: str, proc: pathlib.Path = _PROC) -> bool:
 
 
 def _ancestors(pid: int) -> set[int]:
-    found = set()
+    pids = set()
     while pid > 0:
-        found.add(pid)
+        pids.add(pid)
         pid = int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
+    return pids
 
 
 def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
@@ -89,14 +89,14 @@ def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
 
 
 def named(name: str) -> list[Process]:
-    """Return the processes whose program is called *name*, anybody's."""
+    """Return all processes whose program is called *name*."""
     pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
-    found = []
+    processes_ = []
     for pid in pids:
         with contextlib.suppress(OSError):
             if (_PROC / str(pid) / "comm").read_text().strip() == name:
-                found.append(Process(pid, command(pid)))
-    return found
+                processes_.append(Process(pid, command(pid)))
+    return processes_
 
 
 def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[Process]:
@@ -121,13 +121,13 @@ def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[P
 
 def loop_devices(folder: pathlib.Path) -> list[str]:
     """Return ``/dev/loop3`` and its file, for each one backed by a file in *folder*."""
-    found = []
+    devices = []
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             file = backing.read_text().strip()
             if pathlib.Path(file).is_relative_to(folder):
-                found.append(f"/dev/{backing.parts[3]} ({file})")
-    return sorted(found)
+                devices.append(f"/dev/{backing.parts[3]} ({file})")
+    return sorted(devices)
 
 
 def mounts(folder: pathlib.Path) -> list[pathlib.Path]:

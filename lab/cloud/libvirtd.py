@@ -225,11 +225,11 @@ class PrivateLibvirtd:
             if self._child is not None and self._child.poll() is not None:
                 reason = f"ended with status {self._child.returncode}"
                 break
-            asked = time.monotonic()
+            when = time.monotonic()
             with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
                 self.virsh("version")
                 return
             # Who asks must not take the processor from what is waited for.
-            time.sleep(max(0.1, time.monotonic() - asked))
+            time.sleep(max(0.1, time.monotonic() - when))
         meaning = libvirtd_log.reason(self.log.read_text(errors="replace"))
         raise LibvirtdFailed(f"libvirtd {reason}: {meaning} (log: {self.log})")

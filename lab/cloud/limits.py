@@ -48,7 +48,7 @@ def _show(lab: settings.Lab, client: rest.Client) -> None:
     openstack(admin, "gpu", "capacity", _COUNTED)
     openstack(member, "gpu", "capacity", _COUNTED, succeeds=False)
 
-    steps.say("\nTwo GPUs of three, two more, and one that nobody counts beforehand\n")
+    steps.say("\nTwo GPUs of three, two more, and one that is not counted beforehand\n")
     _boot(openstack, "quota-first", _COUNTED)
     refusal = _boot(openstack, "quota-second", _COUNTED, succeeds=False)
     if _CLASS not in refusal:
@@ -69,10 +69,10 @@ def _boot(openstack: Callable[..., str], name: str, flavor: str, succeeds: bool 
 def forget(client: rest.Client) -> None:
     """Take away what this has made in the cloud."""
     servers.delete_all(client, "quota-")
-    for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
-        if found["name"] in (_COUNTED, _UNCOUNTED):
-            client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
+    for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
+        if flavor["name"] in (_COUNTED, _UNCOUNTED):
+            client.request("nova-api", "DELETE", f"/v2.1/flavors/{flavor['id']}")
     # The limits of projects hold on to what they are limits of.
     for path, key in (("limits", "limits"), ("registered_limits", "registered_limits")):
-        for found in client.get("keystone", f"/v3/{path}?resource_name={_CLASS}")[key]:
-            client.request("keystone", "DELETE", f"/v3/{path}/{found['id']}")
+        for limit in client.get("keystone", f"/v3/{path}?resource_name={_CLASS}")[key]:
+            client.request("keystone", "DELETE", f"/v3/{path}/{limit['id']}")

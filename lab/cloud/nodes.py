@@ -66,7 +66,7 @@ class Node:
 
 def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
     """Return the nodes *names* of the machine as they are there; what is not there is left out."""
-    found = []
+    nodes = []
     for name in names:
         try:
             status = (dev / name).stat()
@@ -75,8 +75,8 @@ def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> li
         kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
         if kind is not None:
             major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
-            found.append(Node(name, kind, major, minor, stat.S_IMODE(status.st_mode)))
-    return found
+            nodes.append(Node(name, kind, major, minor, stat.S_IMODE(status.st_mode)))
+    return nodes
 
 
 def machine() -> list[Node]:
@@ -111,8 +111,8 @@ def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
     """
     if any(line.split()[:1] == [str(_NVIDIA_MAJOR)] for line in devices.splitlines()):
         return []
-    found = copied(sorted(path.name for path in dev.glob("nvidia*")), dev)
-    return [str(dev / node.name) for node in found if node.major == _NVIDIA_MAJOR]
+    nodes = copied(sorted(path.name for path in dev.glob("nvidia*")), dev)
+    return [str(dev / node.name) for node in nodes if node.major == _NVIDIA_MAJOR]
 
 
 def real_gpus(dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications as somebody beside Nova gets them, over the lab's RabbitMQ."""
+"""Notifications as a program outside Nova gets them, over the lab's RabbitMQ."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ear:
         """
 
         def missing() -> set[str]:
-            return set(event_types) - {each["event_type"] for each in self.heard}
+            return set(event_types) - {event["event_type"] for event in self.heard}
 
         try:
             steps.wait_for("notifications", lambda: not missing(), timeout_s)

@@ -58,20 +58,20 @@ def parse(text: str, prompts: Collection[str]) -> list[Block]:
     :raises Malformed: as for :func:`read`
     """
     lines = text.splitlines()
-    found: list[Block] = []
+    blocks: list[Block] = []
     for number, line in enumerate(lines, 1):
         directive = _DIRECTIVE.match(line)
         if directive and directive[1] == "console":
             commands = _commands(_content(lines, number), prompts)
-            found.append(Block(len(found) + 1, number, tuple(commands)))
+            blocks.append(Block(len(blocks) + 1, number, tuple(commands)))
         elif directive or (line.endswith("::") and not line.lstrip().startswith("..")):
             raise Malformed(
-                f"line {number}: a block that nobody runs; make it `code-block:: console`, or a "
+                f"line {number}: a block that is not run; make it `code-block:: console`, or a "
                 "literalinclude of the file it shows"
             )
-    if not found:
+    if not blocks:
         raise Malformed("no `code-block:: console` in it")
-    return found
+    return blocks
 
 
 def _content(lines: Sequence[str], directive: int) -> list[tuple[int, str]]:

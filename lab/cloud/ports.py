@@ -15,12 +15,12 @@ _LISTEN = "0A"  # include/net/tcp_states.h
 
 def _listening_inodes(table: str) -> dict[str, int]:
     """Return the port by socket inode, of the text of /proc/net/tcp or tcp6 (proc_net_tcp.rst)."""
-    found = {}
+    inodes = {}
     for line in table.splitlines()[1:]:
         fields = line.split()
         if fields[3] == _LISTEN:
-            found[fields[9]] = int(fields[1].rpartition(":")[2], 16)
-    return found
+            inodes[fields[9]] = int(fields[1].rpartition(":")[2], 16)
+    return inodes
 
 
 def listeners(
@@ -35,11 +35,11 @@ def listeners(
     for table in ("net/tcp", "net/tcp6"):
         with contextlib.suppress(FileNotFoundError):
             port_by_inode |= _listening_inodes((proc / table).read_text())
-    found: dict[int, leftovers.Process | None] = {
+    processes: dict[int, leftovers.Process | None] = {
         port: None for port in sorted(port_by_inode.values()) if port in wanted
     }
-    if not found:
-        return found
+    if not processes:
+        return processes
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
@@ -47,14 +47,14 @@ def listeners(
             for descriptor in (entry / "fd").iterdir():
                 target = os.readlink(descriptor)
                 port = port_by_inode.get(target.removeprefix("socket:[").removesuffix("]"))
-                if port in found:
+                if port in processes:
                     pid = int(entry.name)
-                    found[port] = leftovers.Process(pid, leftovers.command(pid, proc))
-    return found
+                    processes[port] = leftovers.Process(pid, leftovers.command(pid, proc))
+    return processes
 
 
 def taken(port_by_service: dict[str, int], proc: pathlib.Path = pathlib.Path("/proc")) -> list[str]:
-    """Return one sentence for each service whose port somebody else has."""
+    """Return one sentence for each service whose port another process has."""
     present = listeners(port_by_service.values(), proc)
     return [
         f"port {port}, which {service} needs, is taken by "

@@ -34,13 +34,13 @@ def start_mariadb(lab: settings.Lab) -> None:
 
 def prepare(lab: settings.Lab) -> None:
     """Leave a running MariaDB with the databases as they are before the first request."""
-    kept = lab.cache / "state"
+    state = lab.cache / "state"
     stamp = lab.cache / "state.digest"
     wanted = config.digest(lab)
     shutil.rmtree(lab.state, ignore_errors=True)
     if stamp.exists() and stamp.read_text() == wanted:
         with steps.step("databases, as kept from the first run", process.log_file(lab, _MARIADB)):
-            _copy(kept, lab.state)
+            _copy(state, lab.state)
             start_mariadb(lab)
         return
     stamp.unlink(missing_ok=True)
@@ -50,8 +50,8 @@ def prepare(lab: settings.Lab) -> None:
     steps.together(*(_synced(lab, name, commands) for name, commands in _commands(lab).items()))
     with steps.step("databases, kept for the next run", process.log_file(lab, _MARIADB)):
         process.stop(lab, _MARIADB)
-        shutil.rmtree(kept, ignore_errors=True)
-        _copy(lab.state, kept)
+        shutil.rmtree(state, ignore_errors=True)
+        _copy(lab.state, state)
         stamp.write_text(wanted)
         start_mariadb(lab)
 

@@ -19,9 +19,9 @@ def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> st
 
     Returns its id.
     """
-    for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
-        if found["name"] == name:
-            client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
+    for row in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
+        if row["name"] == name:
+            client.request("nova-api", "DELETE", f"/v2.1/flavors/{row['id']}")
     body = {"flavor": {"name": name, "vcpus": 1, "ram": 64, "disk": 1}}
     identifier = str(client.post("nova-api", "/v2.1/flavors", body)["flavor"]["id"])
     path = f"/v2.1/flavors/{identifier}/os-extra_specs"
@@ -30,8 +30,8 @@ def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> st
 
 
 def image(client: rest.Client) -> str:
-    found = client.get("glance", f"/v2/images?name={catalog.IMAGE}")["images"]
-    return str(found[0]["id"])
+    images = client.get("glance", f"/v2/images?name={catalog.IMAGE}")["images"]
+    return str(images[0]["id"])
 
 
 def create(client: rest.Client, name: str, flavor_id: str, image_id: str) -> str:
@@ -80,8 +80,8 @@ def exists(client: rest.Client, server_id: str) -> bool:
 
 def delete_all(client: rest.Client, prefix: str) -> None:
     """Delete the instances whose name begins with *prefix*."""
-    found = client.get("nova-api", "/v2.1/servers?all_tenants=1")["servers"]
-    delete(client, [server["id"] for server in found if server["name"].startswith(prefix)])
+    servers = client.get("nova-api", "/v2.1/servers?all_tenants=1")["servers"]
+    delete(client, [server["id"] for server in servers if server["name"].startswith(prefix)])
 
 
 def domain(server: Any) -> str:

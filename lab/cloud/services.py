@@ -105,8 +105,8 @@ def _files(lab: settings.Lab, *names: str) -> list[str]:
 
 def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
     """Return the resource providers with GPUs."""
-    found = client.get("placement", "/resource_providers")["resource_providers"]
-    return [provider for provider in found if "_gpu_" in provider["name"]]
+    providers = client.get("placement", "/resource_providers")["resource_providers"]
+    return [provider for provider in providers if "_gpu_" in provider["name"]]
 
 
 def map_host(lab: settings.Lab) -> None:

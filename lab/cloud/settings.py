@@ -166,8 +166,8 @@ class Host:
         return self.lab.etc / self.name
 
 
-def folder(given: str | None) -> pathlib.Path:
-    return pathlib.Path(given or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).resolve()
+def folder(text: str | None) -> pathlib.Path:
+    return pathlib.Path(text or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).resolve()
 
 
 def load(path: pathlib.Path) -> Lab | None:

@@ -62,7 +62,7 @@ def together(*steps: Callable[[], None]) -> None:
     if not steps:
         return
     with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
-        for future in [pool.submit(each) for each in steps]:
+        for future in [pool.submit(call) for call in steps]:
             future.result()
 
 

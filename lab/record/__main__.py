@@ -35,17 +35,17 @@ _OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_m
 _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
-def show(looked: discovery.Discovery) -> int:
+def show(host: discovery.Discovery) -> int:
     """Print the description; return 0, or 1 where there is no card.
 
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
-    gpus = looked.find()
+    gpus = host.find()
     if not gpus:
         print(f"lab.record: {NO_CARDS}", file=sys.stderr)
         return 1
-    print("\n".join(f"# {line}" for line in _heading(looked)))
-    recorded = recording.record(gpus, looked.roots)
+    print("\n".join(f"# {line}" for line in _heading(host)))
+    recorded = recording.record(gpus, host.roots)
     try:
         recorded["nvml"] = _nvml(gpus)
     except nvml.NoAnswer as error:
@@ -61,11 +61,11 @@ def show(looked: discovery.Discovery) -> int:
     return 0
 
 
-def _heading(looked: discovery.Discovery) -> Iterator[str]:
+def _heading(host: discovery.Discovery) -> Iterator[str]:
     yield "A host for tests/fixtures/machines, by lab.record."
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("nova-gpu", "nova")]
     yield f"{', '.join(versions)}, kernel {platform.release()}"
-    yield from _driver(looked)
+    yield from _driver(host)
     yield f"[libvirt]virt_type = {CONF.libvirt.virt_type}"
     for name in _OPTIONS:
         yield f"[gpu]{name} = {CONF.gpu[name]}"
@@ -82,10 +82,10 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
     return recording.record_nvml(held, CONF.gpu.nvml_timeout)
 
 
-def _driver(looked: discovery.Discovery) -> Iterator[str]:
+def _driver(host: discovery.Discovery) -> Iterator[str]:
     """Yield what NVIDIA's driver calls itself."""
     try:
-        text = files.read(looked.roots.proc / "driver/nvidia/version")
+        text = files.read(host.roots.proc / "driver/nvidia/version")
     except (OSError, ValueError):
         return
     if match := _DRIVER.search(text):

@@ -38,9 +38,9 @@ def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
         for function in sriov.virtual_functions(sysfs.device(gpu.address, roots))
     }
     others = sorted(set(_around(gpus, roots)) - cards - virtual.keys())
-    above = [bridge for each in [*sorted(cards), *others] for bridge in _bridges(each, roots)]
+    above = [bridge for address in [*sorted(cards), *others] for bridge in _bridges(address, roots)]
     bridges = list(dict.fromkeys(above))
-    devices = [each for each in others if each not in bridges]
+    devices = [other for other in others if other not in bridges]
     return {
         "bridges": list(_readable(_place, bridges, roots)),
         "devices": list(_readable(_device, devices, roots)),
@@ -91,7 +91,9 @@ def _gpu(address: PciAddress, roots: Roots) -> _Entry:
     if minor is not None:
         entry["minor"] = minor
         if layout := gpu_instances.of_card(address, roots):
-            entry["mig"] = [[each.gpu_instance, each.compute_instance] for each in layout]
+            entry["mig"] = [
+                [instance.gpu_instance, instance.compute_instance] for instance in layout
+            ]
     if model := proc.card(address, roots).get("Model"):
         entry["model"] = model
     if sysfs.decimal(device, "boot_vga"):
@@ -155,43 +157,43 @@ def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entr
     cards = nvml.read(nvml.run([], timeout_s), "gpus")
     types = _vgpu_types(nvml_vgpus.ask(addresses, timeout_s))
     clusters: dict[str, int] = {_NO_FABRIC: 0}
-    found = []
-    for address, told in sorted(cards.items()):
+    gpus = []
+    for address, answer in sorted(cards.items()):
         try:
-            entry = dict(_card(told, clusters)) | types.get(address, {})
+            entry = dict(_card(answer, clusters)) | types.get(address, {})
         except (LookupError, TypeError, ValueError, AttributeError):
             continue  # the readers report what they cannot understand
-        found.append({"address": str(address), **entry})
-    return found
+        gpus.append({"address": str(address), **entry})
+    return gpus
 
 
-def _card(told: Mapping[str, Any], clusters: dict[str, int]) -> Iterator[tuple[str, Any]]:
-    yield "name", told["name"]
-    yield "architecture", told["architecture"]
-    yield "memory_mib", told["memory"] and told["memory"] // _MIB
+def _card(answer: Mapping[str, Any], clusters: dict[str, int]) -> Iterator[tuple[str, Any]]:
+    yield "name", answer["name"]
+    yield "architecture", answer["architecture"]
+    yield "memory_mib", answer["memory"] and answer["memory"] // _MIB
     yield (
         "capability",
-        told["compute_capability"] and ".".join(map(str, told["compute_capability"])),
+        answer["compute_capability"] and ".".join(map(str, answer["compute_capability"])),
     )
-    if told["nvlinks"]:
-        links = collections.Counter((peer, kind) for peer, kind in told["nvlinks"])
+    if answer["nvlinks"]:
+        links = collections.Counter((peer, kind) for peer, kind in answer["nvlinks"])
         yield "links", [[peer, kind, count] for (peer, kind), count in links.items()]
-    if told["switched_links"]:
-        yield "switched_links", told["switched_links"]
-    if fabric := told["fabric"]:
+    if answer["switched_links"]:
+        yield "switched_links", answer["switched_links"]
+    if fabric := answer["fabric"]:
         cluster = clusters.setdefault(fabric["cluster"], len(clusters))
         yield "fabric", [fabric["state"], fabric["status"], fabric["clique"], cluster]
-    if told["mig"] is not None:
-        yield "mig", [_instance(each) for each in told["mig"]]
+    if answer["mig"] is not None:
+        yield "mig", [_instance(instance) for instance in answer["mig"]]
 
 
-def _instance(told: Mapping[str, Any]) -> _Entry:
+def _instance(answer: Mapping[str, Any]) -> _Entry:
     return {
-        "gpu_instance": told["gpu_instance"],
-        "compute_instance": told["compute_instance"],
-        "profile": (told["name"] or "").rpartition(" MIG ")[2],
-        "memory_mib": told["memory_mib"],
-        "slices": told["slices"],
+        "gpu_instance": answer["gpu_instance"],
+        "compute_instance": answer["compute_instance"],
+        "profile": (answer["name"] or "").rpartition(" MIG ")[2],
+        "memory_mib": answer["memory_mib"],
+        "slices": answer["slices"],
     }
 
 
@@ -201,13 +203,13 @@ def _vgpu_types(answer: str) -> Mapping[PciAddress, _Entry]:
         cards = nvml.read(answer.encode(), "cards")
     except nvml.NoAnswer:
         return {}
-    return {address: dict(_types(told)) for address, told in cards.items()}
+    return {address: dict(_types(answer)) for address, answer in cards.items()}
 
 
-def _types(told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    if types := told.get("types"):
-        yield "types", {each["id"]: _type(each) for each in types}
-    if instances := told.get("instances"):
+def _types(answer: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if types := answer.get("types"):
+        yield "types", {vgpu_type["id"]: _type(vgpu_type) for vgpu_type in types}
+    if instances := answer.get("instances"):
         yield "instances", {int(profile): count for profile, count in instances.items()}
 
 
@@ -215,12 +217,12 @@ def _types(told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 _ALSO = ("profile", "per_instance", "per_guest")
 
 
-def _type(told: Mapping[str, Any]) -> _Entry:
-    found = {
-        "name": told["name"],
-        "memory_mib": told["memory"] and told["memory"] // _MIB,
-        "most": told["most"],
-        "heads": told["heads"],
-        "resolution": told["resolution"] and "x".join(map(str, told["resolution"])),
+def _type(answer: Mapping[str, Any]) -> _Entry:
+    entry = {
+        "name": answer["name"],
+        "memory_mib": answer["memory"] and answer["memory"] // _MIB,
+        "most": answer["most"],
+        "heads": answer["heads"],
+        "resolution": answer["resolution"] and "x".join(map(str, answer["resolution"])),
     }
-    return found | {key: told[key] for key in _ALSO if told[key] is not None}
+    return entry | {key: answer[key] for key in _ALSO if answer[key] is not None}

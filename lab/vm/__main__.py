@@ -60,7 +60,7 @@ def _run(made: vm.VM, options: argparse.Namespace) -> int:
         out,
         limit_s=options.limit_s,
         on_output=lambda text: print(text, end="", flush=True),
-        on_retry=lambda each: print(f"labvm: {each.end.value}: {each.reason}; booting again"),
+        on_retry=lambda retry: print(f"labvm: {retry.end.value}: {retry.reason}; booting again"),
     )
     print(f"labvm: {done.end.value} after {done.seconds:.0f} s; see {out}", file=sys.stderr)
     return 1 if done.status is None else done.status

@@ -179,7 +179,7 @@ def _resume(vm: VM, talk: monitor.Monitor) -> None:
     talk.begin()
     talk.wait("query-status", "paused", _RESUME_S)
     talk.ask("cont")
-    for each in cards.late():
-        talk.ask("device_add", **each)
+    for card in cards.late():
+        talk.ask("device_add", **card)
     words = [f"{time.time():.3f}", *vm.told()]
     talk.tell(json.dumps({"seed": secrets.token_hex(32), "words": words}))

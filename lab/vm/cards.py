@@ -130,20 +130,20 @@ def arguments(*, saved: bool = False) -> list[str]:
         place = f"bus={slot.root},addr={slot.port}"
         port = f"pcie-root-port,id={bus},chassis={number},slot={number},{place}"
         devices = slot.devices[: -1 if saved and slot.unsaved else None]
-        for device in (port, *(each.format(bus=bus) for each in devices)):
+        for device in (port, *(device.format(bus=bus) for device in devices)):
             words += ["-device", device]
     return words
 
 
 def late() -> list[dict[str, str]]:
     """Return what is plugged into a VM that goes on, as the arguments of QMP's ``device_add``."""
-    found = []
+    cards = []
     for number, slot in enumerate(SLOTS, start=1):
         if slot.unsaved:
             driver, *options = slot.devices[-1].format(bus=_bus(number)).split(",")
-            pairs = (each.partition("=") for each in options)
-            found.append({"driver": driver, **{name: value for name, _, value in pairs}})
-    return found
+            pairs = (option.partition("=") for option in options)
+            cards.append({"driver": driver, **{name: value for name, _, value in pairs}})
+    return cards
 
 
 def _bus(number: int) -> str:
@@ -163,10 +163,10 @@ def emulator(folder: pathlib.Path) -> pathlib.Path:
         ("displays", _PLAIN, pretended),
         ("switches' ports", _DOWNSTREAM, _SEPARATING),
     ):
-        found = struct.pack("<HH", *plain)
-        if (count := program.count(found)) != 1:
+        data = struct.pack("<HH", *plain)
+        if (count := program.count(data)) != 1:
             raise ValueError(f"{_QEMU} has the PCI id of its {name} {count} times, not once")
-        program = program.replace(found, struct.pack("<HH", *other))
+        program = program.replace(data, struct.pack("<HH", *other))
     path = folder / _QEMU.name
     path.write_bytes(program)
     shutil.copymode(_QEMU, path)

@@ -85,8 +85,8 @@ def obstacle() -> str | None:
     except OSError:
         release = {}
     if (release.get("ID"), release.get("VERSION_CODENAME")) != ("debian", CODENAME):
-        found = release.get("PRETTY_NAME", "unknown")
-        return f"needs Debian {CODENAME}, which the VM runs as well; this is {found}"
+        name = release.get("PRETTY_NAME", "unknown")
+        return f"needs Debian {CODENAME}, which the VM runs as well; this is {name}"
     return None
 
 
@@ -160,8 +160,8 @@ def kernel(package: str, apt: Sequence[str] = ()) -> str:
     :raises steps.Failed: where apt does not say
     """
     argv = ["apt-cache", *apt, "show", "--no-all-versions", package]
-    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    if (match := re.search(r"^Depends: (linux-image-\S+)", said, re.MULTILINE)) is None:
+    output = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    if (match := re.search(r"^Depends: (linux-image-\S+)", output, re.MULTILINE)) is None:
         raise steps.Failed(f"apt-cache does not know {package}: run apt-get update")
     return match[1]
 

@@ -62,9 +62,9 @@ class Monitor:
         :raises Refused: where it is not within *limit_s*, or cannot become so
         """
         ends = time.monotonic() + limit_s
-        while (said := self.ask(command).get("status")) != status:
-            if said == "failed" or time.monotonic() > ends:
-                raise Refused(f"{command}: {said} and not {status}")
+        while (state := self.ask(command).get("status")) != status:
+            if state == "failed" or time.monotonic() > ends:
+                raise Refused(f"{command}: {state} and not {status}")
             time.sleep(_POLL_S)
 
     def tell(self, line: str) -> None:
@@ -74,5 +74,5 @@ class Monitor:
     def close(self) -> None:
         self._answers.close()
         for pair in self._pairs.values():
-            for each in pair:
-                each.close()
+            for end in pair:
+                end.close()

@@ -20,11 +20,11 @@ def digest(*parts: object) -> str:
 
     A path stands for its content.
     """
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in parts:
         content = part.read_bytes() if isinstance(part, pathlib.Path) else repr(part).encode()
-        found.update(hashlib.sha256(content).digest())
-    return found.hexdigest()[:16]
+        checksum.update(hashlib.sha256(content).digest())
+    return checksum.hexdigest()[:16]
 
 
 def made(
@@ -32,7 +32,7 @@ def made(
 ) -> pathlib.Path:
     """Return the folder ``KIND-KEY`` below *state*, filled by *make* where it is not there yet.
 
-    One with another key is of no more use and is removed, but not while a VM may run from it.
+    One with another key is no longer used and is removed, but not while a VM may run from it.
     """
     folder = state / f"{kind}-{key}"
     with _locked(state / f"{kind}.lock"):
@@ -45,12 +45,12 @@ def made(
     return folder
 
 
-def prune(state: pathlib.Path, kept: set[pathlib.Path]) -> None:
+def prune(state: pathlib.Path, names: set[pathlib.Path]) -> None:
     """Remove what was made before of the kinds of *kept*."""
-    for folder in kept:
+    for folder in names:
         kind = folder.name.rpartition("-")[0]
         for other in state.glob(f"{kind}-*"):
-            if other not in kept:
+            if other not in names:
                 shutil.rmtree(other)
 
 

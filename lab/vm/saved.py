@@ -92,8 +92,8 @@ def _save(made: vm.VM, folder: pathlib.Path) -> None:
         talk.ask("quit")
         child.wait(_LIMIT_S)
     except (monitor.Refused, subprocess.TimeoutExpired) as error:
-        said = _end_of(out / "qemu.log")
-        raise steps.Failed(f"the VM cannot be saved: {error}; {said}") from error
+        message = _end_of(out / "qemu.log")
+        raise steps.Failed(f"the VM cannot be saved: {error}; {message}") from error
     finally:
         child.kill()
         child.wait()
@@ -106,8 +106,8 @@ def _clock() -> str:
 
     The VM's kernel measures it when it boots.
     """
-    found = re.search(r"^bogomips\s*:\s*(\S+)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
-    return found[1] if found else ""
+    match = re.search(r"^bogomips\s*:\s*(\S+)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return match[1] if match else ""
 
 
 def _end_of(file: pathlib.Path) -> str:

@@ -135,8 +135,8 @@ def _make_initramfs(path: pathlib.Path, root: pathlib.Path, version: str) -> Non
     shutil.copy2(place.INSIDE / "initramfs.sh", tree / "init")
     argv = ["modprobe", "--dirname", str(root), "--set-version", version]
     argv += ["--show-depends", "--all", *_EARLY]
-    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-    modules = [line.split()[1] for line in said.splitlines() if line.startswith("insmod ")]
+    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    modules = [line.split()[1] for line in output.splitlines() if line.startswith("insmod ")]
     names = list(dict.fromkeys(modules))  # in the order in which they are needed
     for name in names:
         shutil.copy2(name, tree / "lib")
@@ -165,7 +165,7 @@ def _wrap_emulator(program: pathlib.Path) -> None:
 def _archive(tree: pathlib.Path, path: pathlib.Path) -> None:
     """Pack *tree* as the kernel unpacks it; it is gone afterwards."""
     (tree / "init").chmod(0o755)
-    names: Sequence[str] = sorted(str(each.relative_to(tree)) for each in tree.rglob("*"))
+    names: Sequence[str] = sorted(str(path.relative_to(tree)) for path in tree.rglob("*"))
     with path.open("wb") as file:
         subprocess.run(
             ["cpio", "--create", "--format=newc", "--quiet", "--owner=0:0"],

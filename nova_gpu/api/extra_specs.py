@@ -80,7 +80,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         _word(
             names.TOPOLOGY_POLICY,
             "Whether an instance may come up without that topology. ``required`` unless this says "
-            "otherwise. Only beside ``gpu:topology``.",
+            "otherwise. Only with ``gpu:topology``.",
             arrangement.TopologyPolicy,
         ),
         _word(
@@ -100,7 +100,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         _word(
             names.NEAR_POLICY,
             "Whether an instance may come up with a GPU on another NUMA node than all of those. "
-            "``preferred`` unless this says otherwise. Only beside ``gpu:near``.",
+            "``preferred`` unless this says otherwise. Only with ``gpu:near``.",
             arrangement.TopologyPolicy,
         ),
         _word(
@@ -108,8 +108,8 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "Whether the driver in a KVM guest is told that NVIDIA's GPUs reach each other's "
             "memory (GPUDirect's cliques): ``preferred``, where host and product allow it; "
             "``required``, and no guest with several GPUs starts where they do not; ``none``, as "
-            "without it, never. Not beside ``hw:hide_hypervisor_id``. Only in a flavor that asks "
-            "for whole GPUs.",
+            "without it, never. Not with ``hw:hide_hypervisor_id``. Only in a flavor that asks for "
+            "whole GPUs.",
             arrangement.PeerAccess,
         ),
         _validator(
@@ -183,14 +183,14 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         _validator(
             names.PREEMPTIBLE,
             "The instance's GPUs may be taken for instances whose flavor does not say this: after "
-            "so long a time with them, ``30m``, and after a notice. Nobody takes them but "
-            "``openstack gpu preempt``.",
+            "so long a time with them, ``30m``, and after a notice. Only ``openstack gpu preempt`` "
+            "takes them.",
             preemptible.ALLOWED_TIMES,
             lambda name, value: preemptible.parse_time(value),
         ),
         _validator(
             names.ON_PREEMPT,
-            "What becomes of a preemptible instance then: it is stopped (``stop``, as without this "
+            "What happens to a preemptible instance then: it is stopped (``stop``, as without this "
             "word), for which its flavor must say ``gpu:on_stop=release``, or deleted "
             "(``delete``).",
             words.allowed(preemptible.End),

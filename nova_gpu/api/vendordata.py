@@ -41,7 +41,7 @@ def application(request: webob.Request) -> webob.Response:
     """Answer Nova's POST with what :func:`told` says of the instance that it names."""
     if request.headers.get("X-Identity-Status") != "Confirmed":
         raise webob.exc.HTTPUnauthorized("keystone has not confirmed who asks")
-    roles = {each.strip().lower() for each in request.headers.get("X-Roles", "").split(",")}
+    roles = {role.strip().lower() for role in request.headers.get("X-Roles", "").split(",")}
     if not roles & _ROLES:
         raise webob.exc.HTTPForbidden("only who has the role admin or service may ask")
     try:
@@ -60,10 +60,16 @@ def told(instance: objects.Instance) -> dict[str, Any]:
     Only its resources say whether it still has what was noted: it may have given it back, or be on
     a host without GPUs.
     """
-    found: Sequence[devices.GuestDevice] = ()
-    if any(each.resource_class in names.RESOURCE_CLASSES for each in instance.resources or ()):
-        found = devices.of_metadata(instance.system_metadata)
-    return {"devices": list(found), "nccl_topology": devices.nccl_topology(found)} if found else {}
+    guest_devices: Sequence[devices.GuestDevice] = ()
+    if any(
+        resource.resource_class in names.RESOURCE_CLASSES for resource in instance.resources or ()
+    ):
+        guest_devices = devices.of_metadata(instance.system_metadata)
+    return (
+        {"devices": list(guest_devices), "nccl_topology": devices.nccl_topology(guest_devices)}
+        if guest_devices
+        else {}
+    )
 
 
 def _instance(uuid: str) -> objects.Instance:

@@ -22,14 +22,14 @@ def add_commands(subparsers: Any) -> None:
     )
     add_format(listing)
     shown = subparsers.add_parser(
-        "show", help="say all that is known of one GPU; exits 1 where there is none"
+        "show", help="show all facts about one GPU; exits 1 if there is no such GPU"
     )
-    shown.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")
+    shown.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:88:00.0")
     add_format(shown)
     topology = subparsers.add_parser(
         "topology",
-        help="draw where the GPUs are (NUMA nodes, PCI roots, switches), what joins them, and on a "
-        "host which instance has which",
+        help="draw where the GPUs are (NUMA nodes, PCI roots, switches), which links join them, "
+        "and which instance has which",
     )
     add_format(topology)
     metrics = subparsers.add_parser("exporter", help="serve metrics of the cards for Prometheus")
@@ -37,39 +37,40 @@ def add_commands(subparsers: Any) -> None:
         "--listen",
         default=LISTEN,
         metavar="ADDRESS:PORT",
-        help="where to listen, by default %(default)s: the metrics name instances",
+        help="address to listen at (default: %(default)s, as the metrics name instances)",
     )
-    metrics.add_argument("--once", action="store_true", help="print them once instead")
+    metrics.add_argument("--once", action="store_true", help="print the metrics once and exit")
     check = subparsers.add_parser(
         "verify",
         help="compare what sysfs, libvirt, Nova's database and Placement say of this host's GPUs; "
-        "exits 1 where they differ, 3 where one of them does not answer",
+        "exits 1 if they differ, 3 if one of them does not answer",
     )
     add_format(check)
     check.add_argument(
-        "--repair", action="store_true", help="correct Placement to what instances have"
+        "--repair", action="store_true", help="write to Placement what the instances have"
     )
     host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     _add_host_commands(host.add_subparsers(dest="verb", required=True))
-    kept = subparsers.add_parser(
-        "quarantine", help="list or release the cards that no new instance is given"
+    parser = subparsers.add_parser(
+        "quarantine", help="list or release the cards that new instances do not get"
     )
-    quarantine.add_commands(kept.add_subparsers(dest="verb", required=True))
+    quarantine.add_commands(parser.add_subparsers(dest="verb", required=True))
 
 
 def _add_host_commands(subparsers: Any) -> None:
     check = subparsers.add_parser(
         "check",
-        help="say of each card what keeps it from guests, and what to do; exits 1 if anything does",
+        help="report for each card what keeps it from guests, and the remedy; exits 1 if there is "
+        "anything",
     )
     add_format(check)
     prepare = subparsers.add_parser(
         "prepare",
-        help="print the files by which the host binds the cards to vfio-pci when it boots",
+        help="print the files that make the host bind the cards to vfio-pci at boot",
     )
     what = prepare.add_mutually_exclusive_group()
-    what.add_argument("--apply", action="store_true", help="write them")
-    what.add_argument("--undo", action="store_true", help="remove what --apply wrote")
+    what.add_argument("--apply", action="store_true", help="write the files")
+    what.add_argument("--undo", action="store_true", help="remove the files that --apply wrote")
     prepare.add_argument(
-        "--root", default="/", metavar="DIR", help="write below this folder instead of /"
+        "--root", default="/", metavar="DIR", help="write below this folder (default: %(default)s)"
     )

@@ -49,24 +49,24 @@ class Card:
     quarantine: str | None = None
 
 
-def read(looked: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
+def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
     """Return the cards as nova-compute judges them, as far as the caller may see.
 
     :param watch: one that has looked before sees what has changed since
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
-    found = looked.find()
-    watch = watch or monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
-    ailments = watch.look(found)
-    waiting = bind_failures.reasons(bind_failures.folder(), found)
-    quarantined = quarantine.reasons(looked.quarantine, found, looked.roots)
+    gpus = host.find()
+    watch = watch or monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
+    ailments = watch.look(gpus)
+    waiting = bind_failures.reasons(bind_failures.folder(), gpus)
+    quarantined = quarantine.reasons(host.quarantine, gpus, host.roots)
     ill = {**ailments.kept_back, **ailments.ill}
-    kept = {**waiting, **ill, **quarantined}
-    parts, others = looked.in_parts(found)
+    reasons = {**waiting, **ill, **quarantined}
+    parts, others = host.in_parts(gpus)
 
     def reason(gpu: GPU) -> str | None:
-        why = kept.get(gpu.address) or others.get(gpu.address)
-        return why if gpu.address in parts else why or host_check.obstacle(looked, gpu)
+        why = reasons.get(gpu.address) or others.get(gpu.address)
+        return why if gpu.address in parts else why or host_check.obstacle(host, gpu)
 
     return [
         Card(
@@ -76,7 +76,7 @@ def read(looked: discovery.Discovery, watch: monitor.Watch | None = None) -> lis
             ill.get(gpu.address),
             quarantined.get(gpu.address),
         )
-        for gpu in found
+        for gpu in gpus
     ]
 
 
@@ -142,9 +142,9 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
 
     Each type as plain values; what is not known is ``None``.
 
-    ``made`` is how many there are, whoever made them, ``available`` how many more its driver could
+    ``made`` is how many there are, ``available`` how many more its driver could
     make now. Of virtual functions without a type (``plain``) none is made, and ``available`` is how
-    many there are, whoever has them. Of MIG instances (``mig``) all are made, by the operator.
+    many there are, in use or free. Of MIG instances (``mig``) all are made, by the operator.
     """
     return [
         {
@@ -164,16 +164,16 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
 
 def vgpu_lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield one line for each type, as text."""
-    for each in types:
-        made = f"{each['made']} made, {each['available']} more can be"
-        if each["mig"]:
-            made = f"{each['made']} MIG instances"
-        facts = [f"{each['available']} virtual functions" if each["plain"] else made]
-        if each["memory_mib"]:
-            facts.append(f"{each['memory_mib']} MiB")
-        if each["heads"]:
-            facts.append(f"{each['heads']} heads")
-        if each["resolution"]:
-            facts.append(f"up to {each['resolution']}")
-        name = f" ({each['name']})" if each["name"] else ""
-        yield f"{each['type']}{name}: {', '.join(facts)}"
+    for vgpu_type in types:
+        made = f"{vgpu_type['made']} made, {vgpu_type['available']} more can be"
+        if vgpu_type["mig"]:
+            made = f"{vgpu_type['made']} MIG instances"
+        facts = [f"{vgpu_type['available']} virtual functions" if vgpu_type["plain"] else made]
+        if vgpu_type["memory_mib"]:
+            facts.append(f"{vgpu_type['memory_mib']} MiB")
+        if vgpu_type["heads"]:
+            facts.append(f"{vgpu_type['heads']} heads")
+        if vgpu_type["resolution"]:
+            facts.append(f"up to {vgpu_type['resolution']}")
+        name = f" ({vgpu_type['name']})" if vgpu_type["name"] else ""
+        yield f"{vgpu_type['type']}{name}: {', '.join(facts)}"

@@ -27,14 +27,14 @@ from nova_gpu.virt.inventory import discovery
 _SAID_BY_VERIFY = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging", "oslo_service")
 
 
-def _list(looked: discovery.Discovery, *, as_json: bool) -> int:
-    found = cards.read(looked)
-    held, unknown = holders.read(looked, [each.gpu for each in found]) if found else ({}, None)
-    described = [cards.described(each, held, unknown) for each in found]
+def _list(host: discovery.Discovery, *, as_json: bool) -> int:
+    rows = cards.read(host)
+    held, unknown = holders.read(host, [card.gpu for card in rows]) if rows else ({}, None)
+    described = [cards.described(card, held, unknown) for card in rows]
     if as_json:
         print_json(described)
     else:
-        print(cards.table(described, unknown) if found else NO_CARDS)
+        print(cards.table(described, unknown) if rows else NO_CARDS)
         sys.stdout.flush()
         print(f"nova-gpu: {options.files_told()}", file=sys.stderr)
     return 0
@@ -54,7 +54,7 @@ def run(command: Any, line: list[str]) -> int:
     :raises GPUError, NovaException, OSError, ValueError: where the host or the options cannot be
         read
     """
-    looked, as_json = _discovery, getattr(command, "format", None) == Format.JSON
+    host, as_json = _discovery, getattr(command, "format", None) == Format.JSON
     match command.name, getattr(command, "verb", None):
         case "host", "prepare":
             # Only now, as the next ones: no other command has use for what it imports.
@@ -63,24 +63,24 @@ def run(command: Any, line: list[str]) -> int:
             root = pathlib.Path(command.root)
             if command.undo:
                 return host_prepare.undo(root)
-            return host_prepare.main(looked(), root, apply=command.apply)
+            return host_prepare.main(host(), root, apply=command.apply)
         case "host", _:
-            return host_check.main(looked(), pathlib.Path("/"), as_json=as_json)
+            return host_check.main(host(), pathlib.Path("/"), as_json=as_json)
         case "quarantine", _:
-            return quarantine.main(looked().quarantine, command)
+            return quarantine.main(host().quarantine, command)
         case "show", _:
-            return show.main(looked(), command.address, as_json=as_json)
+            return show.main(host(), command.address, as_json=as_json)
         case "topology", _:
-            return topology.main(looked(), as_json=as_json)
+            return topology.main(host(), as_json=as_json)
         case "exporter", _:
             from nova_gpu.cmd import exporter
 
-            return exporter.main(looked(), command.listen, once=command.once)
+            return exporter.main(host(), command.listen, once=command.once)
         case "verify", _:
             for name in () if CONF.debug else _SAID_BY_VERIFY:
                 logging.getLogger(name).setLevel(logging.CRITICAL)
             from nova_gpu.cmd import verify
 
             verify.configure(line)
-            return verify.main(looked(), as_json=as_json, mend=command.repair)
-    return _list(looked(), as_json=as_json)
+            return verify.main(host(), as_json=as_json, mend=command.repair)
+    return _list(host(), as_json=as_json)

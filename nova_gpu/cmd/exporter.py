@@ -92,16 +92,16 @@ _Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 def main(
-    looked: discovery.Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
+    host: discovery.Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
 ) -> int:
     """Serve the metrics until it is ended, or prints them *once*.
 
     :param stop: ends it
     :returns: 0, or 2 where *listen* is no address
-    :raises OSError: where nobody can listen there
+    :raises OSError: if that address cannot be listened at
     """
     registry = prometheus_client.CollectorRegistry()
-    registry.register(Metrics(looked, pathlib.Path(CONF.state_path)))
+    registry.register(Metrics(host, pathlib.Path(CONF.state_path)))
     if once:
         print(prometheus_client.generate_latest(registry).decode(), end="")
         return 0
@@ -116,7 +116,7 @@ def main(
         raise OSError(
             f"--listen {listen}: {reason}; free that address, or give another one"
         ) from error
-    LOG.info("Metrics of this host's GPUs are at http://%s/metrics", listen)
+    LOG.info("Serving metrics of this host's GPUs at http://%s/metrics", listen)
     try:
         (stop or threading.Event()).wait()
     except KeyboardInterrupt:
@@ -135,10 +135,10 @@ class Metrics(Collector):
     card's node open keeps it from changing hands.
     """
 
-    def __init__(self, looked: discovery.Discovery, state_path: pathlib.Path) -> None:
-        self._looked = looked
+    def __init__(self, host: discovery.Discovery, state_path: pathlib.Path) -> None:
+        self._looked = host
         self._state_path = state_path
-        self._watch = monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
+        self._watch = monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
         self._looking = threading.Lock()
         self._seen: tuple[float, list[core.Metric]] | None = None
 
@@ -149,52 +149,56 @@ class Metrics(Collector):
     def collect(self) -> Iterator[core.Metric]:
         with self._looking:
             if self._seen is None or time.monotonic() - self._seen[0] >= _FRESH_S:
-                found = list(self._look())
-                self._seen = time.monotonic(), found
+                listed_cards = list(self._look())
+                self._seen = time.monotonic(), listed_cards
             return iter(self._seen[1])
 
     def _look(self) -> Iterator[core.Metric]:
         began = time.monotonic()
         try:
-            found = cards.read(self._looked, self._watch)
+            listed_cards = cards.read(self._looked, self._watch)
         except exception.DiscoveryFailed as error:
             LOG.error("%s", error)
             yield _gauge("nova_gpu_up", [((), 0)])
         else:
             yield _gauge("nova_gpu_up", [((), 1)])
-            yield from self._of_cards(found)
+            yield from self._of_cards(listed_cards)
         yield from self._counted()
-        LOG.debug("Looked for %.3f s", time.monotonic() - began)
+        LOG.debug("Read the GPUs in %.3f s", time.monotonic() - began)
 
-    def _of_cards(self, found: list[Card]) -> Iterator[core.Metric]:
-        yield _gauge("nova_gpu_info", [(_info(each), 1) for each in found])
-        yield _of_each("nova_gpu_offered", found, lambda each: each.reason is None)
-        yield _of_each("nova_gpu_divided", found, lambda each: each.parts is not None)
-        yield _of_each("nova_gpu_healthy", found, lambda each: each.ailment is None)
-        yield _of_each("nova_gpu_quarantined", found, lambda each: each.quarantine is not None)
-        whole = [each.gpu for each in found if each.parts is None]
-        divided = [each.parts for each in found if each.parts is not None]
+    def _of_cards(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
+        yield _gauge("nova_gpu_info", [(_info(card), 1) for card in listed_cards])
+        yield _of_each("nova_gpu_offered", listed_cards, lambda card: card.reason is None)
+        yield _of_each("nova_gpu_divided", listed_cards, lambda card: card.parts is not None)
+        yield _of_each("nova_gpu_healthy", listed_cards, lambda card: card.ailment is None)
+        yield _of_each(
+            "nova_gpu_quarantined", listed_cards, lambda card: card.quarantine is not None
+        )
+        whole = [card.gpu for card in listed_cards if card.parts is None]
+        divided = [card.parts for card in listed_cards if card.parts is not None]
         named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
         yield _gauge("nova_gpu_libvirt_up", [((), unknown is None)])
         if unknown is None:
-            yield from _assigned(found, holders.by_card(named))
-            shared = device.shared({u: each.opened for u, each in named.items()})
-            yield _gauge("nova_gpu_shared", _guests(found, shared))
-            reached = {uuid: each.reached for uuid, each in named.items()}
-            yield _gauge("nova_gpu_reached", _guests(found, device.users(reached)))
-        yield from self._used(found)
+            yield from _assigned(listed_cards, holders.by_card(named))
+            shared = device.shared({u: item.opened for u, item in named.items()})
+            yield _gauge("nova_gpu_shared", _guests(listed_cards, shared))
+            reached = {uuid: item.reached for uuid, item in named.items()}
+            yield _gauge("nova_gpu_reached", _guests(listed_cards, device.users(reached)))
+        yield from self._used(listed_cards)
 
-    def _used(self, found: list[Card]) -> Iterator[core.Metric]:
+    def _used(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
         if not CONF.gpu.nvml or not self._looked.delivery.shares_driver:
             return
-        driven = [each.gpu.address for each in found if each.gpu.driver == nvml.DRIVER]
-        told = nvml.usage(driven, CONF.gpu.nvml_timeout)
+        driven = [card.gpu.address for card in listed_cards if card.gpu.driver == nvml.DRIVER]
+        usage_by_card = nvml.usage(driven, CONF.gpu.nvml_timeout)
         for name, field, scale in (
             ("nova_gpu_utilization_ratio", "utilization", 100),
             ("nova_gpu_memory_used_bytes", "memory_used", 1),
             ("nova_gpu_memory_total_bytes", "memory_total", 1),
         ):
-            known = ((address, getattr(each, field)) for address, each in sorted(told.items()))
+            known = (
+                (address, getattr(item, field)) for address, item in sorted(usage_by_card.items())
+            )
             yield _gauge(name, [((str(a),), v / scale) for a, v in known if v is not None])
 
     def _counted(self) -> Iterator[core.Metric]:
@@ -212,36 +216,36 @@ class Metrics(Collector):
         yield family
 
 
-def _info(each: Card) -> tuple[str, ...]:
-    gpu = each.gpu
-    told = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
-    texts = ("" if value is None else str(value) for value in told)
+def _info(card: Card) -> tuple[str, ...]:
+    gpu = card.gpu
+    labels = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
+    texts = ("" if value is None else str(value) for value in labels)
     return (str(gpu.address), gpu.product.key, *texts)
 
 
 def _assigned(
-    found: Iterable[Card], held: Mapping[PciAddress, tuple[str, ...]]
+    listed_cards: Iterable[Card], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[core.Metric]:
-    addresses = [each.gpu.address for each in found]
-    counts = [((str(each),), len(held.get(each, ()))) for each in addresses]
+    addresses = [card.gpu.address for card in listed_cards]
+    counts = [((str(address),), len(held.get(address, ()))) for address in addresses]
     yield _gauge("nova_gpu_assigned", counts)
-    pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
+    pairs = [((str(address), uuid), 1) for address in addresses for uuid in held.get(address, ())]
     yield _gauge("nova_gpu_instance", pairs)
 
 
-def _guests(found: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
+def _guests(listed_cards: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
     """Return how many guests there are among the *users* of each card and its parts."""
 
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}
-        uuids = (u for each, u in users.items() if device.function(each) in functions)
+        uuids = (u for item, u in users.items() if device.function(item) in functions)
         return len(frozenset[str]().union(*uuids))
 
-    return [((str(each.gpu.address),), guests(each)) for each in found]
+    return [((str(card.gpu.address),), guests(card)) for card in listed_cards]
 
 
-def _of_each(name: str, found: Iterable[Card], judge: Callable[[Card], bool]) -> core.Metric:
-    return _gauge(name, [((str(each.gpu.address),), judge(each)) for each in found])
+def _of_each(name: str, listed_cards: Iterable[Card], judge: Callable[[Card], bool]) -> core.Metric:
+    return _gauge(name, [((str(card.gpu.address),), judge(card)) for card in listed_cards])
 
 
 def _gauge(name: str, samples: _Samples) -> core.Metric:

@@ -23,7 +23,7 @@ _COMMAND = cfg.SubCommandOpt(
 )
 _NO_LIBVIRT = (
     "nova-gpu: the Python module libvirt is not there: this is no compute host, or the package "
-    "python3-libvirt (libvirt-python) is not installed beside Nova"
+    "python3-libvirt (libvirt-python) is not installed where Nova is"
 )
 
 

@@ -18,18 +18,18 @@ _DEADLINE_S = 10.0
 
 
 def read(
-    looked: discovery.Discovery, found: Iterable[GPU], deadline_s: float = _DEADLINE_S
+    host: discovery.Discovery, gpus: Iterable[GPU], deadline_s: float = _DEADLINE_S
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
     """Return the uuids of the domains that name each card, and why that is not known.
 
     Domains are running or only defined; those of Nova have the instances' uuids.
     """
-    named, unknown = by_domain(looked, found, (), deadline_s)
+    named, unknown = by_domain(host, gpus, (), deadline_s)
     return by_card(named), unknown
 
 
 def by_domain(
-    looked: discovery.Discovery,
+    host: discovery.Discovery,
     whole: Iterable[GPU],
     divided: Iterable[DividedCard],
     deadline_s: float,
@@ -38,7 +38,7 @@ def by_domain(
 
     :param divided: cards that are given in parts, of which it is told which part
     """
-    parts = domains.parts(whole, looked.roots, divided)
+    parts = domains.parts(whole, host.roots, divided)
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)

@@ -37,23 +37,23 @@ class Finding:
     remarks: tuple[str, ...] = ()
 
 
-def check(looked: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
+def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     """Check all cards of the host.
 
     :param root: where /lib/modules is
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
-    found = looked.find()
-    parts, others = looked.in_parts(found)
-    alike = collections.Counter(gpu.product for gpu in found if gpu.address not in parts)
+    gpus = host.find()
+    parts, others = host.in_parts(gpus)
+    alike = collections.Counter(gpu.product for gpu in gpus if gpu.address not in parts)
     findings = [
         _in_parts(gpu, parts[gpu.address])
         if gpu.address in parts
-        else _finding(looked, gpu, root, others.get(gpu.address), alike[gpu.product])
-        for gpu in found
+        else _finding(host, gpu, root, others.get(gpu.address), alike[gpu.product])
+        for gpu in gpus
     ]
-    sets = looked.ways.sets
-    return [_on_board(each, gpu, sets) for each, gpu in zip(findings, found, strict=True)]
+    sets = host.ways.sets
+    return [_on_board(pair, gpu, sets) for pair, gpu in zip(findings, gpus, strict=True)]
 
 
 def _on_board(finding: Finding, gpu: GPU, sets: Sets) -> Finding:
@@ -76,7 +76,7 @@ def _name(gpu: GPU) -> str:
 
 
 def _finding(
-    looked: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
+    host: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
 ) -> Finding:
     """Check one card.
 
@@ -84,28 +84,28 @@ def _finding(
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
-    broken = host_health.unusable(gpu, looked.roots)
-    found = [reason for reason in (undivided, broken, looked.obstacle(gpu)) if reason]
+    broken = host_health.unusable(gpu, host.roots)
+    reasons = [reason for reason in (undivided, broken, host.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
-    if not looked.delivery.shares_driver:
-        found += passthrough.obstacles(gpu, looked.roots, guest_address_space.of_host(looked.roots))
-        found += _module_missing(looked.roots, root)
+    if not host.delivery.shares_driver:
+        reasons += passthrough.obstacles(gpu, host.roots, guest_address_space.of_host(host.roots))
+        reasons += _module_missing(host.roots, root)
     try:
-        drivers = {str(each): iommu.driver(each, looked.roots) for each in functions}
-        if not looked.delivery.shares_driver:
-            found += in_use(gpu, looked.roots)
-            remarks = () if found else tuple(_remarks(gpu, looked.roots, alike))
+        drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
+        if not host.delivery.shares_driver:
+            reasons += in_use(gpu, host.roots)
+            remarks = () if reasons else tuple(_remarks(gpu, host.roots, alike))
     except (OSError, ValueError) as error:
         drivers = {}
-        found.append(passthrough.unread(error))
-    return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(found)), remarks)
+        reasons.append(passthrough.unread(error))
+    return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(reasons)), remarks)
 
 
-def obstacle(looked: discovery.Discovery, gpu: GPU) -> str | None:
+def obstacle(host: discovery.Discovery, gpu: GPU) -> str | None:
     """Return why nova-compute would not offer the card, as far as the caller may see open files."""
-    reason = looked.obstacle(gpu)
-    if reason is None and not looked.delivery.shares_driver:
-        reason = next(in_use(gpu, looked.roots), None)
+    reason = host.obstacle(gpu)
+    if reason is None and not host.delivery.shares_driver:
+        reason = next(in_use(gpu, host.roots), None)
     return reason
 
 
@@ -171,28 +171,28 @@ def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
 def text(findings: list[Finding]) -> str:
     """Return the findings as text."""
     lines = []
-    for each in findings:
-        verdict = "cannot be given to a guest" if each.obstacles else "can be given to a guest"
-        lines.append(f"{each.address} ({each.name}): {verdict}")
-        drivers = each.drivers.items()
+    for finding in findings:
+        verdict = "cannot be given to a guest" if finding.obstacles else "can be given to a guest"
+        lines.append(f"{finding.address} ({finding.name}): {verdict}")
+        drivers = finding.drivers.items()
         lines += [
             f"    {function} is bound to {driver or 'no driver'}" for function, driver in drivers
         ]
-        lines += [f"  - {reason}" for reason in each.obstacles]
-        lines += [f"    {remark}" for remark in each.remarks]
+        lines += [f"  - {reason}" for reason in finding.obstacles]
+        lines += [f"    {remark}" for remark in finding.remarks]
     return printable.lines("\n".join(lines))
 
 
-def main(looked: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
+def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
     """Print the findings.
 
     :returns: 0 where every card can be given, else 1
     """
-    findings = check(looked, root)
+    findings = check(host, root)
     if as_json:
-        print_json([dataclasses.asdict(each) for each in findings])
+        print_json([dataclasses.asdict(finding) for finding in findings])
     elif findings:
         print(text(findings))
     else:
         print(NO_CARDS)
-    return 0 if findings and not any(each.obstacles for each in findings) else 1
+    return 0 if findings and not any(finding.obstacles for finding in findings) else 1

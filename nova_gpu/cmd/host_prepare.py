@@ -14,22 +14,22 @@ from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.inventory import discovery
 
 
-def main(looked: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
+def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     """Show the files, and write them below *root* if *apply*.
 
     :returns: 0, or 1 where nothing can be prepared
     :raises GPUError: where the host cannot be read, or a file has another origin
     :raises OSError: where a file cannot be read or written
     """
-    if looked.delivery.shares_driver:
+    if host.delivery.shares_driver:
         print(
             "nova-gpu: [libvirt]virt_type = lxc: guests of this host use its cards through their "
             "own drivers, so there is nothing to prepare.",
             file=sys.stderr,
         )
         return 1
-    gpus = list(_fit(looked))
-    ids, shared = boot.own_ids(gpus, looked.roots) if gpus else ([], {})
+    gpus = list(_fit(host))
+    ids, shared = boot.own_ids(gpus, host.roots) if gpus else ([], {})
     for function, other in sorted(shared.items()):
         print(
             f"nova-gpu: {function} is bound when a guest gets it: {other}, which stays with the "
@@ -39,7 +39,7 @@ def main(looked: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int
     if not ids:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1
-    arguments = boot.kernel_arguments(ids, root, looked.roots)
+    arguments = boot.kernel_arguments(ids, root, host.roots)
     texts = boot.texts(ids, arguments, root)
     changed = (boot.write if apply else boot.changes)(texts, root)
     for name, text in texts.items():
@@ -53,19 +53,19 @@ def main(looked: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int
         print("Nothing was written; --apply does it.")
     print(f"Kernel arguments: {' '.join(arguments) or 'none'}")
     print(
-        "Then: make the initramfs anew (update-initramfs -u -k all; dracut --regenerate-all "
+        "Then: rebuild the initramfs (update-initramfs -u -k all; dracut --regenerate-all "
         f"--force); {_boot_loader(texts)}; boot the host."
     )
     return 0
 
 
-def _fit(looked: discovery.Discovery) -> Iterable[GPU]:
+def _fit(host: discovery.Discovery) -> Iterable[GPU]:
     """Yield the cards that a guest can have once the host has booted; name the others."""
-    room = guest_address_space.of_host(looked.roots)
-    for gpu in looked.find():
-        reasons = list(passthrough.lasting_obstacles(gpu, looked.roots, room))
-        if kept := looked.kept(gpu):
-            reasons.append(kept)
+    room = guest_address_space.of_host(host.roots)
+    for gpu in host.find():
+        reasons = list(passthrough.lasting_obstacles(gpu, host.roots, room))
+        if withheld := host.kept(gpu):
+            reasons.append(withheld)
         if not reasons:
             yield gpu
         for reason in reasons:
@@ -87,7 +87,7 @@ def undo(root: pathlib.Path) -> int:
     for name in changed:
         print(f"/{name} (removed)")
     if changed:
-        print("Then make the initramfs and the boot loader's configuration anew.")
+        print("Then rebuild the initramfs and the boot loader's configuration.")
     else:
         print("There is nothing to undo.")
     return 0

@@ -47,8 +47,8 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
     """Yield the configuration files that are not in UTF-8: the error does not name its file."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
-    given = parser.parse_known_args(list(arguments))[0].config_file
-    for path in given or cfg.find_config_files("nova", prog):
+    files_given = parser.parse_known_args(list(arguments))[0].config_file
+    for path in files_given or cfg.find_config_files("nova", prog):
         try:
             pathlib.Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
@@ -59,14 +59,16 @@ def files() -> list[str]:
     """Return the files that were read; a later one overrules an earlier one."""
     folders = CONF.config_dir or []
     # As oslo.config goes through a folder.
-    inside = [path for each in folders for path in sorted(glob.glob(os.path.join(each, "*.conf")))]
+    inside = [
+        path for folder in folders for path in sorted(glob.glob(os.path.join(folder, "*.conf")))
+    ]
     return [*(CONF.config_file or []), *inside]
 
 
 def files_told() -> str:
     """Return where the options are from, for people."""
-    if found := files():
-        return f"options from {', '.join(found)}"
+    if paths := files():
+        return f"options from {', '.join(paths)}"
     return (
         "no configuration file was found, so that every option has its default; "
         "--config-file says where nova-compute's is"

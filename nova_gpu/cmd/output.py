@@ -31,12 +31,12 @@ def while_read() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        closed = [each for each in (sys.stdout, sys.stderr) if _has_no_reader(each)]
+        closed = [stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)]
         if not closed:
             raise  # another pipe's
         # Else Python complains at its end of what it still has to write.
-        for each in closed:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), each.fileno())
+        for stream in closed:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise SystemExit(_CLOSED) from None
 
 
@@ -45,9 +45,9 @@ def _has_no_reader(stream: TextIO) -> bool:
         number = stream.fileno()
     except (OSError, ValueError):
         return False  # within a test, or closed
-    asked = select.poll()
-    asked.register(number, 0)
-    return any(event & select.POLLERR for _, event in asked.poll(0))
+    poll = select.poll()
+    poll.register(number, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 # Said in the place of a list of cards
@@ -67,7 +67,7 @@ def add_format(parser: Any) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--format",
-        choices=[str(each) for each in Format],
+        choices=[str(form) for form in Format],
         default=Format.TABLE,
         help="a table or text for people (the default), or JSON for programs",
     )

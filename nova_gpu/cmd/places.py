@@ -31,11 +31,11 @@ def main(*, as_json: bool) -> int:
     :raises DiscoveryFailed: where the cards cannot be listed
     :raises InvalidOption: where an option cannot be used
     """
-    found = _find()
+    gpus = _find()
     if as_json:
-        print_json([facts(gpu) for gpu in found])
-    elif found:
-        print("\n".join([*tree(found, {}), _NO_HOST, *matrix(found)]))
+        print_json([facts(gpu) for gpu in gpus])
+    elif gpus:
+        print("\n".join([*tree(gpus, {}), _NO_HOST, *matrix(gpus)]))
     else:
         print(NO_CARDS)
     return 0
@@ -43,13 +43,13 @@ def main(*, as_json: bool) -> int:
 
 def _find() -> tuple[GPU, ...]:
     vendors, addresses, product_ids = CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
-    found = discovery.discover(
+    gpus = discovery.discover(
         Roots.of(CONF.gpu),
         selection.Selection.parse(vendors, addresses, product_ids),
         products.parse_overrides(CONF.gpu.product),
         lambda: nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {},
     )
-    return direct_links.with_links(found, direct_links.parse(CONF.gpu.link_groups))
+    return direct_links.with_links(gpus, direct_links.parse(CONF.gpu.link_groups))
 
 
 def facts(gpu: GPU) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def facts(gpu: GPU) -> dict[str, Any]:
     }
 
 
-def tree(found: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
+def tree(gpus: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
     """Yield the tree of the cards as text, each with what *whose* says of it."""
 
     def path(gpu: GPU) -> tuple[str, str, str]:
@@ -82,9 +82,9 @@ def tree(found: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]
         switch = f"switch {gpu.pcie_switch}" if gpu.pcie_switch else ""
         return node, gpu.pci_root or "PCI root not known", switch
 
-    name = max(len(gpu.product.name or gpu.product.key) for gpu in found)
+    name = max(len(gpu.product.name or gpu.product.key) for gpu in gpus)
     before: tuple[str, ...] = ()
-    for where, here in itertools.groupby(sorted(found, key=path), key=path):
+    for where, here in itertools.groupby(sorted(gpus, key=path), key=path):
         for depth, part in enumerate(where):
             if part and where[: depth + 1] != before[: depth + 1]:
                 yield f"{'  ' * depth}{part}"
@@ -93,21 +93,21 @@ def tree(found: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]
         for gpu in here:
             label = (gpu.product.name or gpu.product.key).ljust(name)
             who = whose.get(gpu.address, "")
-            yield f"{indent}GPU{found.index(gpu)}  {gpu.address}  {label}  {who}".rstrip()
+            yield f"{indent}GPU{gpus.index(gpu)}  {gpu.address}  {label}  {who}".rstrip()
 
 
-def matrix(found: Sequence[GPU]) -> Iterator[str]:
+def matrix(gpus: Sequence[GPU]) -> Iterator[str]:
     """Yield the connection of each pair of cards as text."""
-    if len(found) < 2:
+    if len(gpus) < 2:
         return
-    labels = [f"GPU{number}" for number in range(len(found))]
+    labels = [f"GPU{number}" for number in range(len(gpus))]
     shown = prettytable.PrettyTable(["", *labels], border=False, align="l")
-    for label, one in zip(labels, found, strict=True):
-        row = ["X" if one is other else nearness.between(one, other) for other in found]
+    for label, one in zip(labels, gpus, strict=True):
+        row = ["X" if one is other else nearness.between(one, other) for other in gpus]
         shown.add_row([label, *row])
     text = shown.get_string()
     yield ""
     yield from (line.rstrip() for line in text.splitlines())
-    said = {key: what for key, what in nearness.LEGEND.items() if key.rstrip("#") in text}
+    legend = {key: what for key, what in nearness.LEGEND.items() if key.rstrip("#") in text}
     yield ""
-    yield "; ".join(f"{key}: {what}" for key, what in said.items())
+    yield "; ".join(f"{key}: {what}" for key, what in legend.items())

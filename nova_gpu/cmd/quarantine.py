@@ -42,9 +42,11 @@ def main(folder: pathlib.Path, command: Any) -> int:
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:
     """Print the cards in quarantine; return 0, with cards or without."""
-    entries = [each for each in quarantine.load(folder).values() if not each.cleaning]
+    entries = [entry for entry in quarantine.load(folder).values() if not entry.cleaning]
     if as_json:
-        print_json([{**dataclasses.asdict(each), "address": str(each.address)} for each in entries])
+        print_json(
+            [{**dataclasses.asdict(entry), "address": str(entry.address)} for entry in entries]
+        )
     elif entries:
         print("\n".join(map(_described, entries)))
     else:
@@ -54,14 +56,14 @@ def listed(folder: pathlib.Path, *, as_json: bool) -> int:
 
 def release(folder: pathlib.Path, address: str) -> int:
     """End a card's quarantine; return 0, or 1 where it is not in quarantine."""
-    found = quarantine.release(folder, PciAddress.parse(address))
-    if found is None:
+    entry = quarantine.release(folder, PciAddress.parse(address))
+    if entry is None:
         print(f"nova-gpu: GPU {address} is not in quarantine.", file=sys.stderr)
         return 1
-    print(f"Released: {_described(found)}")
+    print(f"Released: {_described(entry)}")
     return 0
 
 
-def _described(found: quarantine.Entry) -> str:
-    product = f" ({found.product})" if found.product else ""
-    return f"{found.address}{product}: since {found.since}: {found.reason}; {found.remedy}"
+def _described(entry: quarantine.Entry) -> str:
+    product = f" ({entry.product})" if entry.product else ""
+    return f"{entry.address}{product}: since {entry.since}: {entry.reason}; {entry.remedy}"

@@ -15,25 +15,25 @@ from nova_gpu.host.pci import iommu
 from nova_gpu.virt.inventory import discovery
 
 
-def main(looked: discovery.Discovery, text: str, *, as_json: bool) -> int:
+def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     """Print what is known of a card; returns 0, or 1 where there is no such card.
 
     :raises InvalidPciAddress: where *text* is none
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     address = PciAddress.parse(text)
-    found = cards.read(looked)
-    card = next((each for each in found if _is_at(each.gpu, address)), None)
+    listed_cards = cards.read(host)
+    card = next((card for card in listed_cards if _is_at(card.gpu, address)), None)
     if card is None:
         print(
             f"nova-gpu: there is no GPU at {address} (nova-gpu list says which there are).",
             file=sys.stderr,
         )
         return 1
-    held, unknown = holders.read(looked, [each.gpu for each in found])
+    held, unknown = holders.read(host, [card.gpu for card in listed_cards])
     described = cards.described(card, held, unknown)
     described["functions"] = {
-        str(function): _driver(function, looked) for function in card.gpu.functions
+        str(function): _driver(function, host) for function in card.gpu.functions
     }
     described["uuid"] = card.gpu.uuid
     if as_json:
@@ -48,9 +48,9 @@ def _is_at(gpu: GPU, address: PciAddress) -> bool:
     return address in (gpu.address, *gpu.companions)
 
 
-def _driver(function: PciAddress, looked: discovery.Discovery) -> str | None:
+def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
     try:
-        return iommu.driver(function, looked.roots)
+        return iommu.driver(function, host.roots)
     except (OSError, ValueError) as error:
         return f"not readable: {error}"
 
@@ -70,10 +70,10 @@ def _cell(key: str, value: Any, unknown: str | None) -> str:
             return f"not known: {unknown}"
         case "functions", dict():
             return "\n".join(
-                f"{each} bound to {driver or 'no driver'}" for each, driver in value.items()
+                f"{item} bound to {driver or 'no driver'}" for item, driver in value.items()
             )
         case "links", [_, *_]:
-            return "\n".join(f"{each['width']} {each['type']} to {each['peer']}" for each in value)
+            return "\n".join(f"{item['width']} {item['type']} to {item['peer']}" for item in value)
         case "vgpus", None:
             return "none: it is given whole"
         case "vgpus", list():

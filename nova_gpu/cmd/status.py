@@ -74,7 +74,7 @@ def _hosts_of_another_version() -> list[str]:
     An older one tells less, a newer one cannot be read.
     """
     context = nova_context.get_admin_context()
-    found = []
+    hosts = []
     for cell in objects.CellMappingList.get_all(context):
         if cell.is_cell0():
             continue
@@ -82,8 +82,8 @@ def _hosts_of_another_version() -> list[str]:
             for node in objects.ComputeNodeList.get_all(in_cell):
                 text = (node.stats or {}).get(names.STATS)
                 if text is not None and (reason := _differs(text)):
-                    found.append(f"{node.hypervisor_hostname}: {reason}")
-    return sorted(found)
+                    hosts.append(f"{node.hypervisor_hostname}: {reason}")
+    return sorted(hosts)
 
 
 def _differs(text: str) -> str | None:
@@ -109,11 +109,13 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _check_release(self) -> upgradecheck.Result:
         """everywhere: another release than 2025.1 to 2026.2 (31 to 34)"""
-        said = signatures.untested()
-        if said is None:
+        releases = signatures.untested()
+        if releases is None:
             return _Result(upgradecheck.Code.SUCCESS)
         is_older = signatures.nova_release() < signatures.RELEASES[0]
-        return _Result(upgradecheck.Code.FAILURE if is_older else upgradecheck.Code.WARNING, said)
+        return _Result(
+            upgradecheck.Code.FAILURE if is_older else upgradecheck.Code.WARNING, releases
+        )
 
     def _check_filter(self) -> upgradecheck.Result:
         """controllers: ``GPUFilter`` missing in one of its two options"""
@@ -121,17 +123,18 @@ class Checks(upgradecheck.UpgradeCommands):
         enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
         if available and enabled:
             return _Result(upgradecheck.Code.SUCCESS)
-        told = (
-            f"nova-scheduler needs [filter_scheduler]available_filters = {_FILTER} beside "
-            "nova.scheduler.filters.all_filters, and GPUFilter in enabled_filters"
+        message = (
+            f"nova-scheduler needs [filter_scheduler]available_filters = {_FILTER} as "
+            "well as nova.scheduler.filters.all_filters, and GPUFilter in enabled_filters"
         )
         if available or enabled:
-            return _Result(upgradecheck.Code.FAILURE, f"One of the two is missing: {told}.")
+            return _Result(upgradecheck.Code.FAILURE, f"One of the two is missing: {message}.")
         if self._is_controller():
             return _Result(
-                upgradecheck.Code.WARNING, f"Without GPUFilter no flavor's words are read: {told}."
+                upgradecheck.Code.WARNING,
+                f"Without GPUFilter no flavor's words are read: {message}.",
             )
-        return _Result(upgradecheck.Code.SUCCESS, f"Not a controller's options. {told}.")
+        return _Result(upgradecheck.Code.SUCCESS, f"Not a controller's options. {message}.")
 
     def _check_weighers(self) -> upgradecheck.Result:
         """controllers: ``GPUWeigher`` as the only weigher"""
@@ -153,19 +156,19 @@ class Checks(upgradecheck.UpgradeCommands):
         from nova_gpu.virt.inventory import discovery
 
         try:
-            looked = discovery.Discovery()
+            host = discovery.Discovery()
             spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
-            found = [
+            cards = [
                 f"{gpu.address}: {reason}"
-                for gpu in looked.find()
-                if (reason := spec.obstacle(gpu, looked.roots))
+                for gpu in host.find()
+                if (reason := spec.obstacle(gpu, host.roots))
             ]
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
             return _Result(
                 upgradecheck.Code.WARNING,
                 f"It is not known whether Nova gives these cards too: {error}",
             )
-        return _listed(found, "Both Nova and nova-gpu give these cards to instances:")
+        return _listed(cards, "Both Nova and nova-gpu give these cards to instances:")
 
     def _check_flavors(self) -> upgradecheck.Result:
         """controllers: each mistake of each flavor, as ``openstack gpu flavor check`` says it"""
@@ -176,7 +179,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return self._asked(
             _hosts_of_another_version,
             "These hosts report in the form of another release of nova-gpu than this one (one that "
-            "is upgraded reports anew within a minute):",
+            "is upgraded reports again within a minute):",
         )
 
     def _is_controller(self) -> bool:
@@ -209,7 +212,7 @@ class Checks(upgradecheck.UpgradeCommands):
                 upgradecheck.Code.FAILURE,
                 f"compute_driver = gpu.GPULibvirtDriver cannot be imported: {error}. Nova is in "
                 f"{nova.virt.__path__[0]}; install nova-gpu with that Nova's own pip, or as a "
-                "distribution package beside it.",
+                "package of the same distribution.",
             )
         return _Result(upgradecheck.Code.SUCCESS)
 
@@ -259,12 +262,12 @@ class Checks(upgradecheck.UpgradeCommands):
     )
 
 
-def _listed(found: list[str], heading: str) -> upgradecheck.Result:
-    if not found:
+def _listed(lines: list[str], heading: str) -> upgradecheck.Result:
+    if not lines:
         return _Result(upgradecheck.Code.SUCCESS)
-    more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+    more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
     # The library wraps the text of its table anew: line breaks would be lost.
-    text = "; ".join([*found[:_MOST_SHOWN], *more])
+    text = "; ".join([*lines[:_MOST_SHOWN], *more])
     return _Result(upgradecheck.Code.WARNING, f"{heading} {text}")
 
 

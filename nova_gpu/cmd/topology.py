@@ -16,19 +16,25 @@ from nova_gpu.virt.sets import Sets
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
 
-def main(looked: discovery.Discovery, *, as_json: bool) -> int:
+def main(host: discovery.Discovery, *, as_json: bool) -> int:
     """Print the picture; return 0, with cards or without.
 
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
-    found = cards.read(looked)
-    gpus = [each.gpu for each in found]
-    held, unknown = holders.read(looked, gpus) if found else ({}, None)
-    sets = looked.ways.sets
+    listed_cards = cards.read(host)
+    gpus = [card.gpu for card in listed_cards]
+    held, unknown = holders.read(host, gpus) if listed_cards else ({}, None)
+    sets = host.ways.sets
     if as_json:
-        print_json([{**cards.described(c, held, unknown), **_on_board(c, sets)} for c in found])
-    elif found:
-        print("\n".join([*picture(found, held, unknown), *board.text().table(sets, gpus, held)]))
+        print_json(
+            [{**cards.described(c, held, unknown), **_on_board(c, sets)} for c in listed_cards]
+        )
+    elif listed_cards:
+        print(
+            "\n".join(
+                [*picture(listed_cards, held, unknown), *board.text().table(sets, gpus, held)]
+            )
+        )
     else:
         print(NO_CARDS)
     return 0
@@ -43,10 +49,10 @@ def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
     return {"module": module, "partitions": partitions}
 
 
-def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
+def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
     """Yield the tree that the cards hang on and what is between each two of them, for people."""
-    gpus = [each.gpu for each in found]
-    whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in found}
+    gpus = [card.gpu for card in listed_cards]
+    whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
     yield from places.tree(gpus, whose)
     if unknown:
         yield cards.not_known(unknown)

@@ -51,7 +51,11 @@ class Verdict:
         """0: all agree; 1: a difference is left; 3: not all of it could be compared."""
         if self.unread:
             return INCOMPLETE
-        left = [each for each in self.differences if self.repaired.get(each, "") is not None]
+        left = [
+            difference
+            for difference in self.differences
+            if self.repaired.get(difference, "") is not None
+        ]
         return DIFFERENT if left else 0
 
 
@@ -61,41 +65,43 @@ def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_
     :param mend: repair what is safe to
     """
     state = gather.gather(sources)
-    found = compare.compare(state)
-    if found:
+    differences = compare.compare(state)
+    if differences:
         time.sleep(again_after_s)
         state = gather.gather(sources)
-        found = tuple(each for each in compare.compare(state) if each in set(found))
-    repaired = dict(_mend(found, state, sources)) if mend else {}
-    return Verdict(found, state.unread, repaired)
+        differences = tuple(
+            difference for difference in compare.compare(state) if difference in set(differences)
+        )
+    repaired = dict(_mend(differences, state, sources)) if mend else {}
+    return Verdict(differences, state.unread, repaired)
 
 
 def _mend(
-    found: Iterable[Difference], state: HostState, sources: gather.Sources
+    differences: Iterable[Difference], state: HostState, sources: gather.Sources
 ) -> Iterable[tuple[Difference, str | None]]:
     done: dict[str, str | None] = {}
-    for each in found:
-        if not each.safe:
+    for difference in differences:
+        if not difference.safe:
             continue
-        if each.subject not in done:  # all that concerns one consumer is one request
+        if difference.subject not in done:  # all that concerns one consumer is one request
             try:
-                repair.repair(each, state, sources.placement)
-                done[each.subject] = None
+                repair.repair(difference, state, sources.placement)
+                done[difference.subject] = None
             except exception.NotRepaired as error:
-                done[each.subject] = str(error)
-        yield each, done[each.subject]
+                done[difference.subject] = str(error)
+        yield difference, done[difference.subject]
 
 
 def text(verdict: Verdict) -> str:
     """Return the verdict as text."""
     lines = [f"Not compared: {reason}" for reason in verdict.unread]
-    for each in verdict.differences:
-        lines.append(f"{each.kind}: {each.text}")
-        outcome = verdict.repaired.get(each, "")
+    for difference in verdict.differences:
+        lines.append(f"{difference.kind}: {difference.text}")
+        outcome = verdict.repaired.get(difference, "")
         if outcome is None:
             lines.append("    repaired")
         else:
-            lines.append(f"  - {outcome or each.remedy}")
+            lines.append(f"  - {outcome or difference.remedy}")
     if not lines:
         lines.append("sysfs, libvirt, Nova's database and Placement agree about this host's GPUs.")
     return printable.lines("\n".join(lines))
@@ -105,11 +111,11 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as plain values."""
     differences = [
         {
-            **dataclasses.asdict(each),
-            "repaired": each in verdict.repaired and verdict.repaired[each] is None,
-            "not_repaired_because": verdict.repaired.get(each),
+            **dataclasses.asdict(difference),
+            "repaired": difference in verdict.repaired and verdict.repaired[difference] is None,
+            "not_repaired_because": verdict.repaired.get(difference),
         }
-        for each in verdict.differences
+        for difference in verdict.differences
     ]
     return {"differences": differences, "not_compared": list(verdict.unread)}
 
@@ -125,7 +131,7 @@ def configure(line: list[str]) -> None:
     nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
 
 
-def main(looked: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
+def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
     """Compare, repair if told to *mend*, and print the verdict; return its status."""
     try:
         _connect()
@@ -134,11 +140,11 @@ def main(looked: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
         return INCOMPLETE
     host = libvirt_connection.open_host()
 
-    def obstacles(found: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        reasons = {gpu.address: host_check.obstacle(looked, gpu) for gpu in found}
+    def obstacles(gpus: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        reasons = {gpu.address: host_check.obstacle(discovered, gpu) for gpu in gpus}
         return {address: reason for address, reason in reasons.items() if reason}
 
-    sources = gather.Sources(looked, host, Placement(), obstacles, waiting.within(_DEADLINE_S))
+    sources = gather.Sources(discovered, host, Placement(), obstacles, waiting.within(_DEADLINE_S))
     with waiting.shown("comparing sysfs, libvirt, Nova's database and Placement"):
         verdict = judge(sources, mend=mend)
     if as_json:

@@ -47,9 +47,9 @@ def gpu_mismatch(
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
     count = sum(part.count for part in held)
-    asked = request.count if request else 0
-    if count != asked:
-        return f"it holds {count} GPUs and its flavor asks for {asked}"
+    want = request.count if request else 0
+    if count != want:
+        return f"it holds {count} GPUs and its flavor asks for {want}"
     if request is None:
         return None
     if request.hypervisor and not request.hypervisor.matches(hypervisor_type):
@@ -125,16 +125,16 @@ def not_beside(
     return f"{begin}of the {len(cards)} GPUs it was given {far} are on another NUMA node"
 
 
-def vgpu_mismatch(asked: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
+def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
     """Return why vGPUs of these types are not what the flavor asks for, ``None`` where they are.
 
     :param held: the type of each of them
     :raises InvalidExtraSpec: where the flavor cannot be understood
     """
-    request = asked.vgpus
+    request = flavor.vgpus
     if request is None:
         # One that says resources:VGPU alone may have some of Nova's own, which we do not see.
-        if held and not asked.asks_for_vgpus:
+        if held and not flavor.asks_for_vgpus:
             return f"the instance holds {len(held)} vGPUs, and its flavor asks for none"
         return None
     if request.count != len(held):
@@ -155,7 +155,7 @@ def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
     :param held: the type of each of them
     """
     for facts in held:
-        count = sum(each.id == facts.id for each in held)
+        count = sum(vgpu_type.id == facts.id for vgpu_type in held)
         if facts.per_guest is not None and facts.per_guest < count:
             return (
                 f"a guest can have {facts.per_guest} vGPU of type {facts.name or facts.id}, and "

@@ -44,12 +44,12 @@ def resource_class_in(*, in_parts: bool) -> str:
 
 def cards(devices: Iterable[Device]) -> frozenset[PciAddress]:
     """Return the whole cards among *devices*."""
-    return frozenset(each for each in devices if isinstance(each, PciAddress))
+    return frozenset(device for device in devices if isinstance(device, PciAddress))
 
 
 def slots(devices: Iterable[Device]) -> frozenset[Slot]:
     """Return the slots of vGPUs among *devices*."""
-    return frozenset(each for each in devices if isinstance(each, Slot))
+    return frozenset(device for device in devices if isinstance(device, Slot))
 
 
 def vgpu_type(device: Device) -> str | None:
@@ -64,8 +64,8 @@ def card_of(function: PciAddress, cards: Iterable[PciAddress]) -> PciAddress | N
     drivers/pci/iov.c), those of a GPU on its own bus or the next one.
     """
     near = (card for card in cards if card.domain == function.domain and card <= function)
-    found = max(near, default=None)
-    return found if found is not None and function.bus - found.bus <= 1 else None
+    nearest = max(near, default=None)
+    return nearest if nearest is not None and function.bus - nearest.bus <= 1 else None
 
 
 def function(device: Device) -> PciAddress:
@@ -75,18 +75,18 @@ def function(device: Device) -> PciAddress:
 
 def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
     """Return the devices of guests, each with the uuids of all guests that have it."""
-    found: dict[Device, tuple[str, ...]] = {}
+    uuids: dict[Device, tuple[str, ...]] = {}
     for uuid, devices in sorted(devices_by_uuid.items()):
-        for each in devices:
-            found[each] = (*found.get(each, ()), uuid)
-    return found
+        for device in devices:
+            uuids[device] = (*uuids.get(device, ()), uuid)
+    return uuids
 
 
 def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
     """Return the devices that several guests have, each with the uuids of these guests."""
-    found = users(devices_by_uuid)
-    several = (each for each, uuids in found.items() if len(uuids) > 1)
-    return {each: found[each] for each in sorted(several, key=str)}
+    uuids = users(devices_by_uuid)
+    several = (item for item, uuids in uuids.items() if len(uuids) > 1)
+    return {device: uuids[device] for device in sorted(several, key=str)}
 
 
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:
@@ -95,15 +95,15 @@ def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset
     A function is given whole, or in parts at different slots. A MIG instance stays the same one
     whatever its profile is now.
     """
-    places = {each.place for each in taken if isinstance(each, Slot)}
-    whole = {each for each in taken if isinstance(each, PciAddress)}
-    divided = {each.parent for each in taken if isinstance(each, Slot)}
+    places = {device.place for device in taken if isinstance(device, Slot)}
+    whole = {device for device in taken if isinstance(device, PciAddress)}
+    divided = {device.parent for device in taken if isinstance(device, Slot)}
     return frozenset(
-        each
-        for each in wanted
+        device
+        for device in wanted
         if (
-            each.place in places or each.parent in whole
-            if isinstance(each, Slot)
-            else each in whole or each in divided
+            device.place in places or device.parent in whole
+            if isinstance(device, Slot)
+            else device in whole or device in divided
         )
     )

@@ -4,7 +4,7 @@
 ::
 
     GPUError
-    ├── InvalidValue            somebody wrote it: an option, an extra spec, a file
+    ├── InvalidValue            a wrong option, extra spec or file
     │   ├── InvalidPciAddress
     │   ├── InvalidExtraSpec    key, value, reason, what is allowed
     │   ├── InvalidOption       [gpu] option, value, reason, remedy
@@ -13,7 +13,7 @@
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
     ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
-    ├── FileChanged             somebody has changed a file that nova-gpu wrote
+    ├── FileChanged             a file that nova-gpu wrote was changed since
     ├── NotClean                a card may not be given to the next tenant
     ├── NotRepaired             nova-gpu verify --repair left something as it was
     ├── PlacementFailed         Placement did not answer: url, reason
@@ -177,8 +177,9 @@ class GuestError(GPUError):
     """A guest does not start with its GPUs on this host.
 
     ``address`` is the card it is about, ``None`` where it is about no single one; ``reason`` is the
-    fact and ``remedy`` what can be done. ``others`` are whom it concerns beside the instance's own
-    user, such as another tenant's instance or a process of the host: the log names them,
+    fact and ``remedy`` what can be done. ``others`` are also concerned, in addition to the
+    instance's own user, such as another tenant's instance or a process of the host: the log names
+    them,
     :attr:`user_text` does not. ``host`` is set where it becomes an error of Nova's, and
     ``for_user`` where the remedy is the operator's alone: what the user can do.
 

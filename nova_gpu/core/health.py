@@ -104,41 +104,41 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
     )
 
 
-def of_nvml(told: NvmlHealth) -> Verdict | None:
+def of_nvml(health: NvmlHealth) -> Verdict | None:
     """Return the gravest verdict on the driver's report, ``None`` where all is well.
 
     A card that is ``lost`` is not judged here: it cannot be given at all.
     """
-    if told.remapping_failed:
+    if health.remapping_failed:
         return Verdict("rows of its memory could not be remapped", "replace the card")
-    if told.recovery_action:
-        action = _RECOVERY_ACTIONS.get(told.recovery_action, "see nvidia-smi -q")
+    if health.recovery_action:
+        action = _RECOVERY_ACTIONS.get(health.recovery_action, "see nvidia-smi -q")
         return Verdict("its driver asks for a recovery action", action)
-    if told.uncorrected:
-        return Verdict(f"{told.uncorrected} ECC errors of its memory were not corrected", _RESET)
-    if told.compute_mode == _PROHIBITED:
+    if health.uncorrected:
+        return Verdict(f"{health.uncorrected} ECC errors of its memory were not corrected", _RESET)
+    if health.compute_mode == _PROHIBITED:
         return Verdict(
             "its compute mode is PROHIBITED, so that no program may use it",
             "set it back (nvidia-smi --compute-mode=0)",
         )
-    if reason := _of_fabric(told):
+    if reason := _of_fabric(health):
         return Verdict(f"{reason}, and CUDA would fail with error 802", _FABRIC_REMEDY)
-    if told.retirement_pending:
+    if health.retirement_pending:
         return Verdict("pages of its memory are to be retired", _RESET)
-    if told.remapping_pending:
+    if health.remapping_pending:
         return Verdict("rows of its memory are to be remapped", _RESET)
     return None
 
 
-def _of_fabric(told: NvmlHealth) -> str | None:
-    if not told.fabric_state:
+def _of_fabric(health: NvmlHealth) -> str | None:
+    if not health.fabric_state:
         return None
-    if told.fabric_state != _FABRIC_COMPLETED:
-        state = _FABRIC_STATES.get(told.fabric_state, told.fabric_state)
+    if health.fabric_state != _FABRIC_COMPLETED:
+        state = _FABRIC_STATES.get(health.fabric_state, health.fabric_state)
         return f"it has not joined the fabric of its NVSwitches (state: {state})"
     # Of one that has not completed the status says nothing (nvml.h, nvmlGpuFabricInfoV_t).
-    if told.fabric_status:
-        return f"it could not join the fabric of its NVSwitches (NVML error {told.fabric_status})"
+    if health.fabric_status:
+        return f"it could not join the fabric of its NVSwitches (NVML error {health.fabric_status})"
     return None
 
 
@@ -148,9 +148,11 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
     :param text: the driver's own words
     :param instance: the MIG instance that it names, as ``9/0``
     """
-    remedy = "see NVIDIA's Xid catalog and reset, mend or replace the card"
-    said = f"its driver reported Xid {code}" + (f" of MIG instance {instance}" if instance else "")
-    return Verdict(said + (f" ({text})" if text else ""), remedy)
+    remedy = "see NVIDIA's Xid catalog and reset, repair or replace the card"
+    report = f"its driver reported Xid {code}" + (
+        f" of MIG instance {instance}" if instance else ""
+    )
+    return Verdict(report + (f" ({text})" if text else ""), remedy)
 
 
 def of_mig_mode() -> Verdict:

@@ -178,9 +178,9 @@ class GroupKey(NamedTuple):
 class GPUGroup:
     """All cards of one product in one delivery mode on one host: one resource provider.
 
-    ``ill`` are those of ``gpus`` that nobody can be given now, each with the reason. They stay in
-    the group because they may be assigned to an instance. ``kept_back`` are those that nobody new
-    is given: the instance that has one keeps it, and may be started with it.
+    ``ill`` are those of ``gpus`` that no instance can get now, each with the reason. They stay in
+    the group because they may be assigned to an instance. ``kept_back`` are those that new
+    instances do not get: the instance that has one keeps it, and may be started with it.
     """
 
     key: GroupKey

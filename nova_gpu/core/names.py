@@ -187,8 +187,8 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
     if len(nodename) + len(suffix) <= _PROVIDER_NAME_LENGTH:
         return nodename + suffix
     digest = hashlib.sha256(nodename.encode()).hexdigest()[:16]
-    kept = _PROVIDER_NAME_LENGTH - len(suffix) - len(digest) - 1
-    return f"{nodename[:kept]}_{digest}{suffix}"
+    length = _PROVIDER_NAME_LENGTH - len(suffix) - len(digest) - 1
+    return f"{nodename[:length]}_{digest}{suffix}"
 
 
 def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:

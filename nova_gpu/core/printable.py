@@ -29,7 +29,7 @@ def printable(text: str, most: int = MOST) -> str:
 
 def lines(text: str) -> str:
     """Return *text*, each line of it printable; the line feeds stay."""
-    return "\n".join(printable(each, MOST_OF_A_LINE) for each in text.split("\n"))
+    return "\n".join(printable(line, MOST_OF_A_LINE) for line in text.split("\n"))
 
 
 def within(value: Any) -> Any:
@@ -37,7 +37,7 @@ def within(value: Any) -> Any:
     if isinstance(value, str):
         return lines(value)
     if isinstance(value, Mapping):
-        return {within(key): within(each) for key, each in value.items()}
+        return {within(key): within(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(within, value))
     return value

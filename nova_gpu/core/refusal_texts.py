@@ -58,13 +58,13 @@ def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
     :param container: whether its guest is one; ``None`` where that is not known
     :param whole: whether it has whole cards, not parts of them only
     """
-    found = {}
+    reasons = {}
     if container is not False:
-        found["in a container"] = _IN_CONTAINERS.get(action)
+        reasons["in a container"] = _IN_CONTAINERS.get(action)
     if container is not True:
         live = LIVE_CARDS if whole else _LIVE_PARTS
-        found["in a VM"] = live if action == "live-migration" else _IN_VMS.get(action)
-    for guest, reason in found.items():
+        reasons["in a VM"] = live if action == "live-migration" else _IN_VMS.get(action)
+    for guest, reason in reasons.items():
         if reason:
             yield reason if container is not None else f"{guest}: {reason}"
     if action in _MOST_OFTEN:

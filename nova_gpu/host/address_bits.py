@@ -24,7 +24,7 @@ class AddressBits:
     """``processor``: ``None`` where the kernel does not tell, as on other architectures than x86.
 
     ``iommu``: of the narrowest, ``None`` where no driver tells. AMD's have 48 bits or more.
-    ``gib_pages``: the processor has pages of 1 GiB, or nobody tells.
+    ``gib_pages``: the processor has pages of 1 GiB, or it is unknown.
     """
 
     processor: int | None
@@ -41,28 +41,28 @@ class AddressBits:
 
 def of_host(roots: Roots) -> AddressBits:
     """Return the bits that this host has; what cannot be read is not known."""
-    found = processor.of_host(roots)
+    bits = processor.of_host(roots)
     iommu = min(_intel_iommus(roots), default=None)
-    return AddressBits(found.address_bits, iommu, found.is_amd, found.gib_pages)
+    return AddressBits(bits.address_bits, iommu, bits.is_amd, bits.gib_pages)
 
 
 def installed_memory(roots: Roots) -> int:
     """Return the host's memory in bytes, 0 where the kernel does not tell."""
     try:
-        found = _TOTAL.search((roots.proc / "meminfo").read_text())
+        match = _TOTAL.search((roots.proc / "meminfo").read_text())
     except OSError:
         return 0
-    return int(found[1]) << 10 if found else 0
+    return int(match[1]) << 10 if match else 0
 
 
 def _intel_iommus(roots: Roots) -> list[int]:
     folder = f"{roots.sysfs}/class/iommu"
-    found = []
+    units = []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError, ValueError):
-                found.append(_width(sysfs.hexadecimal(f"{folder}/{name}/intel-iommu", "cap")))
-    return found
+                units.append(_width(sysfs.hexadecimal(f"{folder}/{name}/intel-iommu", "cap")))
+    return units
 
 
 def _width(capability: int) -> int:

@@ -53,7 +53,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
 def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield what stands on the way to the program and could be replaced."""
     for path in dict.fromkeys((program, program.resolve(strict=True))):
-        yield from (each for each in (path, *path.parents) if each.is_relative_to(root))
+        yield from (parent for parent in (path, *path.parents) if parent.is_relative_to(root))
 
 
 def run(

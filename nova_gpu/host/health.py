@@ -23,7 +23,7 @@ def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
     ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
     ``config`` asks the function itself. One that is gone is not silent: discovery tells that.
     """
-    return tuple(each for each in gpu.functions if _is_silent(each, roots))
+    return tuple(function for function in gpu.functions if _is_silent(function, roots))
 
 
 def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
@@ -76,13 +76,13 @@ def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
     if os.path.exists(f"{os.path.dirname(device)}/aer_dev_fatal"):
         places.append(os.path.dirname(device))
     counted = [_counts(place) for place in places]
-    told = [each for each in counted if each is not None]
-    if not told:
+    counts = [count for count in counted if count is not None]
+    if not counts:
         return None
     return ErrorCounts(
-        fatal=sum(each.fatal for each in told),
-        nonfatal=sum(each.nonfatal for each in told),
-        correctable=sum(each.correctable for each in told),
+        fatal=sum(count.fatal for count in counts),
+        nonfatal=sum(count.nonfatal for count in counts),
+        correctable=sum(count.correctable for count in counts),
     )
 
 

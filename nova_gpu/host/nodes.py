@@ -95,9 +95,9 @@ def nodes_by_instance(
     """
     card = f"/dev/nvidia{gpu_instances.gpu_minor(address, roots)}"
     return {
-        number: (card, *_capabilities(each))
-        for each in gpu_instances.of_card(address, roots)
-        if (number := slot_number(each.gpu_instance, each.compute_instance)) is not None
+        number: (card, *_capabilities(instance))
+        for instance in gpu_instances.of_card(address, roots)
+        if (number := slot_number(instance.gpu_instance, instance.compute_instance)) is not None
     }
 
 
@@ -105,15 +105,15 @@ def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
     """Return the nodes that lead to this MIG instance alone."""
     there = gpu_instances.of_card(slot.parent, roots)
     gpu_instance, _ = of_slot(slot.number)
-    is_shared = sum(each.gpu_instance == gpu_instance for each in there) > 1
+    is_shared = sum(instance.gpu_instance == gpu_instance for instance in there) > 1
     return _instance_capabilities(slot, there)[1 if is_shared else 0 :]
 
 
 def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
     """Return the nodes of its GPU instance's and of its compute instance's."""
-    for each in there:
-        if (each.gpu_instance, each.compute_instance) == of_slot(slot.number):
-            return _capabilities(each)
+    for instance in there:
+        if (instance.gpu_instance, instance.compute_instance) == of_slot(slot.number):
+            return _capabilities(instance)
     return ()
 
 
@@ -176,16 +176,16 @@ def number(node: str, roots: host_roots.Roots) -> int | None:
     if not node.startswith("/dev/"):
         return None
     try:
-        found = on_host(node, roots).stat()
+        status = on_host(node, roots).stat()
     except (OSError, ValueError):
         return None
-    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+    return status.st_rdev if stat.S_ISCHR(status.st_mode) else None
 
 
 def open_mode(node: str, mode: int) -> int:
     """Return *mode* with what others must have so that any user of a guest can open *node*.
 
-    In a guest with user namespaces the host's node is owned by nobody, so that only the rights of
+    In a guest with user namespaces the host's node has no owner, so that only the rights of
     others count. A capability node is opened for reading only.
     """
     return mode | (stat.S_IROTH if node.startswith(_CAPS) else stat.S_IROTH | stat.S_IWOTH)

@@ -49,5 +49,5 @@ def of_host(roots: Roots) -> Processor:
     )
 
 
-def _number(found: re.Match[bytes] | None) -> int | None:
-    return int(found[1]) if found else None
+def _number(match: re.Match[bytes] | None) -> int | None:
+    return int(match[1]) if match else None

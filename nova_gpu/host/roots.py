@@ -68,5 +68,5 @@ class Roots:
             sysfs=pathlib.Path(options.sysfs_root),
             dev=pathlib.Path(options.dev_root),
             proc=pathlib.Path(options.proc_root),
-            cdi_spec_dirs=tuple(pathlib.Path(each) for each in options.cdi_spec_dirs),
+            cdi_spec_dirs=tuple(pathlib.Path(folder) for folder in options.cdi_spec_dirs),
         )

@@ -42,19 +42,23 @@ def claim(roots: Roots) -> str | None:
         own.close()
         holder = _holder(name)
         if holder is None:
-            LOG.error("Whether another nova-compute gives the same GPUs is not known: %s", error)
+            LOG.error("Cannot tell whether another nova-compute offers the same GPUs: %s", error)
         return holder
     _own[name] = own
     return None
 
 
 def _holder(name: str) -> str | None:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.setblocking(False)
-        asked.connect(name)
-        answer = asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        client.connect(name)
+        answer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(answer)
         if uid in (0, os.geteuid()):
             return f"pid {pid}"
-        LOG.error("A process of user %d (pid %d) says that it gives this host's GPUs", uid, pid)
+        LOG.error(
+            "A process of user %d (pid %d) claims to be the nova-compute of this host's GPUs",
+            uid,
+            pid,
+        )
     return None

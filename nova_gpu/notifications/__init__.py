@@ -52,13 +52,13 @@ class EventType(enum.StrEnum):
     )
     RELEASE = (
         *("gpu.release", "compute", False),
-        "an instance has GPUs of this host no more: delete, a build that failed, shelve offload, "
-        "the source of a move that was confirmed or live, the destination of a reverted one, a "
-        "stop where ``gpu:on_stop`` says release",
+        "an instance no longer has its GPUs of this host: delete, a build that failed, shelve "
+        "offload, the source of a move that was confirmed or live, the destination of a reverted "
+        "one, a stop where ``gpu:on_stop`` says release",
     )
     FAULT = (
         *("gpu.fault", "compute", True),
-        "a card that was offered is given to nobody new, or to nobody; told again when "
+        "new instances, or all instances, no longer get a card that was offered; sent again when "
         "nova-compute starts",
     )
     RECOVER = (
@@ -87,7 +87,7 @@ class EventType(enum.StrEnum):
 class Event:
     """GPUs of one product, or vGPUs of one type of it, to which something happened.
 
-    What each field of the payload is stands beside it, in reStructuredText for the reference.
+    What each field of the payload is stands next to it, in reStructuredText for the reference.
     """
 
     type: EventType
@@ -102,8 +102,8 @@ class Event:
     project_id: Annotated[str | None, "the instance's project"] = None
     instance_uuid: Annotated[
         str | None,
-        "whose GPUs they are; null of a card that nobody has. Of gpu.quarantine after a release it "
-        "is who had it.",
+        "whose GPUs they are; null of a card that no instance has. Of gpu.quarantine after a "
+        "release it is who had it.",
     ] = None
     addresses: Annotated[
         tuple[str, ...],
@@ -147,8 +147,8 @@ def of_devices(
     :param products: of each device, of a vGPU that of its card
     """
     alike: dict[tuple[Product, str | None], list[Device]] = {}
-    for each, product in products.items():
-        alike.setdefault((product, device.vgpu_type(each)), []).append(each)
+    for item, product in products.items():
+        alike.setdefault((product, device.vgpu_type(item)), []).append(item)
     for (product, vgpu_type), same in alike.items():
         cards, slots = sorted(device.cards(same)), sorted(device.slots(same))
         yield Event(
@@ -188,7 +188,7 @@ class Outbox:
             if len(self._waiting) >= self._most_waiting:
                 if not self._is_dropping:
                     LOG.warning(
-                        "Notifications about GPUs are dropped: %d wait for the message broker",
+                        "Dropped notifications about GPUs: %d wait for the message broker",
                         len(self._waiting),
                     )
                 self._is_dropping = True
@@ -211,7 +211,7 @@ class Outbox:
             try:
                 send()
             except Exception as error:  # whatever the transport raises
-                LOG.warning("A notification about GPUs was not sent: %s", error)
+                LOG.warning("Failed to send a notification about GPUs: %s", error)
 
 
 _outbox = Outbox()
@@ -220,7 +220,7 @@ _outbox = Outbox()
 def emit(event: Event, context: nova_context.RequestContext | None = None) -> None:
     """Send *event*, later and in the order of the calls.
 
-    It raises nothing and waits for nobody.
+    It raises nothing and does not block.
 
     :param context: of the request that brought it about
     """

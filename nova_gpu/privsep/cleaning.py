@@ -45,9 +45,9 @@ def end_processes(address: str) -> list[str]:
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
     with _looked_for(address):
-        found, left = guest_processes.end(target, means, uids)
+        processes, left = guest_processes.end(target, means, uids)
     _refuse(address, left)
-    return [str(process) for process in found]
+    return [str(process) for process in processes]
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -59,15 +59,15 @@ def run_command(address: str) -> tuple[int, str]:
     :raises InvalidValue: where *address* is neither
     :raises NotClean: where it cannot be run, or does not end in time
     """
-    given = device.parse(address)
-    slot = next(iter(device.slots([given])), None)
-    mode = device.mode(given, CONF.libvirt.virt_type)
-    card = _card(device.function(given))
+    gpu = device.parse(address)
+    slot = next(iter(device.slots([gpu])), None)
+    mode = device.mode(gpu, CONF.libvirt.virt_type)
+    card = _card(device.function(gpu))
     command, timeout_s = CONF.gpu.clean_command, CONF.gpu.clean_timeout
     try:
         return clean_command.run(command, card, mode, timeout_s, slot=slot)
     except exception.InvalidOption as error:
-        raise exception.NotClean(address, str(error), "mend that, and clean the card") from error
+        raise exception.NotClean(address, str(error), "fix that, and clean the card") from error
     except child.Failed as error:
         reason = f"[gpu]clean_command {error}"
         raise exception.NotClean(address, reason, "see what is wrong with the card") from error
@@ -79,9 +79,9 @@ def _device(address: str) -> model.GPU | Slot:
     :raises InvalidValue: where *address* is that of no card and of no slot
     :raises NotClean: where there is none of ours
     """
-    given = device.parse(address)
-    card = _card(device.function(given))
-    return next(iter(device.slots([given])), card)
+    gpu = device.parse(address)
+    card = _card(device.function(gpu))
+    return next(iter(device.slots([gpu])), card)
 
 
 @contextlib.contextmanager

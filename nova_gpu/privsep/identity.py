@@ -19,6 +19,6 @@ def read(addresses: list[str]) -> dict[str, dict[str, str]]:
     :raises DiscoveryFailed: where sysfs cannot be read
     """
     roots = Roots.of(CONF.gpu)
-    asked = [model.PciAddress.parse(address) for address in addresses]
-    cards = discovery.cards_at(asked, roots)
+    parsed = [model.PciAddress.parse(address) for address in addresses]
+    cards = discovery.cards_at(parsed, roots)
     return {str(card.address): dict(identity.read(card, roots)) for card in cards}

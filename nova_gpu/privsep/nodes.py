@@ -22,7 +22,7 @@ _FORMER_MODE = "trusted.nova-gpu.mode"
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def open_to_guests(address: str, given: list[str]) -> list[str]:
+def open_to_guests(address: str, paths: list[str]) -> list[str]:
     """Let all users open those nodes in *given* that belong to the device; return the changed ones.
 
     The device is the GPU at *address*, or the MIG instance at a slot. A guest's users have no
@@ -31,11 +31,11 @@ def open_to_guests(address: str, given: list[str]) -> list[str]:
     :raises InvalidValue: where *address* is neither
     """
     roots = Roots.of(CONF.gpu)
-    asked = device.parse(address)
-    if ours.card(device.function(asked), CONF.gpu) is None:
+    gpu = device.parse(address)
+    if ours.card(device.function(gpu), CONF.gpu) is None:
         return []
-    own = {*nodes.guest_nodes(asked, roots), *((nodes.MODESET,) if CONF.gpu.nvidia_modeset else ())}
-    return [node for node in given if node in own and _open(node, roots)]
+    own = {*nodes.guest_nodes(gpu, roots), *((nodes.MODESET,) if CONF.gpu.nvidia_modeset else ())}
+    return [node for node in paths if node in own and _open(node, roots)]
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -45,22 +45,22 @@ def opened_to_guests() -> list[str]:
     :raises OSError: where they cannot be listed
     """
     roots = Roots.of(CONF.gpu)
-    found = []
+    opened = []
     for node in nodes.candidates(roots):
         with _opened(node, roots) as fd:
             if fd is not None and _former_mode(fd) is not None:
-                found.append(node)
-    return found
+                opened.append(node)
+    return opened
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def close_to_guests(given: list[str]) -> list[str]:
+def close_to_guests(paths: list[str]) -> list[str]:
     """Restore the mode of those nodes in *given* that :func:`open_to_guests` has changed.
 
     Nodes that another program has changed since stay; the restored ones are returned.
     """
     roots = Roots.of(CONF.gpu)
-    return [node for node in given if _close(node, roots)]
+    return [node for node in paths if _close(node, roots)]
 
 
 def _open(node: str, roots: Roots) -> bool:

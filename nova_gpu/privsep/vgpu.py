@@ -34,10 +34,10 @@ def make(slot: str, instance_uuid: str) -> None:
 def remove(slot: str, instance_uuid: str) -> None:
     """Remove the vGPU that the instance had at *slot*, and no other.
 
-    It may be gone already, and its card be chosen no more.
+    It may be gone already, and its card no longer chosen.
 
     :raises InvalidValue: where one of the two is none
-    :raises NotClean: where it is still there, or nobody knows
+    :raises NotClean: where it is still there, or that is unknown
     """
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
@@ -52,7 +52,7 @@ def types(addresses: list[str]) -> str:
 
     :raises InvalidPciAddress: where one of *addresses* is none
     """
-    cards = [model.PciAddress.parse(each) for each in addresses]
+    cards = [model.PciAddress.parse(address) for address in addresses]
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
 
 
@@ -84,24 +84,24 @@ def make_mig_instances(address: str, profile: str) -> int:
     return mig_layout.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
-def _refuse_others(found: model.GPU | None, address: model.PciAddress) -> model.GPU:
+def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GPU:
     """Return the card, and refuse one that is none of ours.
 
     :raises DeviceUnavailable: where there is no card of ours
     """
-    if found is None:
+    if gpu is None:
         raise exception.DeviceUnavailable(str(address), ours.REASON, ours.REMEDY)
-    return found
+    return gpu
 
 
-def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], asked: object) -> None:
+def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], value: object) -> None:
     """Refuse what the option does not say of the card.
 
     :raises DeviceUnavailable: where it does not
     """
-    if (said := selection.said_of(card, wanted)) != asked:
+    if (statement := selection.said_of(card, wanted)) != value:
         raise exception.DeviceUnavailable(
             str(card.address),
-            f"it was to be divided by {asked}, and the option says {said or 'nothing'} of it",
+            f"it was to be divided by {value}, and the option says {statement or 'nothing'} of it",
             "restart nova-compute after an option was changed",
         )

@@ -61,8 +61,8 @@ class Taken:
 
         Those of which the least is taken come first, in the instance's own order. Outside of a
         burst Nova's other weighers decide, which in one would send all requests to the same few
-        hosts: what those go by is as old. For several instances they still do, as they know best on
-        which hosts nobody else is.
+        hosts: what those go by is as old. For several instances they still do, as they know best
+        which hosts other instances do not use.
 
         :param place: in the order in which the filter passed the hosts on
         """
@@ -94,7 +94,7 @@ class Choices:
         """
         now = time.monotonic()
         # Nova has hosts weighed once more for the alternates of the last instance of a request.
-        if all(each.instance_uuid != instance_uuid for each in self._lately(now)):
+        if all(choice.instance_uuid != instance_uuid for choice in self._lately(now)):
             made = _Choice(now, instance_uuid, host.uuid, resource_class, amount, report)
             self._made.append(made)
 
@@ -103,12 +103,12 @@ class Choices:
         now = time.monotonic()
         lately = self._lately(now)
         amounts: collections.Counter[tuple[str, int]] = collections.Counter()
-        for each in lately:
-            if each.resource_class == resource_class:
-                amounts[each.host_uuid, id(each.report)] += each.amount
-        in_burst = any(now - each.made_at < _BURST_S for each in lately[-1:])
+        for choice in lately:
+            if choice.resource_class == resource_class:
+                amounts[choice.host_uuid, id(choice.report)] += choice.amount
+        in_burst = any(now - choice.made_at < _BURST_S for choice in lately[-1:])
         return Taken(amounts, in_burst=in_burst, one=one)
 
     def _lately(self, now: float) -> list[_Choice]:
         # What is copied at once nobody changes meanwhile.
-        return [each for each in self._made.copy() if now - each.made_at < _LASTS_S]
+        return [choice for choice in self._made.copy() if now - choice.made_at < _LASTS_S]

@@ -28,7 +28,7 @@ _made: weakref.WeakSet[report.SchedulerReportClient] = weakref.WeakSet()
 
 
 def forbid(
-    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, asked: FlavorRequest
+    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, request: FlavorRequest
 ) -> None:
     """Exclude such hosts from *request_spec*, which asks for GPUs.
 
@@ -39,7 +39,7 @@ def forbid(
         placement.make_trait(ctxt, names.DRAINED)
         _made.add(client)
     request_spec.root_forbidden.add(names.DRAINED)
-    if asked.is_preemptible:
+    if request.is_preemptible:
         known = placement.known_traits(ctxt, names.KEPT_UNTIL)
         request_spec.root_forbidden.update(kept.in_force(known, timeutils.utcnow()))
 
@@ -66,6 +66,6 @@ def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
     for name, value in parse.parse_qsl(querystring):
         if name == "root_required":
             traits = value.split(",")
-            value = ",".join(each for each in traits if not each.startswith(f"!{prefix}"))
+            value = ",".join(trait for trait in traits if not trait.startswith(f"!{prefix}"))
         if value:
             yield name, value

@@ -67,23 +67,23 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         :raises NoValidHost: where no partition of their boards is free, which only makes their
             claims fail, one after the other, without a reason that the user reads
         """
-        asked = requested.from_spec(spec_obj)
-        passing = filter(self._judge(spec_obj, asked), filter_obj_list)
-        if asked.flavor.is_cpu_only:
+        request = requested.from_spec(spec_obj)
+        passing = filter(self._judge(spec_obj, request), filter_obj_list)
+        if request.flavor.is_cpu_only:
             return passing
-        found = in_its_own_order(passing, spec_obj)
-        if found and not utils.request_is_rebuild(spec_obj) and (whole := asked.flavor.whole):
-            _require_partition(spec_obj, whole, found)
-        return iter(found)
+        hosts = in_its_own_order(passing, spec_obj)
+        if hosts and not utils.request_is_rebuild(spec_obj) and (whole := request.flavor.whole):
+            _require_partition(spec_obj, whole, hosts)
+        return iter(hosts)
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
         return self._judge(spec, requested.from_spec(spec))(host_state)
 
-    def _judge(self, spec: objects.RequestSpec, asked: Requested) -> Callable[[HostState], bool]:
+    def _judge(self, spec: objects.RequestSpec, request: Requested) -> Callable[[HostState], bool]:
         """Return whether a host passes, for this request."""
-        flavor = asked.flavor
+        flavor = request.flavor
         if utils.request_is_rebuild(spec):
-            machine_type = asked.unfit_machine_type if flavor.asks_for_gpus else None
+            machine_type = request.unfit_machine_type if flavor.asks_for_gpus else None
             return _Hosts(None, None, machine_type).passes
         try:
             requests, hypervisor = flavor.requests, flavor.hypervisor
@@ -93,10 +93,12 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         if not requests:
             passes, judged = _Hosts(None, hypervisor, None).passes, _without_gpus(spec, flavor)
             return lambda host_state: passes(host_state) and _passes(host_state, judged(host_state))
-        machine_type = asked.unfit_machine_type if flavor.whole else None
+        machine_type = request.unfit_machine_type if flavor.whole else None
         passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
         # What is counted Placement was asked for, and every candidate has it.
-        short = [(each.resource_class, each.count) for each in requests if not each.counted]
+        short = [
+            (request.resource_class, request.count) for request in requests if not request.counted
+        ]
         if not short:
             return passes
         return lambda host_state: (
@@ -104,22 +106,24 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             and bool(
                 self.filter_candidates(
                     host_state,
-                    lambda candidate: all(amount(candidate, each) >= n for each, n in short),
+                    lambda candidate: all(
+                        amount(candidate, resource) >= n for resource, n in short
+                    ),
                 )
             )
         )
 
 
 def _require_partition(
-    spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
+    spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
     """Refuse a request for which no host has a free partition.
 
     :raises NoValidHost: where none of *hosts* has one free
     """
     door = guests.load(guests.SHORTAGE)
-    if door and (reason := door.shortage(spec, asked, hosts)):
-        refused = refusal(nova_context.get_admin_context(), spec, reason, asked)
+    if door and (reason := door.shortage(spec, request, hosts)):
+        refused = refusal(nova_context.get_admin_context(), spec, reason, request)
         raise nova_exception.NoValidHost(reason=refused.format_message())
 
 
@@ -127,13 +131,13 @@ class _Hosts:
     """The verdicts on hosts for one request. Hosts that report the same share one."""
 
     def __init__(
-        self, asked: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
+        self, request: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
     ) -> None:
         """Store the conditions of a request.
 
         :param machine_type: of the image, where it is one that cannot have whole cards
         """
-        self._asked = asked
+        self._asked = request
         self._hypervisor = hypervisor
         self._machine_type = machine_type
         # By hypervisor and by what is reported, which stays in the value: a key is its id().
@@ -162,13 +166,13 @@ class _Hosts:
 
 
 def _without_gpus(
-    spec: objects.RequestSpec, asked: FlavorRequest
+    spec: objects.RequestSpec, request: FlavorRequest
 ) -> Callable[[HostState], str | None]:
     """Return a function that says why a host is not for an instance without devices.
 
     ``None`` where it is, and of every host where the instance asks for devices.
     """
-    if not asked.is_cpu_only:
+    if not request.is_cpu_only:
         return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER
 
@@ -209,29 +213,29 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
     For another instance of the same request it lists them as it tried them for the one before:
     those in front of the one that it came to have been refused by Placement, and go to the end.
     """
-    found = list(hosts)
-    if siblings.has(spec) and (last := siblings.last_host(found)) is not None:
-        at = found.index(last)
-        return found[at:] + found[:at]
+    passing = list(hosts)
+    if siblings.has(spec) and (last := siblings.last_host(passing)) is not None:
+        at = passing.index(last)
+        return passing[at:] + passing[:at]
     if "instance_uuid" in spec and spec.instance_uuid:
         draw = random.Random(spec.instance_uuid).random
         # What shuffle() does, in half its time
-        found.sort(key=lambda host: draw())
-    return found
+        passing.sort(key=lambda host: draw())
+    return passing
 
 
-def unfit(asked: GPURequest, host: HostStats | None) -> str | None:
+def unfit(request: GPURequest, host: HostStats | None) -> str | None:
     """Return why a host that reports this is not built for what is asked.
 
     ``None`` where it is.
     """
     if host is None:
         return "it reports no GPUs"
-    for part in asked.groups:
-        if not any(fit.serves(group, asked, part) for group in host.groups):
+    for part in request.groups:
+        if not any(fit.serves(group, request, part) for group in host.groups):
             stated = [
                 f"{key} {condition}"
-                for key, condition, prefix in asked.conditions(part)
+                for key, condition, prefix in request.conditions(part)
                 if prefix != names.TRAIT_HYPERVISOR
             ]
             wanted = f"{part.count} GPUs{' with ' if stated else ''}{', '.join(stated)}"

@@ -66,14 +66,14 @@ def room(context: nova_context.RequestContext, querystring: str, resource_class:
     :param querystring: as in :func:`has_candidate`
     """
     answer = _get(context, f"/allocation_candidates?{narrowed(querystring, _MOST_CANDIDATES)}")
-    candidates = [each["allocations"] for each in answer["allocation_requests"]]
+    candidates = [request["allocations"] for request in answer["allocation_requests"]]
     if len(candidates) >= _MOST_CANDIDATES:
         return None
     amounts: dict[str, set[int]] = defaultdict(set)
     whole: set[int] = set()
     for allocations in candidates:
         taken = {
-            uuid: each["resources"].get(resource_class, 0) for uuid, each in allocations.items()
+            uuid: item["resources"].get(resource_class, 0) for uuid, item in allocations.items()
         }
         whole.add(sum(taken.values()))
         for uuid, amount in taken.items():
@@ -86,9 +86,9 @@ def room(context: nova_context.RequestContext, querystring: str, resource_class:
     smallest = min(whole, default=0)
     if not smallest:
         return None
-    if all(each == {smallest} for each in amounts.values()):
+    if all(amount == {smallest} for amount in amounts.values()):
         # Each instance has all its GPUs of one provider, and what is left there is of no use.
-        return sum(each // smallest for each in free.values())
+        return sum(card // smallest for card in free.values())
     return sum(free.values()) // smallest
 
 
@@ -100,7 +100,7 @@ def narrowed(querystring: str, limit: int = 1) -> str:
     """
     pairs = parse.parse_qsl(querystring)
     gpus = re.compile(rf"(^|,)({names.RESOURCE_CLASS}|{names.VGPU_RESOURCE_CLASS}):")
-    kept = {""} | {
+    answer = {""} | {
         match[2]
         for name, value in pairs
         if (match := _GROUP_PARAMETER.fullmatch(name))
@@ -111,9 +111,9 @@ def narrowed(querystring: str, limit: int = 1) -> str:
     for name, value in pairs:
         match = _GROUP_PARAMETER.fullmatch(name)
         if (
-            (match and match[2] in kept)
+            (match and match[2] in answer)
             or name == "root_required"
-            or (name == "group_policy" and len(kept) > 2)
+            or (name == "group_policy" and len(answer) > 2)
         ):
             result.append((name, value))
     return parse.urlencode(sorted(result))
@@ -122,8 +122,8 @@ def narrowed(querystring: str, limit: int = 1) -> str:
 def node(context: nova_context.RequestContext, name: str) -> str | None:
     """Return the uuid of the provider of that name, or ``None`` where there is none."""
     url = f"/resource_providers?{parse.urlencode({'name': name})}"
-    found = _get(context, url)["resource_providers"]
-    return found[0]["uuid"] if found else None
+    answer = _get(context, url)["resource_providers"]
+    return answer[0]["uuid"] if answer else None
 
 
 def providers(

@@ -18,8 +18,8 @@ _MOST_REPORTS = 16_384
 
 def host_stats(host_state: HostState) -> HostStats | None:
     """Return what the host has, or ``None`` where it reports nothing of GPUs; as :func:`report`."""
-    found = report(host_state)
-    return None if found is None else found.host
+    stats_ = report(host_state)
+    return None if stats_ is None else stats_.host
 
 
 def report(host_state: HostState) -> Report | None:

@@ -45,21 +45,21 @@ def gpu_request_filter(
     :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
         a GPU; with the reason, which becomes the instance's fault
     """
-    asked = requested.from_spec(request_spec)
-    flavor, whole = asked.flavor, None
+    requested_ = requested.from_spec(request_spec)
+    flavor, whole = requested_.flavor, None
     try:
         flavor.check()
         if not flavor.requests:
             return False
         whole = flavor.whole
-        if whole and whole.arrangement.insists_on_near and asked.pci_devices == 0:
+        if whole and whole.arrangement.insists_on_near and requested_.pci_devices == 0:
             raise exception.InvalidExtraSpec(
                 names.NEAR,
                 flavor.extra_specs[names.NEAR],
                 "the instance asks for no device of Nova's own passthrough",
-                "it beside pci_passthrough:alias or an SR-IOV port",
+                "it together with pci_passthrough:alias or an SR-IOV port",
             )
-        if whole and asked.is_hidden and whole.arrangement.peer_access is PeerAccess.REQUIRED:
+        if whole and requested_.is_hidden and whole.arrangement.peer_access is PeerAccess.REQUIRED:
             raise exception.InvalidExtraSpec(
                 names.PEER_ACCESS,
                 flavor.extra_specs[names.PEER_ACCESS],
@@ -67,18 +67,18 @@ def gpu_request_filter(
                 f"image's {names.IMAGE_HIDDEN} hides that",
                 "an image without that",
             )
-        for each in flavor.requests:
-            _require_counted(each, flavor)
-        machine_type = asked.unfit_machine_type if whole else None
+        for request in flavor.requests:
+            _require_counted(request, flavor)
+        machine_type = requested_.unfit_machine_type if whole else None
         needs_known = any(map(query.needs_known, flavor.requests)) or machine_type
         known = placement.known_traits(ctxt) if needs_known else frozenset()
         spelled_out: dict[str, str] | None = dict(flavor.extra_specs)
-        for each in flavor.requests:
+        for request in flavor.requests:
             spelled_out = query.extra_specs(
-                spelled_out or {}, each, known, image_says=asked.image_names_gpus
+                spelled_out or {}, request, known, image_says=requested_.image_names_gpus
             )
             if spelled_out is None:
-                unknown = reasons.unknown_name(each, known) or _NONE_FITS
+                unknown = reasons.unknown_name(request, known) or _NONE_FITS
                 raise refusal(ctxt, request_spec, unknown, whole)
         closed.forbid(ctxt, request_spec, flavor)
     except exception.InvalidExtraSpec as e:
@@ -112,22 +112,22 @@ def gpu_candidates_filter(
     try:
         reason = _why_not(ctxt, request_spec, flavor.requests)
     except exception.PlacementFailed as e:
-        LOG.warning("Not known whether any host has the GPUs asked for, going on: %s", e)
+        LOG.warning("Cannot tell whether any host has the requested GPUs, continuing: %s", e)
         return True
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
     return True
 
 
-def _require_counted(asked: Request, flavor: FlavorRequest) -> None:
-    if asked.counted or not CONF.gpu.require_counted_flavors:
+def _require_counted(request: Request, flavor: FlavorRequest) -> None:
+    if request.counted or not CONF.gpu.require_counted_flavors:
         return
-    key = names.GPUS if asked.resource_class == names.RESOURCE_CLASS else names.VGPUS
+    key = names.GPUS if request.resource_class == names.RESOURCE_CLASS else names.VGPUS
     raise exception.InvalidExtraSpec(
         key,
         flavor.extra_specs[key],
         "quota does not count it ([gpu]require_counted_flavors)",
-        f"resources:{asked.resource_class}={asked.count} beside it",
+        f"resources:{request.resource_class}={request.count} as well",
     )
 
 
@@ -157,8 +157,10 @@ def _why_not(
         return reason
 
     known = placement.known_traits(ctxt)
-    for asked in requests:
-        if reason := reasons.unknown_name(asked, known) or _shortage(ctxt, asked, known, in_tree):
+    for request in requests:
+        if reason := reasons.unknown_name(request, known) or _shortage(
+            ctxt, request, known, in_tree
+        ):
             return reason
     return reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
 
@@ -166,7 +168,7 @@ def _why_not(
 def _too_few(
     ctxt: nova_context.RequestContext,
     request_spec: objects.RequestSpec,
-    asked: Request,
+    request: Request,
     querystring: str,
 ) -> Reason | None:
     """Return the reason where there is a candidate, but no room for all instances of the request.
@@ -177,8 +179,8 @@ def _too_few(
     # An instance that was created so keeps the number for its whole life, with all its moves.
     if instances < 2 or not _is_created(ctxt, request_spec.instance_uuid):
         return None
-    most = placement.room(ctxt, querystring, asked.resource_class)
-    return reasons.too_few(asked, instances, most) if most and most < instances else None
+    most = placement.room(ctxt, querystring, request.resource_class)
+    return reasons.too_few(request, instances, most) if most and most < instances else None
 
 
 def _is_created(ctxt: nova_context.RequestContext, instance_uuid: str) -> bool:
@@ -192,7 +194,7 @@ def _is_created(ctxt: nova_context.RequestContext, instance_uuid: str) -> bool:
 
 def _shortage(
     ctxt: nova_context.RequestContext,
-    asked: Request,
+    request: Request,
     known: Collection[str],
     in_tree: str | None,
 ) -> Reason | None:
@@ -201,23 +203,25 @@ def _shortage(
     :param known: the traits of GPUs that some provider has
     :param in_tree: the uuid of a compute node's provider, to look at that host alone
     """
-    for group in asked.groups:
-        if placement.has_free(ctxt, group, asked.resource_class, in_tree):
+    for group in request.groups:
+        if placement.has_free(ctxt, group, request.resource_class, in_tree):
             continue
         providers = placement.providers(ctxt, group, in_tree)
         if len(providers) > _MOST_COUNTED:
-            return reasons.too_many_to_count(asked, group, len(providers))
-        offers = placement.offers(ctxt, providers, asked.resource_class)
+            return reasons.too_many_to_count(request, group, len(providers))
+        offers = placement.offers(ctxt, providers, request.resource_class)
         if not offers:
             bound = in_tree is not None
-            unmet = [] if bound else list(_unmet(ctxt, asked, group))
-            return reasons.nowhere(asked, group, unmet, known, bound=bound)
-        if reason := reasons.shortage(asked, group, offers, bound=in_tree is not None):
+            unmet = [] if bound else list(_unmet(ctxt, request, group))
+            return reasons.nowhere(request, group, unmet, known, bound=bound)
+        if reason := reasons.shortage(request, group, offers, bound=in_tree is not None):
             return reason
     return None
 
 
-def _unmet(ctxt: nova_context.RequestContext, asked: Request, group: GroupRequest) -> Iterator[str]:
+def _unmet(
+    ctxt: nova_context.RequestContext, request: Request, group: GroupRequest
+) -> Iterator[str]:
     """Yield the traits of *group* that no GPU there is satisfies, whatever else is asked for."""
     for trait in sorted(group.required_traits | group.forbidden_traits):
         required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
@@ -225,7 +229,7 @@ def _unmet(ctxt: nova_context.RequestContext, asked: Request, group: GroupReques
         providers = placement.providers(ctxt, alone)
         if len(providers) > _MOST_COUNTED:
             continue
-        if not placement.offers(ctxt, providers, asked.resource_class):
+        if not placement.offers(ctxt, providers, request.resource_class):
             yield trait
 
 
@@ -263,7 +267,7 @@ def refusal(
     ctxt: nova_context.RequestContext,
     request_spec: objects.RequestSpec,
     reason: Reason,
-    asked: GPURequest | None = None,
+    request: GPURequest | None = None,
 ) -> nova_exception.RequestFilterFailed:
     """Return the error that refuses the request; it is logged, and sent as a notification.
 
@@ -276,10 +280,10 @@ def refusal(
     LOG.info("No host for an instance with GPUs: %s", reason.log_text, instance_uuid=uuid)
     event = notifications.Event(
         notifications.EventType.NO_VALID_HOST,
-        count=asked.count if asked else None,
+        count=request.count if request else None,
         project_id=project_id,
         instance_uuid=uuid,
-        architecture=str(asked.architecture) if asked and asked.architecture else None,
+        architecture=str(request.architecture) if request and request.architecture else None,
         reason=reason.log_text,
     )
     notifications.emit(event, ctxt)

@@ -18,8 +18,8 @@ class Requested:
     """The one reading of a RequestSpec that all judge by.
 
     ``unfit_machine_type`` is the image's, where it is one that cannot have whole cards; ``None``
-    too where the image says nothing: then the host's option counts, which nobody knows here, and
-    the host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs',
+    too where the image says nothing: then the host's option counts, which is unknown here, and the
+    host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs',
     ``is_hidden`` that it has its guest not see that it is one. ``pci_devices``: how many of Nova's
     own passthrough the flavor and the ports ask for, ``None`` where the request does not say.
     """
@@ -52,4 +52,4 @@ def from_spec(spec: objects.RequestSpec) -> Requested:
 def _pci_devices(spec: objects.RequestSpec) -> int | None:
     if "pci_requests" not in spec or spec.pci_requests is None:
         return None
-    return sum(int(each.count) for each in spec.pci_requests.requests)
+    return sum(int(flavor_request.count) for flavor_request in spec.pci_requests.requests)

@@ -52,57 +52,57 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
     ) -> list[float]:
-        hosts = [each.obj for each in weighed_obj_list]
+        hosts = [host.obj for host in weighed_obj_list]
         try:
             flavor = requested.from_spec(weight_properties).flavor
             whole, vgpus = flavor.whole, flavor.vgpus
         except exception.InvalidExtraSpec:  # which no filter has let pass
             return [0.0] * len(hosts)
-        asked = whole or vgpus
-        if asked is None:
+        request = whole or vgpus
+        if request is None:
             return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
-        taken = self._taken(asked, weight_properties)
+        taken = self._taken(request, weight_properties)
         raw = (
-            with_gpus(hosts, asked, taken)
-            if isinstance(asked, GPURequest)
-            else with_vgpus(hosts, asked, taken)
+            with_gpus(hosts, request, taken)
+            if isinstance(request, GPURequest)
+            else with_vgpus(hosts, request, taken)
         )
-        found = _multiplied(hosts, raw, "gpu_weight_multiplier")
-        self._note(weighed_obj_list, found, asked, weight_properties)
-        return found
+        multiplied = _multiplied(hosts, raw, "gpu_weight_multiplier")
+        self._note(weighed_obj_list, multiplied, request, weight_properties)
+        return multiplied
 
-    def _taken(self, asked: GPURequest | VGPURequest, spec: objects.RequestSpec) -> Taken:
+    def _taken(self, request: GPURequest | VGPURequest, spec: objects.RequestSpec) -> Taken:
         # Where an instance belongs to others, Nova's weighers know what is good for it.
         if "instance_group" in spec and spec.instance_group:
             return choices.NOTHING
-        return self._choices.taken(asked.resource_class, one=not siblings.has(spec))
+        return self._choices.taken(request.resource_class, one=not siblings.has(spec))
 
     def _note(
         self,
         weighed: Sequence[Any],
-        found: Sequence[float],
-        asked: GPURequest | VGPURequest,
+        multiplied: Sequence[float],
+        request: GPURequest | VGPURequest,
         spec: objects.RequestSpec,
     ) -> None:
         """Note the host that Nova takes, where no other weigher comes after this one."""
-        totals = [each.weight + weight for each, weight in zip(weighed, found, strict=True)]
+        totals = [pair.weight + weight for pair, weight in zip(weighed, multiplied, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):
             uuid = spec.instance_uuid
-            self._choices.add(uuid, best, report, asked.resource_class, asked.count)
+            self._choices.add(uuid, best, report, request.resource_class, request.count)
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
         raise NotImplementedError("one host has no place among several")
 
 
 def with_gpus(
-    hosts: Sequence[HostState], asked: GPURequest, taken: Taken = choices.NOTHING
+    hosts: Sequence[HostState], request: GPURequest, taken: Taken = choices.NOTHING
 ) -> list[float]:
     """Return the weights for whole cards: from 1, the best host, in equal steps to 0, the worst.
 
     A host that says nothing has 0 as well.
     """
-    distribution = asked.arrangement.distribution or Distribution(CONF.gpu.distribution)
+    distribution = request.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
     # By what is reported, which stays in the value: a key is its id().
     known: dict[int, tuple[Report, Rank]] = {}
@@ -115,37 +115,37 @@ def with_gpus(
             ranks.append(None)
             continue
         if id(report) not in known:
-            known[id(report)] = (report, rank.rank(asked, report, distribution))
-        _, found = known[id(report)]
+            known[id(report)] = (report, rank.rank(request, report, distribution))
+        _, best = known[id(report)]
         if as_reported:
-            ranks.append(found)
+            ranks.append(best)
             continue
         before, unreported = siblings.on(host) if last else 0, taken.of(host, report)
-        room = report.free_gpus - max(before * asked.count, unreported)
+        room = report.free_gpus - max(before * request.count, unreported)
         # Where others of this request have gone on to another host, Placement has refused it:
         # somebody else had the rest.
         refused = before and host is not last and not spread
-        full = _full(found[0], refused or room < asked.count)
+        full = _full(best[0], refused or room < request.count)
         # To pack, as many of one request as it has room for: else each would go to another host,
         # and of several such requests all would lose their claims to each other. What is free is
         # told once a period; to spread, the number of instances tells equal hosts apart meanwhile.
         more = (0, host.num_instances) if spread else (-before, 0)
-        ranks.append((full, *found[1:], more[0], *taken.turn(unreported, place), more[1]))
+        ranks.append((full, *best[1:], more[0], *taken.turn(unreported, place), more[1]))
     return _in_steps(ranks)
 
 
 def with_vgpus(
-    hosts: Sequence[HostState], asked: VGPURequest, taken: Taken = choices.NOTHING
+    hosts: Sequence[HostState], request: VGPURequest, taken: Taken = choices.NOTHING
 ) -> list[float]:
     """Return the weight for vGPUs: how many more of the requested type the host has room for."""
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []
     for place, host in enumerate(hosts):
         report = _report(host)
-        free = 0 if report is None else fit.most_free(asked, report.divided)
+        free = 0 if report is None else fit.most_free(request, report.divided)
         unreported = 0 if report is None else taken.of(host, report)
         # Of what is not free the claim is the judge: it may be so in this period only.
-        full = _full(free < asked.count, free < unreported + asked.count)
+        full = _full(free < request.count, free < unreported + request.count)
         left, instances = (-free, host.num_instances) if spread else (free, 0)
         ranks.append((full, left, *taken.turn(unreported, place), instances))
     return _in_steps(ranks)
@@ -161,10 +161,10 @@ def _full(reported: int, thought: int) -> int:
 
 
 def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
-    order = sorted({each for each in ranks if each is not None})
+    order = sorted({order for order in ranks if order is not None})
     steps = len(order) - 1 if None not in ranks else len(order)
-    weight_by_rank = {each: 1 - n / steps if steps else 1.0 for n, each in enumerate(order)}
-    return [0.0 if each is None else weight_by_rank[each] for each in ranks]
+    weight_by_rank = {item: 1 - n / steps if steps else 1.0 for n, item in enumerate(order)}
+    return [0.0 if order is None else weight_by_rank[order] for order in ranks]
 
 
 def without_gpus(hosts: Sequence[HostState]) -> list[float]:

@@ -4,5 +4,5 @@
 ``host_gpus`` puts the packages together; ``periodic`` is what each period does, ``reporter`` what
 is notified of, ``diagnostics`` and ``counters`` what others may read, ``libvirt_errors`` and
 ``libvirt_version`` what libvirt says and is, ``signatures`` Nova's methods that are overridden,
-``threads`` what runs beside Nova's own.
+``threads`` what runs next to Nova's own threads.
 """

@@ -46,7 +46,7 @@ def read(folder: pathlib.Path) -> Counters:
     try:
         return _read(folder)
     except OSError as error:
-        LOG.debug("The counters of GPUs cannot be read: %s", error)
+        LOG.debug("Cannot read the GPU counters: %s", error)
         return Counters()
 
 
@@ -67,7 +67,7 @@ def _read(folder: pathlib.Path) -> Counters:
     except FileNotFoundError:
         return Counters()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        LOG.debug("The counters of GPUs begin anew: %s", error)
+        LOG.debug("The GPU counters start from zero: %s", error)
         return Counters()
 
 
@@ -115,4 +115,4 @@ def _change(change: Callable[[Counters], Counters]) -> None:
         with _lock:
             files.write_json(_folder / _NAME, dataclasses.asdict(change(_read(_folder))))
     except Exception as error:
-        LOG.debug("A count of what is done with GPUs is lost: %s", error)
+        LOG.debug("Failed to write the GPU counters: %s", error)

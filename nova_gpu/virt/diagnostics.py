@@ -40,32 +40,32 @@ def gpus(
     """
     if not assigned:
         return {}
-    offered, cards = assigned.whole.groups(), shared.look.cards.values()
-    parts = domains.parts(assigned.whole.cards(), roots, [each.card for each in cards])
+    offer, cards = assigned.whole.groups(), shared.look.cards.values()
+    parts = domains.parts(assigned.whole.cards(), roots, [card.card for card in cards])
     try:
         named = domains.gpus_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:
-        LOG.warning("The guest's GPUs are not among its diagnostics: %s", error)
+        LOG.warning("Cannot add the guest's GPUs to its diagnostics: %s", error)
         return {}
-    found = {}
+    cards_by_address = {}
     devices = [
-        *((str(each), _facts(offered, each, modules)) for each in sorted(device.cards(named))),
+        *((str(card), _facts(offer, card, modules)) for card in sorted(device.cards(named))),
         *(
-            (str(each), _facts_of_vgpu(cards, each, modules))
-            for each in sorted(device.slots(named))
+            (str(slot), _facts_of_vgpu(cards, slot, modules))
+            for slot in sorted(device.slots(named))
         ),
     ]
     for index, (address, own) in enumerate(devices):
         facts = {"address": address, **dict(own)}
-        found.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
-    return found
+        cards_by_address.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
+    return cards_by_address
 
 
 def _facts(
-    offered: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
+    offer: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the facts of a card, none of one that is gone."""
-    for group in offered.values():
+    for group in offer.values():
         if gpu := group.gpus.get(address):
             yield "product", gpu.product.key
             yield "name", gpu.product.name

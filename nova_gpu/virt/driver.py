@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``compute_driver = gpu.GPULibvirtDriver``: Nova's libvirt driver, and GPUs.
 
-Overrides only: what they do is done in the modules beside this one. Arguments that are not used
+Overrides only: what they do is done in this package's other modules. Arguments that are not used
 here go through as they came, so that one source fits every release; a test pins the signatures.
 """
 
@@ -55,12 +55,12 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     @staticmethod
     def _create_idmaps(*args: Any, **kwargs: Any) -> list[Any]:
         plain = super(GPULibvirtDriver, GPULibvirtDriver)._create_idmaps(*args, **kwargs)
-        return [guest_config.id_map(each) for each in plain]
+        return [guest_config.id_map(uid_map) for uid_map in plain]
 
     def get_diagnostics(self, instance: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        found: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)
-        found.update(self._gpus.diagnostics(self._host.get_guest(instance)))
-        return found
+        diagnostics: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)
+        diagnostics.update(self._gpus.diagnostics(self._host.get_guest(instance)))
+        return diagnostics
 
     # Nova's own vGPUs, without ours
 
@@ -71,8 +71,8 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def _get_all_assigned_mediated_devices(
         self, instance: Any = None, *args: Any, **kwargs: Any
     ) -> dict[str, str]:
-        found = super()._get_all_assigned_mediated_devices(instance, *args, **kwargs)
-        return self._gpus.assigned.devices_of_others(instance, found, self._gpus.ledger)
+        devices = super()._get_all_assigned_mediated_devices(instance, *args, **kwargs)
+        return self._gpus.assigned.devices_of_others(instance, devices, self._gpus.ledger)
 
     # Every road to a running guest
 

@@ -180,9 +180,9 @@ class HostGPUs:
         self.refresh(starting=True)
         if not self.roots.shows_all_processes():
             LOG.error(
-                "nova-compute runs in a PID namespace of its own, where the host's processes are "
-                "not seen. No GPU that the host's driver has is given to a VM, and none is clean "
-                "after a guest. Give its container that of the host (pid_mode: host)."
+                "nova-compute runs in its own PID namespace and cannot see the host's processes. "
+                "VMs get no GPU that the host's driver holds, and no GPU counts as clean after a "
+                "guest. Run its container in the host's PID namespace (pid_mode: host)."
             )
         with periodic.contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self._published.cards(), *self.vgpus.containers_cards())
@@ -204,7 +204,7 @@ class HostGPUs:
 
         What cannot be read stays as it was.
 
-        Where it fails of anything else nobody new gets a card before a look that does not.
+        If it fails for another reason, new instances get no card until a look succeeds.
         :param starting: look even where there is no card: an instance may have one that is gone
         """
         failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
@@ -267,7 +267,9 @@ class HostGPUs:
             try:
                 domains.note_reached(self._host, now.reached)
             except exception.DomainsUnreadable as error:
-                LOG.warning("%s. What guests reach is not noted with their domains.", error)
+                LOG.warning(
+                    "%s. The GPUs that guests reach are not recorded in their domains.", error
+                )
         if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
             return
         reached = now.reached_of_others()
@@ -277,7 +279,7 @@ class HostGPUs:
             try:
                 self._reporter.report_stopped(domains.stop(self._host, uuids), reached)
             except exception.DomainsUnreadable as error:
-                LOG.error("%s. Guests that reach what is not their own go on.", error)
+                LOG.error("%s. Guests that reach other GPUs than their own keep running.", error)
                 return
             self._usage_reader.look_again()
 
@@ -285,7 +287,9 @@ class HostGPUs:
         try:
             self.assigned.ask_for_providers()
         except Exception as error:  # whatever Placement or the way there raise
-            LOG.warning("vGPUs of instances are made when those start: %s", error)
+            LOG.warning(
+                "Cannot create vGPUs now, will create them when their instances start: %s", error
+            )
             return False
         return True
 
@@ -333,15 +337,15 @@ class HostGPUs:
     def stats(self) -> str | None:
         """Return what the scheduler reads of this host.
 
-        ``None`` without GPUs or where that is not known: then nobody who asks for some is sent
-        here.
+        ``None`` without GPUs or where that is not known: then no instance that asks for some is
+        sent here.
         """
         with periodic.contained("The scheduler is not told of this host's GPUs"):
             if self.has_gpus:
-                each, free = stranding.reserved(), self._published.free()
+                reserved, free = stranding.reserved(), self._published.free()
                 divided = self.vgpus.published.divided()
                 return card_groups.report(
-                    *(self.groups, self.hypervisor_type(), free, each, divided),
+                    *(self.groups, self.hypervisor_type(), free, reserved, divided),
                     functools.partial(sets.room, self.sets),
                     self._neighbours.beside_free,
                 )

@@ -16,9 +16,9 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 
 _CHECK = "nova-gpu host check, on that host, says more"
-_GONE = "mend or replace the card, or boot the host again"
+_GONE = "repair or replace the card, or boot the host again"
 _IOMMU = f"turn on VT-d or AMD-Vi in the host's firmware and kernel; {_CHECK}"
-_BUSY = "end what uses it on the host, or remove the domain with virsh if nobody needs it"
+_BUSY = "end what uses it on the host, or remove the domain with virsh if it is not needed"
 _RMRR = (
     "turn off in the firmware what uses it there (HPE: shared memory features of the slot, by "
     "conrep or hpqcat), or put the card into another host"
@@ -43,13 +43,13 @@ class _Of(enum.Enum):
 class _Cause:
     """A cause that libvirt or QEMU tells apart.
 
-    :param said: a pattern; what its group ``others`` matches, the instance's user is not told
+    :param pattern: a pattern; what its group ``others`` matches, the instance's user is not told
     :param remedy: what the operator can do
     :param for_user: what the instance's user can do
     """
 
     of: _Of
-    said: str
+    pattern: str
     reason: str
     remedy: str
     for_user: str = "try again; if it fails again, ask the operator"
@@ -278,21 +278,21 @@ def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[
     try:
         yield
     except libvirt.libvirtError as error:
-        found = translate(str(error), names(instance_uuid, devices)) or _unfit(error, devices)
-        if found is None:
+        failure = translate(str(error), names(instance_uuid, devices)) or _unfit(error, devices)
+        if failure is None:
             raise
-        raise found from error
+        raise failure from error
 
 
 def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
     """Return the address or slot of each device by what libvirt and QEMU may call it."""
-    found = {}
+    texts = {}
     for device in devices:
         if isinstance(device, GPU):
-            found.update({str(function): str(device.address) for function in device.functions})
+            texts.update({str(function): str(device.address) for function in device.functions})
         else:
-            found[str(device.parent)] = found[device_uuid(instance_uuid, device)] = str(device)
-    return found
+            texts[str(device.parent)] = texts[device_uuid(instance_uuid, device)] = str(device)
+    return texts
 
 
 def translate(message: str, device_by_name: Mapping[str, str]) -> exception.GuestError | None:
@@ -312,27 +312,27 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
         return None
     named = list(_named(message))
     about = [device_by_name[name] for name in named if name in device_by_name]
-    found: exception.GuestError
+    guest_error: exception.GuestError
     if cause.of is _Of.GUEST:
-        found = exception.GuestUnfit(cause.reason, cause.remedy)
+        guest_error = exception.GuestUnfit(cause.reason, cause.remedy)
     elif cause.of is _Of.HOST_MEMORY:
-        found = exception.BetterElsewhere(None, cause.reason, cause.remedy)
+        guest_error = exception.BetterElsewhere(None, cause.reason, cause.remedy)
     elif named and not about:
         return None
     else:
         device = about[0] if about else next(iter(device_by_name.values()))
         words = match.groupdict()
         reason = cause.reason.format(**words)
-        found = exception.DeviceUnavailable(device, reason, cause.remedy, words.get("others"))
-    found.for_user = cause.for_user
-    return found
+        guest_error = exception.DeviceUnavailable(device, reason, cause.remedy, words.get("others"))
+    guest_error.for_user = cause.for_user
+    return guest_error
 
 
 def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
     """Return those of *functions* that are unusable by *error*, of a guest's start with them.
 
-    A cause that lies in the request or the host says nothing of a function: whoever asks for the
-    guest decides it. Nor does a definition that is refused, whatever of the request it quotes.
+    A cause that lies in the request or the host says nothing of a function: the user who asks for
+    the guest decides it. Nor does a definition that is refused, whatever of the request it quotes.
     """
     if not isinstance(error, libvirt.libvirtError) or getattr(error, _AT_DEFINITION, False):
         return frozenset()
@@ -341,7 +341,7 @@ def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[P
     if cause is None or cause.of is not _Of.DEVICE:
         return frozenset()
     named = frozenset(_named(message))
-    return frozenset(each for each in functions if str(each) in named)
+    return frozenset(function for function in functions if str(function) in named)
 
 
 def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
@@ -352,7 +352,7 @@ def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
     lines = (line for line in message.splitlines() if "warning: " not in line)
     message = printable.lines("\n".join(lines))
     for cause in _CAUSES:
-        if match := re.search(cause.said, message, re.IGNORECASE):
+        if match := re.search(cause.pattern, message, re.IGNORECASE):
             return cause, match
     return None, None
 
@@ -370,12 +370,14 @@ def _unfit(
     codes = {getattr(libvirt, name, None) for name in _WRONG} - {None}
     if not (devices and getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
         return None
-    said = str(error)
-    if _ANOTHER_MAY.search(said):
+    message = str(error)
+    if _ANOTHER_MAY.search(message):
         return None
     # It may quote the request, and name what is the host's.
-    said = printable.printable(_PATH.sub("a file", said), _LONGEST)
-    return exception.GuestUnfit(f"libvirt refuses it: {said}", "change that in its image or flavor")
+    message = printable.printable(_PATH.sub("a file", message), _LONGEST)
+    return exception.GuestUnfit(
+        f"libvirt refuses it: {message}", "change that in its image or flavor"
+    )
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:

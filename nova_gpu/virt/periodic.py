@@ -43,11 +43,11 @@ class Step:
 
     def __init__(
         self,
-        looked: discovery.Discovery,
+        host: discovery.Discovery,
         watch: monitor.Watch,
-        offered: published_cards.PublishedCards,
+        cards_offer: published_cards.PublishedCards,
         parts: vgpus.VGPUs,
-        said: reporter.Reporter,
+        reports: reporter.Reporter,
         known: proofs.Proofs,
         away: Callable[[], Mapping[PciAddress, str]],
     ) -> None:
@@ -58,44 +58,46 @@ class Step:
         """
         self._proofs = known
         self._away = away
-        self._discovery = looked
+        self._discovery = host
         self._watch = watch
-        self._published = offered
+        self._published = cards_offer
         self._vgpus = parts
-        self._reporter = said
+        self._reporter = reports
 
     def look(self) -> Callable[[], None]:
         """Look at the cards, and returns what says how they are, once it is known whose."""
         self._published.begin_look()
         try:
-            found = self._discovery.find()
+            gpus = self._discovery.find()
         except exception.DiscoveryFailed as error:
-            LOG.error("%s. What was found before is kept.", error)
+            LOG.error("%s. The former state of the GPUs stays in force.", error)
             return lambda: None
         given_whole = self._published.given_whole()
-        divided = self._vgpus.cards.read(found, given_whole, self._vgpus.published.held_slots())
+        divided = self._vgpus.cards.read(gpus, given_whole, self._vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
-        whole = [gpu for gpu in found if gpu.address not in divided]
+        whole = [gpu for gpu in gpus if gpu.address not in divided]
         obstacles = {**self._discovery.obstacles(whole), **divided}
         for gpu in whole:
             peers = self._discovery.links.joined().get(gpu.address, frozenset())
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
                 obstacles[gpu.address] = _LINKED.format(peer=min(parted))
-        ailments = self._watch.look(found)
-        quarantined = {**self._away(), **self._discovery.quarantined(found)}
-        offered = [gpu for gpu in whole if gpu.address in given_whole]
-        changed = self._discovery.divided_since(offered)
-        reasons = ((gpu.address, self._discovery.ways.sets.why_not(gpu)) for gpu in offered)
-        kept = {address: reason for address, reason in reasons if reason}
-        obstacles = {a: reason for a, reason in obstacles.items() if kept.get(a) != reason}
-        kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
+        ailments = self._watch.look(gpus)
+        quarantined = {**self._away(), **self._discovery.quarantined(gpus)}
+        schedulable = [gpu for gpu in whole if gpu.address in given_whole]
+        changed = self._discovery.divided_since(schedulable)
+        reasons = ((gpu.address, self._discovery.ways.sets.why_not(gpu)) for gpu in schedulable)
+        withheld_cards = {address: reason for address, reason in reasons if reason}
+        obstacles = {
+            a: reason for a, reason in obstacles.items() if withheld_cards.get(a) != reason
+        }
+        kept_back = {**changed, **withheld_cards, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self._vgpus.cards.judge(ailments)
         # Before any of them is offered
         shared = self._vgpus.shared_with_containers()
         self._proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
-        self._published.take_in(found, self._discovery.delivery.mode, obstacles, ailments)
-        others = [gpu for gpu in found if not self._vgpus.cards.look.has(gpu.address)]
+        self._published.take_in(gpus, self._discovery.delivery.mode, obstacles, ailments)
+        others = [gpu for gpu in gpus if not self._vgpus.cards.look.has(gpu.address)]
         return lambda: self._reporter.report(
             others, obstacles, self._published.groups(), self._published.owners(), quarantined
         )

@@ -41,9 +41,9 @@ class Reporter:
 
     def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
         """Report that a guest is about to start with devices that it did not have on this host."""
-        for each in products:
-            if (instance.uuid, each) in self._released:
-                self._released.remove((instance.uuid, each))
+        for product in products:
+            if (instance.uuid, product) in self._released:
+                self._released.remove((instance.uuid, product))
         if products:
             counters.claimed(len(device.cards(products)), len(device.slots(products)))
         self._emit(EventType.CLAIM, products, Owner(instance.uuid, instance.project_id))
@@ -54,11 +54,11 @@ class Reporter:
         Of a start that fails Nova removes the domain twice; that is one release.
         """
         news = {
-            each: product
-            for each, product in products.items()
-            if (instance.uuid, each) not in self._released
+            item: product
+            for item, product in products.items()
+            if (instance.uuid, item) not in self._released
         }
-        self._released.extend((instance.uuid, each) for each in news)
+        self._released.extend((instance.uuid, dev) for dev in news)
         self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
 
     # Cards
@@ -72,9 +72,9 @@ class Reporter:
 
     def report(
         self,
-        found: Iterable[GPU],
+        gpus: Iterable[GPU],
         obstacles: Mapping[PciAddress, str],
-        offered: CardGroups,
+        card_groups: CardGroups,
         owners: Mapping[Device, Owner],
         quarantined: Collection[PciAddress] = (),
     ) -> None:
@@ -82,12 +82,12 @@ class Reporter:
 
         :param quarantined: those of which :meth:`quarantined` has told
         """
-        groups = {a: group for group in offered.values() for a in group.gpus}
-        cards = {gpu.address: gpu for gpu in found}
+        groups = {a: group for group in card_groups.values() for a in group.gpus}
+        cards = {gpu.address: gpu for gpu in gpus}
         cards |= {address: group.gpus[address] for address, group in groups.items()}
-        withheld = {a: r for group in offered.values() for a, r in group.withheld.items()}
+        withheld = {a: r for group in card_groups.values() for a, r in group.withheld.items()}
         now = {(a, (withheld if a in groups else obstacles).get(a)) for a in cards}
-        for address, reason in sorted(now - self._said, key=lambda each: each[0]):
+        for address, reason in sorted(now - self._said, key=lambda item: item[0]):
             card = cards[address]
             if address in groups:
                 self._changed(card, groups[address], reason, owners.get(address), quarantined)
@@ -108,7 +108,12 @@ class Reporter:
         if reason is None and before is None:
             LOG.info("GPU %s (%s) is offered to instances", address, _name(card))
         elif reason is None:
-            LOG.info("GPU %s (%s) is offered again; it was not: %s", address, _name(card), before)
+            LOG.info(
+                "GPU %s (%s) is offered again; the reason against it is gone: %s",
+                address,
+                _name(card),
+                before,
+            )
             self._emit(EventType.RECOVER, {address: card.product}, owner, before)
         elif address not in quarantined:
             self._log_fault(card, reason, owner, lasting=address in group.ill)
@@ -139,16 +144,16 @@ class Reporter:
         unjudged = _without(unjudged, reached)
         for address, uuid in strangers.items() - self._strangers.items():
             LOG.error(
-                "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
-                "such GPU here. An instance that has it by a pci_passthrough:alias keeps it; any "
-                "other domain that nobody needs can be removed with virsh.",
+                "Instances do not get GPU %s: the domain %s has it, and Nova assigns no such GPU "
+                "to it here. An instance that has it by a pci_passthrough:alias keeps it; remove "
+                "any other domain that is not needed with virsh.",
                 address,
                 uuid,
             )
         for address, uuid in unjudged.items() - self._unjudged.items():
             LOG.warning(
-                "GPU %s is kept from instances: the domain %s has it, and whose that is cannot be "
-                "told until Nova's database can be read. Nothing need be done about the domain.",
+                "Instances do not get GPU %s: the domain %s has it, and its owner is unknown until "
+                "Nova's database answers. The domain needs no action.",
                 address,
                 uuid,
             )
@@ -158,22 +163,22 @@ class Reporter:
         """Report GPUs that several guests can open.
 
         No start of ours makes two such guests: an operator or the driver has changed what their
-        device nodes lead to, or somebody has edited a domain.
+        device nodes lead to, or a domain was edited.
 
         :param opened: what each guest can open, by uuid
         """
         shared = device.shared(opened)
-        for each, uuids in shared.items():
-            if uuids != self._shared.get(each):
+        for shared_device, uuids in shared.items():
+            if uuids != self._shared.get(shared_device):
                 LOG.error(
-                    "GPU %s is open to several guests, %s. Stop all of them but one now, reboot "
-                    "that one with --hard, and start the others again. Until then each can use "
-                    "the GPU, and what the others have in its memory.",
-                    each,
+                    "Several guests can open GPU %s: %s. Stop all of them but one now, reboot that "
+                    "one with --hard, and start the others again. Until then each can use the GPU "
+                    "and read what the others have in its memory.",
+                    shared_device,
                     ", ".join(uuids),
                 )
-        for each in self._shared.keys() - shared.keys():
-            LOG.info("GPU %s is no longer open to several guests.", each)
+        for shared_device in self._shared.keys() - shared.keys():
+            LOG.info("Only one guest can open GPU %s now.", shared_device)
         self._shared = shared
 
     def report_reached(
@@ -186,36 +191,36 @@ class Reporter:
         :param products: those of the devices that are known
         """
         now = {
-            (uuid, each): usage.counted_instances(each) - {uuid}
+            (uuid, dev): usage.counted_instances(dev) - {uuid}
             for uuid, devices in usage.reached_of_others().items()
-            for each in devices
+            for dev in devices
         }
         projects = usage.records.projects if usage.records else {}
-        for (uuid, each), others in sorted(now.items(), key=str):
-            if self._reached.get((uuid, each)) == others:
+        for (uuid, item), others in sorted(now.items(), key=str):
+            if self._reached.get((uuid, item)) == others:
                 continue
             whose = f"which the instances {', '.join(sorted(others))} have" if others else ""
             LOG.error(
                 "The guest %s reaches another card than its own, GPU %s%s: the numbers of device "
-                "nodes have changed while it runs, or a card was divided anew. No new guest gets "
+                "nodes have changed while it runs, or a card was divided again. No new guest gets "
                 "that GPU until this one has ended. Stop the instance, then start it; where two "
                 "reach each other's cards, stop both before you start either.",
-                *(uuid, each, f", {whose}" if whose else ""),
+                *(uuid, item, f", {whose}" if whose else ""),
             )
-            found = products(frozenset({each}))
-            for told in (uuid, *sorted(others)):
+            names = products(frozenset({item}))
+            for owner in (uuid, *sorted(others)):
                 reason = (
                     f"the guest {uuid} reaches it, and it is not its own; stop it, then start it"
                 )
-                host, project_id = self._compute_host, projects.get(told)
-                events = list(notifications.of_devices(EventType.REACHED, found, host, reason))
+                host, project_id = self._compute_host, projects.get(owner)
+                events = list(notifications.of_devices(EventType.REACHED, names, host, reason))
                 if not events:
-                    plain = Event(EventType.REACHED, 1, host, addresses=(str(each),), reason=reason)
+                    plain = Event(EventType.REACHED, 1, host, addresses=(str(item),), reason=reason)
                     events = [plain]
                 for event in events:
-                    notifications.emit(event.of(told, project_id))
-        for uuid, each in self._reached.keys() - now.keys():
-            LOG.info("The guest %s, which reached GPU %s, does not run any more.", uuid, each)
+                    notifications.emit(event.of(owner, project_id))
+        for uuid, dev in self._reached.keys() - now.keys():
+            LOG.info("The guest %s, which reached GPU %s, has ended.", uuid, dev)
         self._reached = now
 
     def report_stopped(
@@ -230,13 +235,13 @@ class Reporter:
             if why is None:
                 LOG.error(
                     "Stopped the guest %s, which reached GPUs that are not its own: %s. openstack "
-                    "server start %s gives it its own again.",
+                    "server start %s gives it its own GPUs again.",
                     *(uuid, cards, uuid),
                 )
             else:
                 LOG.error(
-                    "The guest %s, which reaches GPUs that are not its own, %s, cannot be stopped: "
-                    "%s. The next period tries again.",
+                    "Failed to stop the guest %s, which reaches GPUs that are not its own, %s: %s. "
+                    "Will retry in the next period.",
                     *(uuid, cards, why),
                 )
 
@@ -256,6 +261,6 @@ def _name(card: GPU) -> str:
 
 
 def _without(
-    found: Mapping[Device, str], reached: Mapping[str, frozenset[Device]]
+    uuids: Mapping[Device, str], reached: Mapping[str, frozenset[Device]]
 ) -> dict[Device, str]:
-    return {each: uuid for each, uuid in found.items() if each not in reached.get(uuid, ())}
+    return {item: uuid for item, uuid in uuids.items() if item not in reached.get(uuid, ())}

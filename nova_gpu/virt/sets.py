@@ -133,7 +133,7 @@ class NoSets(Sets):
 
 
 class Unjoined(NoSets):
-    """A host without what joins cards. Those that have to be joined are not offered."""
+    """A host without what joins cards. Those that need NVSwitches are not offered."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots

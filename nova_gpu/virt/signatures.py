@@ -47,5 +47,5 @@ def untested() -> str | None:
 
 def say_if_untested() -> None:
     """Log an untested Nova release at the start of the service: problems may come late."""
-    if said := untested():
-        LOG.error("%s Until then a guest may be started in ways that nobody looks at.", said)
+    if message := untested():
+        LOG.error("%s Until then nova-gpu may miss ways in which Nova starts guests.", message)

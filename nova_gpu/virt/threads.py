@@ -28,13 +28,13 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
     """
     pending = list(items)
     if len(pending) < 2:
-        for each in pending:
-            function(each)
+        for future in pending:
+            function(future)
         return
     call = _within_request(function)
     executor = _executor(len(pending))
     try:
-        calls = [executor.submit(call, each) for each in pending]
+        calls = [executor.submit(call, future) for future in pending]
         waiters.wait_for_all(calls)
     finally:
         # Not for the threads themselves: an idle one looks once a second whether it is to end.
@@ -44,7 +44,7 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 
 def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]:
-    """Call *function* with *item* beside what the caller does next."""
+    """Call *function* with *item* in a thread of its own."""
     executor = _executor(1)
     begun = executor.submit(_within_request(function), item)
     # Not before: one that is shut down drops what none of its threads has taken yet.

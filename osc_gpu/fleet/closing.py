@@ -57,7 +57,7 @@ def unkeep(connection: Any, nodes: Iterable[str]) -> None:
 
 
 def remove_stale(connection: Any) -> None:
-    """Remove what nobody reads any more, as its time is over.
+    """Remove expired entries, which are not read any more.
 
     :raises CommandError: where Placement does not take that
     """
@@ -74,8 +74,8 @@ def _write(connection: Any, node: str, added: Collection[str], removed: Collecti
 
     :raises CommandError: where Placement does not take that
     """
-    for each in added:
-        rest.put(connection, f"/traits/{each}")
+    for trait in added:
+        rest.put(connection, f"/traits/{trait}")
     url = f"/resource_providers/{node}/traits"
     for _ in range(_ATTEMPTS):
         known = rest.placement(connection, url)

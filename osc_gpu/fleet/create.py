@@ -42,23 +42,23 @@ class CreateServer(asking.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if getattr(parsed_args, "max", None) not in (None, 1):
-            raise exceptions.CommandError("one server at a time is created anew, without --max")
+            raise exceptions.CommandError("one server at a time is created again, without --max")
         parsed_args.wait = False  # what becomes of it is seen here
         self._connection = self.connection(parsed_args)
-        until, before, said = time.monotonic() + parsed_args.for_s, None, ""
+        until, before, text = time.monotonic() + parsed_args.for_s, None, ""
         while True:
             server = self._made(parsed_args, before)
-            for each in self._replaced(server):
-                self._delete(each)
+            for former in self._replaced(server):
+                self._delete(former)
             if not unserved.found_none(server):
                 break
             why = server.fault["message"]
             if time.monotonic() + parsed_args.every_s > until:
                 raise exceptions.CommandError(
-                    f"{server.name} ({server.id}) waits no more, and is left as it is: {why}"
+                    f"{server.name} ({server.id}) no longer waits, and is left as it is: {why}"
                 )
-            if why != said:
-                said = why
+            if why != text:
+                text = why
                 self.say(f"{server.name}: it waits: {why}")
             before = server
             time.sleep(parsed_args.every_s)
@@ -78,8 +78,8 @@ class CreateServer(asking.ShowOne):
             # Over quota: the one before counts as long as it is there.
             self._delete(before)
             columns, values = self._create.take_action(parsed_args)
-        found = dict(zip(columns, values, strict=True))
-        for server in rest.polled(lambda: servers.get(self._connection, found["id"]), _BUILD_S):
+        row = dict(zip(columns, values, strict=True))
+        for server in rest.polled(lambda: servers.get(self._connection, row["id"]), _BUILD_S):
             if server.status != "BUILD":
                 return server
         raise exceptions.CommandError(
@@ -95,12 +95,12 @@ class CreateServer(asking.ShowOne):
         with rest.clean_refusals("Nova"):
             failed = list(self._connection.compute.servers(details=True, status="ERROR"))
         return [
-            each
-            for each in failed
-            if (each.name, each.flavor.name) == (server.name, server.flavor.name)
-            and each.id != server.id
-            and each.created_at <= server.created_at
-            and unserved.found_none(each)
+            other
+            for other in failed
+            if (other.name, other.flavor.name) == (server.name, server.flavor.name)
+            and other.id != server.id
+            and other.created_at <= server.created_at
+            and unserved.found_none(other)
         ]
 
     def _delete(self, server: Any) -> None:

@@ -74,9 +74,9 @@ class Explain(_Hook):
         at = preemptible.told_at(server)
         if at is None or not servers.request_of(server).is_preemptible:
             return return_code
-        said = [
+        lines = [
             f"told that its GPUs are taken at {at.isoformat()}Z, for",
             *preemptible.takers(connection, server),
         ]
-        shown["preempted"] = Lines(said, explain.in_column)
+        shown["preempted"] = Lines(lines, explain.in_column)
         return tuple(shown), tuple(shown.values())

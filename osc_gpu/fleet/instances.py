@@ -32,14 +32,14 @@ def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
 
     :raises Unservable: as :func:`osc_gpu.query.placement_query`
     """
-    asked = query.placement_query(connection, size, request)
+    placement_query = query.placement_query(connection, size, request)
     # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
-    own = {asked.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
+    own = {placement_query.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
     groups = tuple(
         dataclasses.replace(group, required_traits=group.required_traits | own)
-        for group in asked.groups
+        for group in placement_query.groups
     )
-    return Need(groups, tuple(sorted(asked.amounts.items())), asked.isolate)
+    return Need(groups, tuple(sorted(placement_query.amounts.items())), placement_query.isolate)
 
 
 def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) -> Need:
@@ -47,41 +47,41 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
 
     :raises CommandError: where no plan can be made for such a flavor
     """
-    asked = flavors.request_of(flavor)
+    request = flavors.request_of(flavor)
     size = Size.of(flavor, boots_from_volume=boots_from_volume)
-    found = need(connection, size, asked)
-    if asked.asks_for_gpus and asked.asks_for_vgpus:
+    size_need = need(connection, size, request)
+    if request.asks_for_gpus and request.asks_for_vgpus:
         raise exceptions.CommandError(
             f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
             "asks for nothing else"
         )
-    if asked.whole and asked.whole.requires_topology:
-        key = names.NEAR if asked.whole.arrangement.insists_on_near else names.TOPOLOGY
-        stated = asked.extra_specs[key]
+    if request.whole and request.whole.requires_topology:
+        key = names.NEAR if request.whole.arrangement.insists_on_near else names.TOPOLOGY
+        stated = request.extra_specs[key]
         raise exceptions.CommandError(
             f"{flavor.name} insists on {key} {stated}, and only hosts "
             "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
             "of a host"
         )
-    return found
+    return size_need
 
 
 def read(connection: Any) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises Refused: where they do not show it to whoever asks
+    :raises Refused: where they do not show it to the user
     """
-    offered = providers.read(connection, reserved=False)
+    answer = providers.read(connection, reserved=False)
     roots = hosts.nodes_by_name(connection)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     known = {server.id: server for server in listed}
     by_host: dict[str, list[tuple[Provider, Mapping[str, int]]]] = defaultdict(list)
-    for group in zip(offered, consumers.read(connection, offered, listed), strict=True):
+    for group in zip(answer, consumers.read(connection, answer, listed), strict=True):
         by_host[group[0].host].append(group)
     summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
-    up, kept = hosts.up(connection), closed.kept_until(connection)
+    up, until_by_host = hosts.up(connection), closed.kept_until(connection)
     made, instances, shared = [], [], {}
     for name, of_host in by_host.items():
         listed_groups = [provider for provider, _ in of_host]
@@ -89,24 +89,26 @@ def read(connection: Any) -> Fleet:
         root = roots.get(name)
         servers_there = {consumer: known.get(consumer) for consumer in held_by}
         own, taken = _own(connection, root, summaries.get(root or ""), servers_there)
-        to_all = () if root in kept else (_FOR_ALL,)
+        to_all = () if root in until_by_host else (_FOR_ALL,)
         groups = tuple(
             dataclasses.replace(
-                each.group, traits=each.group.traits | {each.resource_class, *to_all}
+                group.group, traits=group.group.traits | {group.resource_class, *to_all}
             )
-            for each in listed_groups
+            for group in listed_groups
         )
         made.append(Host(name, listed_groups[0].unusable, True, own, groups))
         there = []
         for consumer, held in held_by.items():
             server = known.get(consumer) or known.get(_moving(connection, consumer))
-            found = _instance(
+            instance = _instance(
                 *(connection, consumer, server, name),
                 *(held, groups, taken.get(consumer, {}), name in up),
             )
             if name in up and server and server.id == consumer:
-                found = dataclasses.replace(found, sets=_sets(connection, server, held, groups))
-            there.append(found)
+                instance = dataclasses.replace(
+                    instance, sets=_sets(connection, server, held, groups)
+                )
+            there.append(instance)
         instances += fleet.with_last_set(there, groups)
         if cards := _shared(listed_groups):
             shared[name] = cards
@@ -125,7 +127,7 @@ def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequenc
         listed, _ = servers.cards(connection, server)
     except exceptions.CommandError:
         return ()
-    modules = tuple(sorted(each["module"] for each in listed if "module" in each))
+    modules = tuple(sorted(group["module"] for group in listed if "module" in group))
     (number,) = on_boards
     return ((number, modules),) if len(modules) == held[number] else ()
 
@@ -136,8 +138,10 @@ def _moving(connection: Any, consumer: str) -> str | None:
     Until then the source's GPUs are the move's own.
     """
     with rest.clean_refusals("Nova"):
-        found = connection.compute.migrations()
-    return next((each.server_id for each in found if each.uuid == consumer), None)
+        migrations = connection.compute.migrations()
+    return next(
+        (migration.server_id for migration in migrations if migration.uuid == consumer), None
+    )
 
 
 def _own(
@@ -153,23 +157,24 @@ def _own(
     get = functools.partial(rest.of_provider, connection, root)
     if summary:
         counts = summary["resources"]
-        used = {name: each["used"] for name, each in counts.items()}
-        own = {name: each["capacity"] - used[name] for name, each in counts.items()}
+        used = {name: item["used"] for name, item in counts.items()}
+        own = {name: item["capacity"] - used[name] for name, item in counts.items()}
         if all(there.values()):
             taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
             # An image may ask for other resources, as for dedicated processors.
             if all(
-                sum(each.get(name, 0) for each in taken.values()) <= used[name] for name in used
+                sum(numbers.get(name, 0) for numbers in taken.values()) <= used[name]
+                for name in used
             ):
                 return own, taken
     else:
         usages = get("usages")
         own = {
-            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
+            name: int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
             - usages.get(name, 0)
-            for name, each in get("inventories").items()
+            for name, inventory in get("inventories").items()
         }
-    return own, {uuid: each["resources"] for uuid, each in get("allocations").items()}
+    return own, {uuid: allocation["resources"] for uuid, allocation in get("allocations").items()}
 
 
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
@@ -182,20 +187,20 @@ def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
 
 def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
     """Return how many GPUs of each group a consumer has, by consumer and the group's number."""
-    found: dict[str, dict[int, int]] = defaultdict(dict)
+    numbers_by_host: dict[str, dict[int, int]] = defaultdict(dict)
     for number, amounts in enumerate(groups):
         for consumer, amount in amounts.items():
-            found[consumer][number] = amount
-    return found
+            numbers_by_host[consumer][number] = amount
+    return numbers_by_host
 
 
 def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
     """Return the groups of types that cards of one product can be divided into."""
     by_product: dict[str, set[int]] = defaultdict(set)
-    for number, each in enumerate(listed):
-        if each.key is None or each.key.is_in_parts:
-            by_product[each.product].add(number)
-    return tuple(frozenset(each) for each in by_product.values() if len(each) > 1)
+    for number, group in enumerate(listed):
+        if group.key is None or group.key.is_in_parts:
+            by_product[group.product].add(number)
+    return tuple(frozenset(groups) for groups in by_product.values() if len(groups) > 1)
 
 
 def _instance(
@@ -221,7 +226,7 @@ def _instance(
         return stays(ways.WAITS)
     request = servers.request_of(server)
     try:
-        said = consent.parse(request.extra_specs)
+        wishes = consent.parse(request.extra_specs)
         wanted = need(connection, Size.of(server.flavor), request)
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:
@@ -231,7 +236,7 @@ def _instance(
     traits = frozenset[str]().union(*(groups[number].traits for number in held))
     qemu = names.known_values(names.TRAIT_HYPERVISOR, traits) == {names.QEMU}
     live = qemu and names.RESOURCE_CLASS not in traits  # vGPUs of a KVM guest
-    way, reason = ways.way(server.status, said, live=live, keeps_disk=qemu)
+    way, reason = ways.way(server.status, wishes, live=live, keeps_disk=qemu)
     if way is None:
         return stays(reason)
     like = tuple(_kept(traits, way))

@@ -62,7 +62,7 @@ class _Moving:
         doing = server.task_state or "its confirmation"
         raise Stopped(
             f"it is still busy with {doing} after {self.patience_s:g} s; look at "
-            f"openstack server migration list --server {server.id}, and then plan anew"
+            f"openstack server migration list --server {server.id}, and then plan again"
         )
 
     def wait_for_source(self) -> None:
@@ -71,15 +71,15 @@ class _Moving:
         :raises Stopped: where that takes too long
         """
         with rest.clean_refusals("Nova"):
-            found = self.connection.compute.migrations(server_id=self.uuid)
-            newest = max(found, key=lambda each: each.created_at)
+            migrations = self.connection.compute.migrations(server_id=self.uuid)
+            newest = max(migrations, key=lambda migration: migration.created_at)
         url = f"/allocations/{newest.uuid}"
         for held in rest.polled(lambda: rest.placement(self.connection, url), self.patience_s):
             if not held["allocations"]:
                 return
         raise Stopped(
             f"it is moved, but {self.source} keeps its GPUs in Placement for the "
-            f"migration {newest.uuid}; nova-gpu verify says there how to mend that"
+            f"migration {newest.uuid}; nova-gpu verify says there how to repair that"
         )
 
 
@@ -120,8 +120,8 @@ class _Step(_Moving):
 
         :raises Stopped: where it has
         """
-        found = server.status, server.compute_host, server.task_state
-        if found != (_STATUS[self.move.way], self.here, None):
+        state = server.status, server.compute_host, server.task_state
+        if state != (_STATUS[self.move.way], self.here, None):
             busy = f", busy with {server.task_state}" if server.task_state else ""
             raise Stopped(
                 f"it is not as it was for the plan: {server.status} on {server.compute_host}{busy}"
@@ -134,8 +134,8 @@ class _Step(_Moving):
                 f"it waits on {server.compute_host} for a confirmation and has GPUs of both hosts: "
                 f"openstack server migration confirm {uuid} goes on, revert in its place goes back"
             )
-        said = failures.why_last(self.connection, server)  # and not why another one failed before
-        why = said or f"see openstack server event list {uuid}"
+        reason = failures.why_last(self.connection, server)  # and not why another one failed before
+        why = reason or f"see openstack server event list {uuid}"
         return Stopped(f"it is {server.status} on {server.compute_host}: {why}")
 
 
@@ -153,11 +153,15 @@ def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> No
     with rest.clean_refusals("Nova"):
         user = connection.session.get_user_id()
         begun = list(connection.compute.migrations(user_id=user, **own)) if user else []
-        sources = {each.server_id: each.source_node for each in begun if each.user_id == user}
+        sources = {move.server_id: move.source_node for move in begun if move.user_id == user}
         if not sources:
             return
         listed = connection.compute.servers(details=True, all_projects=True, status=_WAITS)
-        waiting = [each for each in listed if each.id in sources and servers.requests_of(each)]
+        waiting = [
+            migration
+            for migration in listed
+            if migration.id in sources and servers.requests_of(migration)
+        ]
     for server in waiting:
         say(f"{server.name} ({server.id}): confirmed, as its move waits for that since before")
         moving = _Moving(connection, server.id, sources[server.id], patience_s)
@@ -183,7 +187,7 @@ def make(
         who = f"{move.instance.name} ({move.instance.uuid})"
         step = f"step {number} of {len(moves)}"
         say(f"{step}: {who} from {move.source} to {move.destination}; {move.way.in_words}")
-        here, there = (services.get(each, each) for each in (move.source, move.destination))
+        here, there = (services.get(host, host) for host in (move.source, move.destination))
         try:
             uuid = move.instance.uuid
             _Step(connection, uuid, move.source, patience_s, move, here, there).make()

@@ -84,13 +84,13 @@ class Candidates:
         """
         order = sorted(
             self.by_uuid.values(),
-            key=lambda each: (
-                each.due or datetime.datetime.max,
-                timeutils.utcnow() - each.since,
-                each.server.id,
+            key=lambda candidate: (
+                candidate.due or datetime.datetime.max,
+                timeutils.utcnow() - candidate.since,
+                candidate.server.id,
             ),
         )
-        return {each.server.id: each.cost for each in order}
+        return {candidate.server.id: candidate.cost for candidate in order}
 
     def freed(self, fleet: Fleet) -> Fleet:
         """Return the fleet without those that leave by themselves.
@@ -99,8 +99,10 @@ class Candidates:
         """
         by_uuid = self.by_uuid
         made = tuple(
-            _stopped(each) if each.uuid in by_uuid and by_uuid[each.uuid].end is End.STOP else each
-            for each in fleet.instances
+            _stopped(instance)
+            if instance.uuid in by_uuid and by_uuid[instance.uuid].end is End.STOP
+            else instance
+            for instance in fleet.instances
         )
         fleet = dataclasses.replace(fleet, instances=made)
         return victims.without(fleet, self.leaving)
@@ -113,11 +115,12 @@ def need_of(connection: Any, flavor: Any) -> Need:
     """Return what one instance of the flavor takes, for which others may go.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises CommandError: where nobody goes for it, or no plan can be made
+    :raises CommandError: if no instance goes for it, or no plan can be made
     """
     if flavors.request_of(flavor).is_preemptible:
         raise exceptions.CommandError(
-            f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): nobody makes place for it"
+            f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): no instance is "
+            "preempted for it"
         )
     return instances.need_of(connection, flavor)
 
@@ -128,10 +131,12 @@ def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str,
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     """
     fleet = instances.read(connection)
-    found = read(connection, fleet, projects, {}, 0, {})
-    found = ascertained(connection, found, found.by_uuid)
-    fleet = found.freed(fleet)
-    fleet = victims.without(fleet, [each for each in fleet.instances if each.uuid in found.by_uuid])
+    candidates = read(connection, fleet, projects, {}, 0, {})
+    candidates = ascertained(connection, candidates, candidates.by_uuid)
+    fleet = candidates.freed(fleet)
+    fleet = victims.without(
+        fleet, [instance for instance in fleet.instances if instance.uuid in candidates.by_uuid]
+    )
     then = Room(fleet)
     return {host.name: then.fitting(need, number) for number, host in enumerate(fleet.hosts)}
 
@@ -162,54 +167,56 @@ def read(
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     up, now = hosts.up(connection), timeutils.utcnow()
-    there = {each.uuid: each for each in fleet.instances}
-    found: dict[str, Candidate] = {}
+    there = {instance.uuid: instance for instance in fleet.instances}
+    candidates: dict[str, Candidate] = {}
     leaving, stays = [], []
     for server in listed:
         instance = there.get(server.id)
         if instance is None or not servers.request_of(server).is_preemptible:
             continue
         try:
-            said = servers.request_of(server).preemptible
+            preemptible = servers.request_of(server).preemptible
         except exception.InvalidExtraSpec as e:
             stays.append(f"{server.name} stays: its flavor cannot be used: {e}")
             continue
-        assert said
+        assert preemptible
         is_up = instance.host in up
-        if is_up and (gone := _leaves(server, instance, said)):
+        if is_up and (gone := _leaves(server, instance, preemptible)):
             leaving.append(gone)
             continue
         reason = "" if is_up else "its host's compute service is down"
-        reason = reason or barred.get(server.id) or _firm(server, instance, said, projects)
+        reason = reason or barred.get(server.id) or _firm(server, instance, preemptible, projects)
         if not reason:
             due = notices.get(server.id) or _told(server, now, notice_s)
             since = had_since(connection, server) if due else _time(server.launched_at)
-            reason = _young(now, since, said.least_s)
+            reason = _young(now, since, preemptible.least_s)
         if reason:
             stays.append(f"{server.name} stays: {reason}")
             continue
-        unsure_s = 0 if due or _is_unchanged(server, now, said.least_s) else said.least_s
+        unsure_s = (
+            0 if due or _is_unchanged(server, now, preemptible.least_s) else preemptible.least_s
+        )
         if due and due <= since:
             due = None  # it was started again after that
-        found[server.id] = Candidate(server, instance, said.end, since, due, unsure_s)
-    return Candidates(found, tuple(leaving), tuple(stays))
+        candidates[server.id] = Candidate(server, instance, preemptible.end, since, due, unsure_s)
+    return Candidates(candidates, tuple(leaving), tuple(stays))
 
 
-def ascertained(connection: Any, found: Candidates, uuids: Iterable[str]) -> Candidates:
+def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> Candidates:
     """Return the candidates without those of *uuids* that got their GPUs too short a time ago.
 
     Only the actions of a server say when it was last started. Nova shows them for one server at a
     time, so they are read where it matters.
     """
-    by_uuid, stays, now = dict(found.by_uuid), list(found.stays), timeutils.utcnow()
-    for each in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
-        since = had_since(connection, each.server)
-        if reason := _young(now, since, each.unsure_s):
-            del by_uuid[each.server.id]
-            stays.append(f"{each.server.name} stays: {reason}")
+    by_uuid, stays, now = dict(candidates.by_uuid), list(candidates.stays), timeutils.utcnow()
+    for candidate in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
+        since = had_since(connection, candidate.server)
+        if reason := _young(now, since, candidate.unsure_s):
+            del by_uuid[candidate.server.id]
+            stays.append(f"{candidate.server.name} stays: {reason}")
         else:
-            by_uuid[each.server.id] = dataclasses.replace(each, since=since, unsure_s=0)
-    return dataclasses.replace(found, by_uuid=by_uuid, stays=tuple(stays))
+            by_uuid[candidate.server.id] = dataclasses.replace(candidate, since=since, unsure_s=0)
+    return dataclasses.replace(candidates, by_uuid=by_uuid, stays=tuple(stays))
 
 
 def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
@@ -228,22 +235,24 @@ def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
     return bool(server.updated_at) and not _young(now, _time(server.updated_at), least_s)
 
 
-def _leaves(server: Any, instance: Instance, said: Preemptible) -> Instance | None:
+def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instance | None:
     """Return what the server gives back by itself, and soon; ``None`` where it does not."""
     if server.task_state in _DELETED:
         return instance
     stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
-    if stops and said.end is End.STOP and _gives_back(server, instance):
+    if stops and preemptible.end is End.STOP and _gives_back(server, instance):
         return _stopped(instance)
     return None
 
 
 def _gives_back(server: Any, instance: Instance) -> bool:
     """Return whether a stop gives back what it has: what its flavor asks for."""
-    return sum(each.count for each in servers.requests_of(server)) == instance.gpus
+    return sum(request.count for request in servers.requests_of(server)) == instance.gpus
 
 
-def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collection[str]) -> str:
+def _firm(
+    server: Any, instance: Instance, preemptible: Preemptible, projects: Collection[str]
+) -> str:
     """Return why the server is no victim, however long it has had its GPUs.
 
     Empty where it may be one.
@@ -256,7 +265,7 @@ def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collecti
         return f"it is busy: {server.task_state}"
     if server.status not in ("ACTIVE", "SHUTOFF"):
         return f"its status is {server.status}"
-    if said.end is End.STOP and not _gives_back(server, instance):
+    if preemptible.end is End.STOP and not _gives_back(server, instance):
         return "it has not what its flavor asks for, and a stop would give nothing back"
     return ""
 
@@ -268,7 +277,7 @@ def had_since(connection: Any, server: Any) -> datetime.datetime:
     """
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
-    times = [each.start_time for each in actions if each.action == "start"]
+    times = [action.start_time for action in actions if action.action == "start"]
     return max(map(_time, (server.launched_at, *times)))
 
 
@@ -301,16 +310,16 @@ def told_at(server: Any) -> datetime.datetime | None:
 def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
     """Write into the guest's metadata when its GPUs are taken, and for which servers."""
     text = f"{due.isoformat(timespec='seconds')}Z"
-    said = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
+    metadata = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
-        connection.compute.set_server_metadata(server, **said)
+        connection.compute.set_server_metadata(server, **metadata)
 
 
 def untell(connection: Any, server: Any) -> None:
     """Take back what :func:`tell` said."""
-    said = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
+    keys = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
     with rest.clean_refusals("Nova"):
-        for key in said:
+        for key in keys:
             with contextlib.suppress(sdk_exc.NotFoundException):  # its user, or another run, did
                 connection.compute.delete_server_metadata(server, [key])
 
@@ -320,23 +329,23 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
 
     An administrator reads whose these are.
     """
-    said = (server.metadata or {}).get(names.PREEMPT_FOR, "")
-    for each in filter(None, said.split(",")):
-        taker = _ever(connection, each) if uuidutils.is_uuid_like(each) else None
+    text = (server.metadata or {}).get(names.PREEMPT_FOR, "")
+    for name in filter(None, text.split(",")):
+        taker = _ever(connection, name) if uuidutils.is_uuid_like(name) else None
         yield (
-            f"{taker['name']} ({each}) of project {taker['tenant_id']}"
+            f"{taker['name']} ({name}) of project {taker['tenant_id']}"
             if taker
-            else printable(each)
+            else printable(name)
         )
 
 
 def _ever(connection: Any, uuid: str) -> Any:
-    """Return a server, deleted or not, ``None`` where whoever asks may not see it."""
+    """Return a server, deleted or not, ``None`` where the user may not see it."""
     for deleted in (False, True):
         url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
         answer = connection.compute.get(url, raise_exc=False)
-        if answer.status_code == 200 and (found := answer.json()["servers"]):
-            return found[0]
+        if answer.status_code == 200 and (rows := answer.json()["servers"]):
+            return rows[0]
     return None
 
 
@@ -348,8 +357,8 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
     was = chosen.server
     with rest.clean_refusals("Nova"):
         server = connection.compute.get_server(was.id)
-        found = server.status, server.task_state, server.compute_host, server.launched_at
-        if found != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
+        state = server.status, server.task_state, server.compute_host, server.launched_at
+        if state != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
             raise exceptions.CommandError(f"{chosen.in_words}: it is not as it was for the plan")
         # Others than when it was told, as who waits is a new server each time. That there is no
         # room for it keeps nobody's GPUs.
@@ -368,7 +377,7 @@ def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> No
     """
 
     def left() -> list[Candidate]:
-        return [each for each in ended if _has_gpus(connection, each.server.id)]
+        return [uuid for uuid in ended if _has_gpus(connection, uuid.server.id)]
 
     for held in rest.polled(left, patience_s):
         if not held:
@@ -401,7 +410,7 @@ class Places:
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
-        """Keep no more what somebody has taken.
+        """Stop keeping what instances have taken.
 
         :raises CommandError: where Placement does not take that
         """
@@ -418,5 +427,8 @@ class Places:
 
 
 def _has_gpus(connection: Any, uuid: str) -> bool:
-    found = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
-    return any(each["resources"].keys() & {*names.RESOURCE_CLASSES} for each in found.values())
+    allocations = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
+    return any(
+        allocation["resources"].keys() & {*names.RESOURCE_CLASSES}
+        for allocation in allocations.values()
+    )

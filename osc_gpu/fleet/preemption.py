@@ -43,7 +43,7 @@ class _Wanted:
     :param whose: which these are, in words
     :param short: which these are, for a cell of a table
     :param takers: which these are, for an item of metadata
-    :param at_once: place for all of them or for none; else for as many as can be
+    :param at_once: room for all of them or for none; else for as many as can be
     :param zone: the availability zone it has to be in, or nothing
     :param host: the host it has to be on, or nothing
     """
@@ -89,8 +89,10 @@ class Preempt(asking.Lister):
             "flavor",
             metavar="<flavor>",
             nargs="?",
-            help="Flavor (name or ID) to make place for; without one, for all requests that found "
-            "no host and are not preemptible themselves",
+            help=(
+                "Flavor (name or ID) to make room for; without one, for all requests that found "
+                "no host and are not preemptible themselves"
+            ),
         )
         add(
             "--count",
@@ -152,7 +154,7 @@ class Preempt(asking.Lister):
             raise exceptions.CommandError("--watch goes with --apply, and without a flavor")
         if parsed_args.count and not parsed_args.flavor:
             raise exceptions.CommandError(
-                "--count goes with a flavor: without one place is made for all requests there are"
+                "--count goes with a flavor: without one, room is made for all waiting requests"
             )
         if parsed_args.since and parsed_args.flavor:
             raise exceptions.CommandError("--since goes without a flavor: it is about requests")
@@ -211,26 +213,30 @@ class _Run:
         """Look once and do what is due; returns how long to wait then, ``None`` at the end."""
         short, planned, candidates = self._plan()
         chosen = _chosen(planned, candidates)
-        self._forgive(candidates, {each.server.id for each, _ in chosen})
+        self._forgive(candidates, {planned.server.id for planned, _ in chosen})
         if short:
             raise short
         now = timeutils.utcnow()
-        waiting = {who.uuid for each in planned if each.waits for who in each.choice.victims}
+        waiting = {who.uuid for entry in planned if entry.waits for who in entry.choice.victims}
         ready = []
-        for each, wanted in chosen:
-            due = each.due or self._tell(each, wanted, now)
+        for entry, wanted in chosen:
+            due = entry.due or self._tell(entry, wanted, now)
             if due:
-                self._notices[each.server.id] = due
-            if due and due <= now and each.server.id not in waiting:
-                ready.append((each, due, wanted))
+                self._notices[entry.server.id] = due
+            if due and due <= now and entry.server.id not in waiting:
+                ready.append((entry, due, wanted))
         if ready:
             # Before a victim is gone, or a request in between gets the place.
             until = now + datetime.timedelta(seconds=self._asked.keep)
-            self._kept.keep({each.instance.host: wanted.need for each, _, wanted in ready}, until)
+            self._kept.keep(
+                {planned.instance.host: wanted.need for planned, _, wanted in ready}, until
+            )
             self._take(ready)
             return 0
         if chosen:
-            times = [self._notices.get(each.server.id, each.due or now) for each, _ in chosen]
+            times = [
+                self._notices.get(planned.server.id, planned.due or now) for planned, _ in chosen
+            ]
             return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
         self._barred.clear()
         if planned and candidates.leaving and time.monotonic() < self._patient_until:
@@ -243,63 +249,67 @@ class _Run:
         :raises CommandError: when those are gone that could be taken
         """
         taken, failed = [], None
-        for each, due, wanted in ready:
+        for planned, due, wanted in ready:
             try:
-                preemptible.end(self._connection, each, wanted.takers)
+                preemptible.end(self._connection, planned, wanted.takers)
             except exceptions.CommandError as e:
                 failed = e
                 continue
-            self._say(f"{each.in_words}: {each.end.in_words} now, for {wanted.whose}")
-            self.rows.append(_row(each, due, wanted))
-            self._notices.pop(each.server.id, None)
-            taken.append(each)
+            self._say(f"{planned.in_words}: {planned.end.in_words} now, for {wanted.whose}")
+            self.rows.append(_row(planned, due, wanted))
+            self._notices.pop(planned.server.id, None)
+            taken.append(planned)
         preemptible.wait(self._connection, taken, _PATIENCE_S)
         if failed:
             raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
         """Return the error for too few victims of a named flavor, the plan, and the candidates."""
-        asked, snapshot = self._asked, rest.Snapshot(self._connection)
-        wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
+        options, snapshot = self._asked, rest.Snapshot(self._connection)
+        wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
             return None, [], preemptible.NOBODY  # nor is anybody left who was told
         fleet = instances.read(snapshot)
         self._kept.open(fleet)
         candidates = preemptible.read(
-            *(snapshot, fleet, asked.projects, self._notices, asked.notice, self._barred)
+            *(snapshot, fleet, options.projects, self._notices, options.notice, self._barred)
         )
-        zones = hosts.zones(snapshot) if any(each.zone for each in wanted) else {}
+        zones = hosts.zones(snapshot) if any(need.zone for need in wanted) else {}
         while True:
             short, planned = self._choose(wanted, fleet, candidates, zones)
-            chosen = [each for each, _ in _chosen(planned, candidates) if each.unsure_s]
+            chosen = [planned for planned, _ in _chosen(planned, candidates) if planned.unsure_s]
             if not chosen:
                 break
-            uuids = [each.server.id for each in chosen]
+            uuids = [planned.server.id for planned in chosen]
             candidates = preemptible.ascertained(snapshot, candidates, uuids)
         if not short:
             self._say_once(planned)
         return short, planned, candidates
 
     def _choose(
-        self, asked: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
+        self, needs: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
     ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
         """Return the error where there are too few, as :meth:`_plan`, and what is to be done."""
         fleet, costs = candidates.freed(fleet), candidates.costs
         planned, now = [], fleet
-        for each in asked:
-            there, free = (_within(one, zones, each) for one in (fleet, now))
-            have = plan.places(free, each.need)
+        for need in needs:
+            there, free = (_within(one, zones, need) for one in (fleet, now))
+            have = plan.places(free, need.need)
             # What nobody takes may be where the scheduler gives it to none of those who asked: more
             # would be made there, and one with each request. Who was told waits meanwhile.
-            waits = bool(have) and not each.at_once
-            told = {uuid: cost for uuid, cost in costs.items() if not cost and self._asked.watch}
-            choice = victims.choose(there, each.need, each.count, told if waits else costs)
-            if each.at_once and choice.places < each.count:
-                return _short(each, choice, have, candidates), []
-            planned.append(_Planned(each, have, choice, waits))
-            fleet = victims.after(fleet, each.need, choice)
+            waits = bool(have) and not need.at_once
+            free_of_charge = {
+                uuid: cost for uuid, cost in costs.items() if not cost and self._asked.watch
+            }
+            choice = victims.choose(
+                there, need.need, need.count, free_of_charge if waits else costs
+            )
+            if need.at_once and choice.places < need.count:
+                return _short(need, choice, have, candidates), []
+            planned.append(_Planned(need, have, choice, waits))
+            fleet = victims.after(fleet, need.need, choice)
             # What others' victims leave is not free before these are gone.
-            now = victims.after(now, each.need, victims.choose(free, each.need, each.count, {}))
+            now = victims.after(now, need.need, victims.choose(free, need.need, need.count, {}))
         return None, planned
 
     def _say_once(self, planned: Iterable[_Planned]) -> None:
@@ -318,34 +328,34 @@ class _Run:
         since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
 
         def holders() -> Collection[str]:
-            return {each.uuid for each in instances.read(snapshot).instances}
+            return {instance.uuid for instance in instances.read(snapshot).instances}
 
-        for each in unserved.read(snapshot, since, holders):
+        for item in unserved.read(snapshot, since, holders):
             try:
-                need = instances.need_of(snapshot, each.flavor, boots_from_volume=each.from_volume)
+                need = instances.need_of(snapshot, item.flavor, boots_from_volume=item.from_volume)
             except rest.Refused:
                 raise
             except exceptions.CommandError:
                 continue  # of a flavor that no plan can be made for
-            if each.host:
+            if item.host:
                 need = dataclasses.replace(need, amounts=())
-            words = each.in_words, each.in_short, each.uuids
-            where = {"zone": each.zone, "host": each.host}
-            yield _Wanted(need, len(each.servers), *words, at_once=False, **where)
+            words = item.in_words, item.in_short, item.uuids
+            where = {"zone": item.zone, "host": item.host}
+            yield _Wanted(need, len(item.servers), *words, at_once=False, **where)
 
     def _tell(
-        self, each: Candidate, wanted: _Wanted, now: datetime.datetime
+        self, candidate: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
         """Give the instance a notice; return its time, ``None`` where that cannot be written."""
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
-            preemptible.tell(self._connection, each.server, due, wanted.takers)
+            preemptible.tell(self._connection, candidate.server, due, wanted.takers)
         except exceptions.CommandError as e:
-            self._barred[each.server.id] = f"it cannot be told: {e}"
-            self._say(f"{each.in_words}: it cannot be told that its GPUs are taken: {e}")
+            self._barred[candidate.server.id] = f"it cannot be told: {e}"
+            self._say(f"{candidate.in_words}: it cannot be notified that its GPUs are taken: {e}")
             return None
         self._say(
-            f"{each.in_words}: told that it is {each.end.in_words} at {_at(due)}, "
+            f"{candidate.in_words}: told that it is {candidate.end.in_words} at {_at(due)}, "
             f"for {wanted.whose}"
         )
         return due
@@ -356,38 +366,40 @@ class _Run:
         The ones that this run told, and those whose time is over. Another run may still need the
         rest.
         """
-        for uuid, each in candidates.by_uuid.items():
-            is_own = each.due and uuid in self._notices
-            if uuid not in chosen and (is_own or self._is_over(each)):
+        for uuid, candidate in candidates.by_uuid.items():
+            is_own = candidate.due and uuid in self._notices
+            if uuid not in chosen and (is_own or self._is_over(candidate)):
                 try:
-                    preemptible.untell(self._connection, each.server)
+                    preemptible.untell(self._connection, candidate.server)
                 except exceptions.CommandError as e:
-                    self._say(f"{each.in_words}: it cannot be told that it stays: {e}")
+                    self._say(f"{candidate.in_words}: it cannot be notified that it stays: {e}")
                     continue
                 self._notices.pop(uuid, None)
-                self._say(f"{each.in_words}: told that it stays, as nobody needs its GPUs now")
+                self._say(
+                    f"{candidate.in_words}: told that it stays, as its GPUs are not needed now"
+                )
 
-    def _is_over(self, each: Candidate) -> bool:
+    def _is_over(self, candidate: Candidate) -> bool:
         """Return whether the instance's notice has expired, as its run was killed.
 
         It was not made good for as long again. A notice from before the last start says when it was
         stopped.
         """
-        due = preemptible.told_at(each.server)
+        due = preemptible.told_at(candidate.server)
         earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
-        if due is None or due > earliest or self._past.get(each.server.id) == due:
+        if due is None or due > earliest or self._past.get(candidate.server.id) == due:
             return False
-        if due <= preemptible.had_since(self._connection, each.server):
-            self._past[each.server.id] = due
+        if due <= preemptible.had_since(self._connection, candidate.server):
+            self._past[candidate.server.id] = due
             return False
         return True
 
 
 def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, _Wanted]]:
     return [
-        (candidates.by_uuid[victim.uuid], each.wanted)
-        for each in planned
-        for victim in each.choice.victims
+        (candidates.by_uuid[victim.uuid], candidate.wanted)
+        for candidate in planned
+        for victim in candidate.choice.victims
     ]
 
 
@@ -405,33 +417,39 @@ def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
     return dataclasses.replace(fleet, hosts=tuple(map(judged, fleet.hosts)))
 
 
-def _told(each: _Planned) -> str:
-    count = len(each.choice.victims)
-    text = f"{each.wanted.whose}: place for {each.have} now"
+def _told(victim: _Planned) -> str:
+    count = len(victim.choice.victims)
+    text = f"{victim.wanted.whose}: room for {victim.have} now"
     if count:
         one = "1 instance" if count == 1 else f"{count} instances"
-        text += f"; for {each.choice.places} without {one}"
-        text += ". No fewer make it." if each.choice.proven else "."
-    elif not each.have:
+        text += f"; for {victim.choice.places} without {one}"
+        text += ". No fewer make it." if victim.choice.proven else "."
+    elif not victim.have:
         text += ", and no preemptible instance makes any."
     return text
 
 
 def _short(
-    each: _Wanted, choice: Choice, have: int, candidates: Candidates
+    need: _Wanted, choice: Choice, have: int, candidates: Candidates
 ) -> exceptions.CommandError:
     nobody = "no preemptible instances" if choice.proven else "none were found that"
     return exceptions.CommandError(
-        f"{nobody} make place for {each.whose}; there is place for {have} now, and for "
+        f"{nobody} make room for {need.whose}; there is room for {have} now, and for "
         f"{choice.places} without those that may be taken{room.listed(candidates.stays)}"
     )
 
 
-def _row(each: Candidate, due: datetime.datetime | None, wanted: _Wanted) -> tuple[Any, ...]:
-    server = each.server
-    who = server.id, server.name, server.project_id, each.instance.host, each.instance.gpus
+def _row(candidate: Candidate, due: datetime.datetime | None, wanted: _Wanted) -> tuple[Any, ...]:
+    server = candidate.server
+    who = (
+        server.id,
+        server.name,
+        server.project_id,
+        candidate.instance.host,
+        candidate.instance.gpus,
+    )
     whose = asking.Short(wanted.whose, wanted.short)
-    return *who, str(each.end), _at(due) if due else "", whose
+    return *who, str(candidate.end), _at(due) if due else "", whose
 
 
 def _at(due: datetime.datetime) -> str:

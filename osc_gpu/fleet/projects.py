@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The projects that whoever runs a command names."""
+"""The projects that the user of a command names."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
     :param named: names or IDs
     :raises CommandError: where there is none of a name, or several
     """
-    return tuple(_id(connection, each) for each in named)
+    return tuple(_id(connection, name) for name in named)
 
 
 def _id(connection: Any, named: str) -> str:
     try:
-        found = connection.identity.find_project(named)
+        project = connection.identity.find_project(named)
     except (sdk_exc.ForbiddenException, ks_exc.CatalogException):
         return named
     except sdk_exc.DuplicateResource as e:
@@ -49,6 +49,6 @@ def _id(connection: Any, named: str) -> str:
         ) from e
     except (sdk_exc.SDKException, ks_exc.ClientException) as e:
         raise exceptions.CommandError(f"Keystone: {' '.join(str(e).split())}") from e
-    if found is None:
+    if project is None:
         raise exceptions.CommandError(f"Keystone has no project {named}, neither by name nor by ID")
-    return str(found.id)
+    return str(project.id)

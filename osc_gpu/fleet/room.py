@@ -53,17 +53,17 @@ class _Planner(asking.Lister):
             moves.finish(connection, self.say, parsed_args.move_timeout)
         return connection
 
-    def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
+    def table(self, parsed_args: argparse.Namespace, connection: Any, proposal: Plan) -> _Table:
         """Return the moves of the plan; they are made first where --apply asks for that."""
         services = hosts.services(connection)
         if parsed_args.apply:
             anew = self.connection(parsed_args)
-            moves.make(anew, found.moves, services, self.say, parsed_args.move_timeout)
-        return _COLUMNS, list(_rows(found.moves, services))
+            moves.make(anew, proposal.moves, services, self.say, parsed_args.move_timeout)
+        return _COLUMNS, list(_rows(proposal.moves, services))
 
 
 class MakePlace(_Planner):
-    """Show the fewest moves that make place for instances of a flavor.
+    """Show the fewest moves that make room for instances of a flavor.
 
     Without --apply it moves nothing.
 
@@ -87,18 +87,18 @@ class MakePlace(_Planner):
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
         need, fleet = instances.need_of(connection, flavor), instances.read(connection)
         count = parsed_args.count
-        found = plan.place(fleet, need, count)
+        place_plan = plan.place(fleet, need, count)
         have = plan.places(fleet, need)
-        if not found.reached:
+        if not place_plan.reached:
             raise exceptions.CommandError(
-                f"{_not_found(found)} make place for {count} of {flavor.name}; there is place for "
-                f"{have} now{_staying(fleet)}"
+                f"{_not_found(place_plan)} make room for {count} of {flavor.name}; there is room "
+                f"for {have} now{_staying(fleet)}"
             )
-        if found.moves:
-            self.say(f"{flavor.name}: place for {have} now; for {count} after {_moves(found)}")
+        if place_plan.moves:
+            self.say(f"{flavor.name}: room for {have} now; for {count} after {_moves(place_plan)}")
         else:
-            self.say(f"{flavor.name}: place for {have} now; no move is needed.")
-        return self.table(parsed_args, connection, found)
+            self.say(f"{flavor.name}: room for {have} now; no move is needed.")
+        return self.table(parsed_args, connection, place_plan)
 
 
 class Drain(_Planner):
@@ -141,18 +141,18 @@ class Drain(_Planner):
     def _planned(self, parsed_args: argparse.Namespace) -> _Table:
         connection = rest.Snapshot(self.connection(parsed_args))
         fleet, host = instances.read(connection), parsed_args.host
-        if host not in (there := [each.name for each in fleet.hosts]):
+        if host not in (there := [host.name for host in fleet.hosts]):
             raise _no_such_host(host, len(there))
-        found = plan.drain(fleet, host)
-        if not found.reached:
+        drain_plan = plan.drain(fleet, host)
+        if not drain_plan.reached:
             raise exceptions.CommandError(
-                f"{_not_found(found)} empty {host}{_staying(fleet, host)}"
+                f"{_not_found(drain_plan)} empty {host}{_staying(fleet, host)}"
             )
-        if found.moves:
-            self.say(f"{host}: empty after {_moves(found)}")
+        if drain_plan.moves:
+            self.say(f"{host}: empty after {_moves(drain_plan)}")
         else:
             self.say(f"{host}: no instance has GPUs of it.")
-        return self.table(parsed_args, connection, found)
+        return self.table(parsed_args, connection, drain_plan)
 
 
 class Defragment(_Planner):
@@ -168,7 +168,7 @@ class Defragment(_Planner):
         parser.add_argument(
             "--flavor",
             metavar="<flavor>",
-            help="Flavor (name or ID) to make place for (default: the one with most GPUs)",
+            help="Flavor (name or ID) to make room for (default: the one with most GPUs)",
         )
         return parser
 
@@ -179,16 +179,16 @@ class Defragment(_Planner):
         else:
             flavor = _largest(connection)
         need, fleet = instances.need_of(connection, flavor), instances.read(connection)
-        found = plan.defrag(fleet, need)
+        defrag_plan = plan.defrag(fleet, need)
         have = plan.places(fleet, need)
-        if found.moves:
-            after = plan.places_after(fleet, need, found)
-            self.say(f"{flavor.name}: place for {have} now; for {after} after {_moves(found)}")
+        if defrag_plan.moves:
+            after = plan.places_after(fleet, need, defrag_plan)
+            self.say(f"{flavor.name}: room for {have} now; for {after} after {_moves(defrag_plan)}")
         else:
             self.say(
-                f"{flavor.name}: place for {have} now; {_not_found(found)} make place for more."
+                f"{flavor.name}: room for {have} now; {_not_found(defrag_plan)} make room for more."
             )
-        return self.table(parsed_args, connection, found)
+        return self.table(parsed_args, connection, defrag_plan)
 
 
 def _node(connection: Any, host: str) -> str:
@@ -207,7 +207,7 @@ def _node_with_gpus(connection: Any, host: str) -> str:
 
     :raises CommandError: where there is none of that name
     """
-    roots = {each["root_provider_uuid"] for each in hosts.gpu_providers(connection)}
+    roots = {gpu_provider["root_provider_uuid"] for gpu_provider in hosts.gpu_providers(connection)}
     named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
     if host not in named:
         raise _no_such_host(host, len(named))
@@ -235,7 +235,7 @@ def _largest(connection: Any) -> Any:
         raise exceptions.CommandError(
             f"no flavor asks for whole GPUs without {names.TOPOLOGY}; name one with --flavor"
         )
-    return min(sizes, key=lambda each: each[:3])[3]
+    return min(sizes, key=lambda size: size[:3])[3]
 
 
 def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
@@ -250,9 +250,9 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
 def _staying(fleet: Fleet, host: str | None = None) -> str:
     """Return the end of a sentence that says which instances may not be moved, and why."""
     who = [
-        f"{each.name or each.uuid} stays: {each.stays}"
-        for each in fleet.instances
-        if each.way is None and host in (None, each.host)
+        f"{instance.name or instance.uuid} stays: {instance.stays}"
+        for instance in fleet.instances
+        if instance.way is None and host in (None, instance.host)
     ]
     return listed(who)
 
@@ -260,18 +260,18 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
 def listed(who: Sequence[str]) -> str:
     """Return the end of a sentence, with the first few of *who*."""
     more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-    return "".join(f"; {each}" for each in who[:_NAMED]) + more
+    return "".join(f"; {number}" for number in who[:_NAMED]) + more
 
 
-def _moves(found: Plan) -> str:
+def _moves(proposal: Plan) -> str:
     """Return the end of a sentence that says how many moves there are, and whether fewer may do."""
-    count = len(found.moves)
+    count = len(proposal.moves)
     moves = "1 move." if count == 1 else f"{count} moves."
-    return f"{moves} No plan has fewer." if found.proven else moves
+    return f"{moves} No plan has fewer." if proposal.proven else moves
 
 
-def _not_found(found: Plan) -> str:
-    return "no moves" if found.proven else "no moves were found that"
+def _not_found(proposal: Plan) -> str:
+    return "no moves" if proposal.proven else "no moves were found that"
 
 
 def count(text: str) -> int:

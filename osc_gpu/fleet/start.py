@@ -47,15 +47,15 @@ class StartServer(asking.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self._connection = self.connection(parsed_args)
         self._patience_s = parsed_args.step_timeout
-        until, said = time.monotonic() + parsed_args.for_s, ""
+        until, message = time.monotonic() + parsed_args.for_s, ""
         while True:
             try:
                 return self._start(servers.find(self._connection, parsed_args.server))
             except _NoGPUs as e:
                 if time.monotonic() + parsed_args.every_s > until:
                     raise
-                if said != (said := str(e)):
-                    self.say(f"it waits: {said}")
+                if message != (message := str(e)):
+                    self.say(f"it waits: {message}")
             time.sleep(parsed_args.every_s)
 
     def _start(self, server: Any) -> None:
@@ -101,17 +101,17 @@ class StartServer(asking.Command):
 
         :raises CommandError: as far as Nova shows the reason to the user
         """
-        said = self._said(server)
+        message = self._said(server)
         why = failures.why_last(self._connection, server)
         if why and exception.GAVE_BACK not in why:
-            raise exceptions.CommandError(said)
+            raise exceptions.CommandError(message)
         try:
             if servers.request_of(server).on_stop_move:
                 return
         except exception.InvalidExtraSpec as e:
-            said = f"{said}; {e}"
+            message = f"{message}; {e}"
         raise _NoGPUs(
-            f"{said}; its flavor does not say {names.ON_STOP_MOVE}=true, so that it is not moved: "
+            f"{message}; its flavor does not say {names.ON_STOP_MOVE}=true, so it is not moved: "
             "openstack server shelve, and then unshelve, brings it to another host"
         )
 

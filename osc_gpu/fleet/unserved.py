@@ -41,11 +41,13 @@ class Unserved:
     @property
     def uuids(self) -> str:
         """As many as one item of a server's metadata takes, the oldest first."""
-        return ",".join(each.id for each in self.servers[:_RECORDED])
+        return ",".join(server.id for server in self.servers[:_RECORDED])
 
     @property
     def in_words(self) -> str:
-        who = [f"{each.name} ({each.id}) of project {each.project_id}" for each in self.servers]
+        who = [
+            f"{server.name} ({server.id}) of project {server.project_id}" for server in self.servers
+        ]
         return f"{self.flavor.name}, asked for by {', '.join(who)}"
 
 
@@ -65,15 +67,15 @@ def read(
         listed = connection.compute.servers(details=True, all_projects=True)
     alike: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for server in listed:
-        asked = servers.request_of(server)
-        if servers.requests_of(server) and not asked.is_preemptible:
-            specs = tuple(sorted(asked.extra_specs.items()))
+        request = servers.request_of(server)
+        if servers.requests_of(server) and not request.is_preemptible:
+            specs = tuple(sorted(request.extra_specs.items()))
             alike[server.project_id, server.flavor.name, specs].append(server)
     earliest = since.isoformat()
-    found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for (_, name, specs), each in alike.items():
-        left = [server for server in _left(each, holders) if server.created_at > earliest]
-        left += [server for server in each if _is_to_start(connection, server, earliest)]
+    servers_by_request: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for (_, name, specs), group in alike.items():
+        left = [server for server in _left(group, holders) if server.created_at > earliest]
+        left += [server for server in group if _is_to_start(connection, server, earliest)]
         for server in left:
             host = server.hypervisor_hostname if server.status == _STOPPED else ""
             key = (
@@ -83,18 +85,18 @@ def read(
                 host,
                 servers.boots_from_volume(server),
             )
-            found[key].append(server)
+            servers_by_request[key].append(server)
     made = [
-        Unserved(each[0].flavor, zone, host, volume, tuple(sorted(each, key=_age)))
-        for (_, _, zone, host, volume), each in found.items()
+        Unserved(item[0].flavor, zone, host, volume, tuple(sorted(item, key=_age)))
+        for (_, _, zone, host, volume), item in servers_by_request.items()
     ]
-    return sorted(made, key=lambda each: _age(each.servers[0]))
+    return sorted(made, key=lambda need: _age(need.servers[0]))
 
 
 def found_none(server: Any) -> bool:
     """Return whether the scheduler found no GPUs for it, as far as Nova shows that to the user."""
     fault = (server.fault or {}).get("message", "")
-    refused = any(each in fault for each in _REFUSED)
+    refused = any(message in fault for message in _REFUSED)
     return server.status == "ERROR" and not server.compute_host and refused
 
 
@@ -112,8 +114,8 @@ def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
         return False
     if server.status == _OFFLOADED:
         return bool(last.action == "unshelve")
-    said = failures.details(connection, server, last) if last.action == "start" else ()
-    return any(exception.GAVE_BACK in each for each in said)
+    details = failures.details(connection, server, last) if last.action == "start" else ()
+    return any(exception.GAVE_BACK in detail for detail in details)
 
 
 def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:

@@ -105,7 +105,7 @@ class CapacityTest(BoardTestBase):
     def assertRoomMade(self, four: str) -> None:
         """One has a card in each half of host1, and one move makes a half whole."""
         wrong = self.assertRaises(exceptions.CommandError, sdk.run, self, room.MakePlace, four)
-        self.assertIn("there is place for 0 now", str(wrong))
+        self.assertIn("there is room for 0 now", str(wrong))
         self.start_board("host2")
         self.boot(four, host="host2")
         self.boot(self.gpu_flavor(1), host="host2")

@@ -32,7 +32,7 @@ class PlaceTest(base.GPUServersTestBase):
         said = f"on host1: GPU {address} cannot be given: it is no longer on the PCI bus"
         (details,) = self.refused({"os-start": None}, server)
         self.assertIn(
-            "a GPU cannot be given: it is no longer on the PCI bus; mend or replace the card",
+            "a GPU cannot be given: it is no longer on the PCI bus; repair or replace the card",
             details,
         )
         self.assertNotIn(address, details)

@@ -192,4 +192,4 @@ class BesideAliasesTest(kvm.KVMServersTestBase):
             self.assertEqual(["0x81"], sources)
         self.period()
         self.assertInventory(total=4, used=2)
-        self.assertNotIn("is kept from instances", self.stdlog.logger.output)
+        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)

@@ -93,7 +93,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.leaves = {"reserved": "the host's processes are not seen", "quarantine": "nor these"}
         kernel.contain(self.hosts["host1"])
         self.restart_host("host1")
-        said = "ERROR [nova_gpu.virt.host_gpus] nova-compute runs in a PID namespace of its own"
+        said = "ERROR [nova_gpu.virt.host_gpus] nova-compute runs in its own PID namespace"
         self.assertIn(said, self.stdlog.logger.output)
         self.assertIn("whether a process of the host has it open is", self.stdlog.logger.output)
         self.boot_refused(self.gpu_flavor(1))
@@ -136,7 +136,9 @@ class LateBindingTest(alone.Alone, _LateBinding):
         server = self.boot(self.gpu_flavor(1))
         self.stand_in.refused.add(f"{CARD} nouveau")
         self._delete_server(server)
-        self.assertIn(f"GPU {CARD} was not given back", self.stdlog.logger.output)
+        self.assertIn(
+            f"Failed to return GPU {CARD} to the host's drivers", self.stdlog.logger.output
+        )
         self.assertInventory(total=2, used=0)
         server = self.boot(self.gpu_flavor(1))
         self.assertGPUs(server, [CARD])

@@ -162,7 +162,7 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
         self.commands.stain(FIRST)
         self._delete_server(self.server)
         self.period()
-        self.assertIn(f"vGPU {TWO} is kept from instances until it is removed: ", self.log())
+        self.assertIn(f"Instances do not get vGPU {TWO} until it is removed: ", self.log())
         self.assertEqual((6, 1, 1), self.vgpus())
         self.restart_host("host1")
         self.period()
@@ -277,7 +277,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.hosts["host1"].set_mig(FIRST, [(1, 0), (9, 0), (10, 0)])
         self.period()
         self.assertIn(
-            f"GPU {FIRST} is not given to new instances in parts: the driver has the MIG",
+            f"New instances do not get parts of GPU {FIRST}: the driver has the MIG",
             self.log(),
         )
         self.assertEqual((6, 1, 2), self.vgpus())

@@ -45,11 +45,9 @@ class ProfileTest(alone.Alone, mig.MIGServersTestBase):
         self.period()
         others = [f"{card} {SMALL}" for card in CARDS if card not in (FIRST, SECOND, WHOLE)]
         self.assertCountEqual([f"{SECOND} {LARGE}", *others], self.made)
-        self.assertIn(f"GPU {WHOLE} is not divided: ", self.log())
-        self.assertEqual(
-            1, self.log().count(f"GPU {SECOND} was divided into 2 MIG instances {LARGE}")
-        )
-        self.assertEqual(len(self.made), self.log().count(" was divided into "))
+        self.assertIn(f"Failed to divide GPU {WHOLE}: ", self.log())
+        self.assertEqual(1, self.log().count(f"Divided GPU {SECOND} into 2 MIG instances {LARGE}"))
+        self.assertEqual(len(self.made), self.log().count("Divided GPU "))
         self.assertEqual((15, 0, 0), self.vgpus())
         self.assertEqual((2, 0, 0), self.vgpus(LARGE))
         self.assertGPUs(whole, [FIRST])
@@ -64,6 +62,6 @@ class ProfileTest(alone.Alone, mig.MIGServersTestBase):
         self.assertEqual(f"{FIRST} {SMALL}", self.made[-1])
         self.assertEqual(len(CARDS) - 1, len(self.made))
         # Of those that were divided before no more is said.
-        self.assertEqual(len(self.made), self.log().count(" was divided into "))
+        self.assertEqual(len(self.made), self.log().count("Divided GPU "))
         self.assertEqual((18, 0, 0), self.vgpus())
         self.assertEqual((2, 0, 1), self.vgpus(LARGE))

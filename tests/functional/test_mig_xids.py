@@ -32,7 +32,7 @@ class MIGXidsTest(alone.Alone, mig.MIGServersTestBase):
     def test_what_is_contained_withholds_the_instance(self) -> None:
         self.report(94, "GPU-I:09 GPU-CI:00")
         self.assertEqual((6, 1, 0), self.vgpus())
-        self.assertIn(f"MIG instance 9/0 of GPU {FIRST} is given to nobody new", self.log())
+        self.assertIn(f"New instances do not get MIG instance 9/0 of GPU {FIRST}", self.log())
         other = self.boot(self.of_type(SMALL))
         self.assertInstances(other, [slot(FIRST, 10, 0, SMALL)], nodes_of(0, 10))
         self.restart_host("host1")

@@ -46,11 +46,11 @@ class OrphanTest(base.GPUServersTestBase):
     def test_one_that_goes_on_keeps_what_it_has(self) -> None:
         self.period()
         self.assertInventory(used=7)
-        self.assertNotIn("are given back", self.stdlog.logger.output)
+        self.assertNotIn("Released the GPUs of migration", self.stdlog.logger.output)
 
     def test_a_service_that_starts_has_no_group_yet(self) -> None:
         self.restart_host("host1")
-        self.assertNotIn("cannot be looked for", self.stdlog.logger.output)
+        self.assertNotIn("Cannot look for", self.stdlog.logger.output)
         self.assertInventory(used=7)
 
     def test_placement_does_not_answer(self) -> None:
@@ -63,7 +63,10 @@ class OrphanTest(base.GPUServersTestBase):
 
         with fixtures.MonkeyPatch(f"{_CLIENT}.get_allocations_for_resource_provider", fail):
             self.period()
-        self.assertIn("cannot be looked for: no route to Placement", self.stdlog.logger.output)
+        self.assertIn(
+            "Cannot look for GPUs that ended moves still hold: no route to Placement",
+            self.stdlog.logger.output,
+        )
         self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
 
 

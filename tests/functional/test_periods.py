@@ -37,7 +37,7 @@ class PeriodTest(base.GPUServersTestBase):
 
     def assertNobodyWasAStranger(self, method: str) -> None:
         self.assertEqual([method, "reserved: 0"], self.ran)
-        self.assertNotIn("is kept from instances", self.stdlog.logger.output)
+        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
 
     def test_unshelved_and_not_saved(self) -> None:
         """What it had before stays in the database until its guest runs."""
@@ -86,7 +86,7 @@ class PeriodTest(base.GPUServersTestBase):
 class RepeatsTest(base.GPUServersTestBase):
     """A warning that comes each minute hides what is new."""
 
-    SAID = "What was known before is kept"
+    SAID = "The former state of the GPUs stays in force"
 
     def setUp(self) -> None:
         super().setUp()

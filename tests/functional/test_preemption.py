@@ -121,7 +121,7 @@ class PreemptionTest(Preempting):
         self.assertEqual((0, 2), (now, then))  # 4 of the 8 GPUs are of who may be taken
         names, said = self.run_it("two")
         self.assertEqual(["stopped"], names)
-        self.assertIn("1 of two: place for 0 now; for 1 without 1 instance. No fewer", said)
+        self.assertIn("1 of two: room for 0 now; for 1 without 1 instance. No fewer", said)
         self.assertUntouched(self.firm, self.three, self.one, self.young)
 
         seen = []
@@ -163,9 +163,7 @@ class PreemptionTest(Preempting):
         self.assertUntouched(self.young)
         self.assertEqual({"host1": 2}, self.allocated(self.boot(self.two)))
         said = self.refusal("two", "--apply")
-        self.assertIn(
-            "no preemptible instances make place for 1 of two; there is place for 0", said
-        )
+        self.assertIn("no preemptible instances make room for 1 of two; there is room for 0", said)
         self.assertRegex(
             said, "young stays: it has had its GPUs for [0-9]+ s, and keeps them 3600 s"
         )
@@ -261,7 +259,7 @@ class PreemptionTest(Preempting):
         with mock.patch.object(preemptible, "tell", told):
             names, said = self.run_it("two", "--apply", "--notice", "600")
         self.assertEqual([], names)
-        self.assertIn("3 GPUs on host1: told that it stays, as nobody needs its GPUs now\n", said)
+        self.assertIn("3 GPUs on host1: told that it stays, as its GPUs are not needed now\n", said)
         self.firm = self.boot(self.two)
         self.assertUntouched(self.firm, self.three, self.one, self.young)
 
@@ -328,7 +326,7 @@ class WaitingTest(Preempting):
         self.assertEqual({"host1": 2}, self.allocated(shown))
         spot = self.flavor(gpus="= 1", **STOPPED)
         refusal = self.assertRaises(exceptions.CommandError, sdk.run, self, room.MakePlace, spot)
-        self.assertIn("there is place for 0 now", str(refusal))  # as the host's are kept
+        self.assertIn("there is room for 0 now", str(refusal))  # as the host's are kept
 
         # It gives them back, others have them meanwhile, and its start waits as well.
         self.api.post_server_action(shown["id"], {"os-stop": None})
@@ -345,4 +343,4 @@ class WaitingTest(Preempting):
         self.api.post_server_action(shown["id"], {"unshelve": None})
         self._wait_for_server_parameter(shown, {"OS-EXT-STS:task_state": None})
         asks = f"two, asked for by waits ({shown['id']}) of project {self.api.project_id}"
-        self.assertIn(f"{asks}: place for 0 now, and no preemptible", self.run_it()[1])
+        self.assertIn(f"{asks}: room for 0 now, and no preemptible", self.run_it()[1])

@@ -55,12 +55,12 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
 
     def sources(self) -> gather.Sources:
         """Asked by a command, which has not looked before"""
-        return dataclasses.replace(super().sources(), looked=discovery.Discovery())
+        return dataclasses.replace(super().sources(), host=discovery.Discovery())
 
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
         uuids = ", ".join(sorted(server["id"] for server in servers))
-        said = f"GPU {device} is open to several guests, {uuids}. "
+        said = f"Several guests can open GPU {device}: {uuids}. "
         self.assertEqual(1, str(self.stdlog.logger.output).count(said))
         self.assertEqual({device.partition("/")[0]: len(servers)}, self.shared())
 
@@ -230,7 +230,7 @@ class ShiftedMinorsTest(ContainerTestBase):
         self._swap()
         self.period()
         self.assertEqual({}, self.shared())  # each can open what the other has, and it cannot
-        self.assertNotIn("is open to several guests", self.stdlog.logger.output)
+        self.assertNotIn("Several guests can open GPU", self.stdlog.logger.output)
         self.assertInventory(reserved=0, used=2)
         self._reboot_server(self.server, hard=True)
         said = f"on host1: GPU {OWN} cannot be given: another guest names it in its domain"
@@ -275,7 +275,7 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.assertEqual(
             [slot(FIRST, 1, 0, SMALL)], [s.partition(": ")[0] for s in self._cleaned()]
         )
-        self.assertIn(f"vGPU {slot(FIRST, 1, 0, LARGE)} is not cleaned: its card was", self.log())
+        self.assertIn(f"Cannot clean vGPU {slot(FIRST, 1, 0, LARGE)}: its card was", self.log())
         self.period()
         last = self.boot(self.of_type(SMALL))
         self.assertInstances(last, [slot(FIRST, 1, 0, SMALL)], nodes_of(0, 1))
@@ -307,7 +307,7 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         )
         self._stop_server(other)
         self.period()
-        self.assertIn(f"GPU {FIRST} is no longer open to several guests.", self.log())
+        self.assertIn(f"Only one guest can open GPU {FIRST} now.", self.log())
         self.assertEqual({}, self.shared())
         self.divide(FIRST, mig.LAYOUT)
         self.period()

@@ -63,9 +63,9 @@ class RoomTest(ShownTestBase):
         self.assertEqual({"host2": 1}, self.allocated(self.server))
         self.assertEqual(1, self.places())
         for command, *arguments, said in (
-            (room.MakePlace, "eight", "eight: place for 1 now; no move is needed.\n"),
+            (room.MakePlace, "eight", "eight: room for 1 now; no move is needed.\n"),
             (room.Drain, "host1", "host1: no instance has GPUs of it.\n"),
-            (room.Defragment, "eight: place for 1 now; no moves make place for more.\n"),
+            (room.Defragment, "eight: room for 1 now; no moves make room for more.\n"),
         ):
             status, printed, beside = sdk.shown(self, command, *arguments)
             self.assertEqual((0, "\n", said), (status, printed, beside))
@@ -207,7 +207,7 @@ class RoomTest(ShownTestBase):
         firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")
         stays = self.boot(firm, host="host1", name="firm")
         said = self.refusal(room.MakePlace, "eight")
-        self.assertIn("no moves make place for 1 of eight; there is place for 0 now", said)
+        self.assertIn("no moves make room for 1 of eight; there is room for 0 now", said)
         self.assertIn("firm stays: it runs, and its flavor does not say gpu:move cold", said)
         self.assertIn("firm stays", self.refusal(room.Drain, "host1"))
         self.assertEqual([], self.values(room.Defragment))

@@ -70,7 +70,7 @@ class HostsTest(ShownTestBase):
         self._wait_for_state_change(two, "SHUTOFF")
         stopped = self.fields(servers.ShowServer, "pair")
         self.assertEqual(2, stopped["gpus"])
-        self.assertEqual("Nova tells no more of a server that is SHUTOFF", stopped["cards"])
+        self.assertEqual("Nova tells nothing else of a server that is SHUTOFF", stopped["cards"])
         self.api.post_server_action(two["id"], {"os-start": None})
         self._wait_for_state_change(two, "ACTIVE")
 

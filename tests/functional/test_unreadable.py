@@ -91,7 +91,7 @@ class LibvirtTest(alone.Alone, _Libvirt):
         happened = self._once_unreachable("list_guests", only_running=False)
         self.period()
         self.assertEqual(["host1"], happened)
-        self.assertIn("What was known before is kept", self.stdlog.logger.output)
+        self.assertIn("The former state of the GPUs stays in force", self.stdlog.logger.output)
         self.assertInventory(reserved=1)
 
     def test_libraries_of_no_guest_go_at_start(self) -> None:
@@ -151,7 +151,7 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
             self.period()
         self.assertInventory(used=2)
         self.assertIn("cannot be read: nobody answers", self.stdlog.logger.output)
-        self.assertNotIn("is kept from instances", self.stdlog.logger.output)
+        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
         self.assertGPUs(
             self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
         )

@@ -78,7 +78,7 @@ class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
         domain = connection.defineXML(self._strangers(server))
         self.period()
         self.assertEqual((4, 3, 0), self.inventories()[1155])
-        self.assertIn(f"GPU {FIRST[1]} is kept from instances", self.stdlog.logger.output)
+        self.assertIn(f"Instances do not get GPU {FIRST[1]}", self.stdlog.logger.output)
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[2]))
         domain.undefine()
         self.leaves = dict.fromkeys(("vgpu", "reserved"), "somebody else has given one its type")
@@ -135,7 +135,7 @@ class StartsTest(QEMUServersTestBase):
         for _ in range(3):
             self.boot(self.of_type(1155), expected_state="ERROR")
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
-        said = f"Virtual function {FIRST[0]} is given to nobody new: 3 guests in a row"
+        said = f"New instances do not get virtual function {FIRST[0]}: 3 guests in a row"
         self.assertIn(said, self.stdlog.logger.output)
         self.period()
         self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
@@ -166,7 +166,7 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
         for _ in range(failed_starts.MOST):
             server = self.boot(flavor, expected_state="ERROR", **kwargs)
         self.period()
-        self.assertNotIn("is given to nobody new", self.stdlog.logger.output)
+        self.assertNotIn("New instances do not get", self.stdlog.logger.output)
         self.assertEqual(EMPTY, self.inventories())
         return str(self._show_server(server)["fault"]["message"])
 

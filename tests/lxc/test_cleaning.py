@@ -27,7 +27,7 @@ class CleaningTest(base.LXCTestCase):
 
         self.assertEqual(-signal.SIGKILL, left.wait(200))
         said = self.stdlog.logger.output
-        self.assertIn(f"(pid {left.pid}) still had GPU {place.GPUS[0]} open", said)
+        self.assertIn(f"(pid {left.pid}), which still had GPU {place.GPUS[0]} open", said)
         self.assertIn(f"clean_command for GPU {place.GPUS[0]}: NOVA_GPU_MODE=lxc", said)
         self.assertIn(f"GPU {place.GPUS[0]} is clean", said)
         self.assertGPUs(self.boot_with(8), range(8))

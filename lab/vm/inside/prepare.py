@@ -51,9 +51,9 @@ def _be_another(seed: bytes) -> None:
 def main() -> None:
     importlib.import_module(sys.argv[1])
     _take_away()
-    told = _wait()
-    _be_another(bytes.fromhex(told["seed"]))
-    subprocess.run(["sh", "/run/lab/resume.sh", *told["words"]], check=True)
+    answer = _wait()
+    _be_another(bytes.fromhex(answer["seed"]))
+    subprocess.run(["sh", "/run/lab/resume.sh", *answer["words"]], check=True)
     os.chdir("/project")
     importlib.invalidate_caches()
     for number, name in ((1, "output"), (2, "stderr")):

@@ -33,7 +33,7 @@ class TopologyPolicy(enum.StrEnum):
 
 
 class Near(enum.StrEnum):
-    """Which of the PCI devices that Nova gives the instance its GPUs are to be beside."""
+    """Which of the PCI devices of the instance its GPUs are to be near."""
 
     ANY = "any"
     NIC = "nic"
@@ -84,7 +84,7 @@ class Arrangement:
 
     @property
     def insists_on_near(self) -> bool:
-        """Whether the instance may not do with GPUs that are not beside such a device."""
+        """Whether the instance must have GPUs that are near such a device."""
         return self.near is not Near.ANY and self.near_policy is TopologyPolicy.REQUIRED
 
     def insists_on_peers(self, count: int) -> bool:
@@ -121,9 +121,9 @@ def parse(extra_specs: Mapping[str, str]) -> Arrangement:
 
 
 def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
-    said = words.stated(names.PEER_ACCESS, extra_specs, PeerAccess) or PeerAccess.NONE
+    policy = words.stated(names.PEER_ACCESS, extra_specs, PeerAccess) or PeerAccess.NONE
     hidden = next((key for key in names.HIDDEN if words.is_true(extra_specs.get(key))), None)
-    if said is not PeerAccess.NONE and hidden is not None:
+    if policy is not PeerAccess.NONE and hidden is not None:
         raise exception.InvalidExtraSpec(
             names.PEER_ACCESS,
             extra_specs[names.PEER_ACCESS],
@@ -131,12 +131,12 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
             "hides that",
             f"{PeerAccess.NONE}, or it without {hidden}",
         )
-    return said
+    return policy
 
 
 def _alone(
-    key: str, extra_specs: Mapping[str, str], what: str, beside: str
+    key: str, extra_specs: Mapping[str, str], what: str, key_of_what: str
 ) -> exception.InvalidExtraSpec:
     """Return the refusal of a policy *key* about what the flavor does not say."""
-    reason, allowed = f"the flavor says nothing of {what}", f"{key} beside {beside}"
+    reason, allowed = f"the flavor says nothing of {what}", f"{key} together with {key_of_what}"
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)

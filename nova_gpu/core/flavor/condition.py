@@ -187,7 +187,9 @@ class Comparison(enum.StrEnum):
 
 ALLOWED_NUMBERS = "N, '>= N' or '= N' (at least), '== N' or '<= N'"
 
-_COMPARISONS = {"=": Comparison.AT_LEAST} | {each.value: each for each in Comparison}
+_COMPARISONS = {"=": Comparison.AT_LEAST} | {
+    comparison.value: comparison for comparison in Comparison
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -50,14 +50,14 @@ class Preemptible:
             if end_text is None:
                 return None
             raise exception.InvalidExtraSpec(
-                *(names.ON_PREEMPT, end_text, "nobody may take the flavor's GPUs"),
-                f"{names.ON_PREEMPT} beside {names.PREEMPTIBLE}",
+                *(names.ON_PREEMPT, end_text, "the flavor's GPUs may not be taken"),
+                f"{names.ON_PREEMPT} together with {names.PREEMPTIBLE}",
             )
         least_s = parse_time(text)
         if end is End.STOP and on_stop is not OnStop.RELEASE:
             raise exception.InvalidExtraSpec(
                 *(names.PREEMPTIBLE, text, "stopped, the instance would keep its GPUs"),
-                f"{names.ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} beside it",
+                f"{names.ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} as well",
             )
         return cls(least_s, end)
 
@@ -67,11 +67,11 @@ def parse_time(text: str) -> int:
 
     :raises InvalidExtraSpec: where it is not one of ALLOWED_TIMES
     """
-    if not (said := _TIME.fullmatch(text.strip().lower())):
+    if not (match := _TIME.fullmatch(text.strip().lower())):
         raise exception.InvalidExtraSpec(
             names.PREEMPTIBLE, text, "it does not say how long it keeps its GPUs", ALLOWED_TIMES
         )
-    return int(said[1]) * _SECONDS[said[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def parse_end(text: str) -> End:
@@ -79,5 +79,5 @@ def parse_end(text: str) -> End:
 
     :raises InvalidExtraSpec: where it is neither of the words
     """
-    reason = "it does not say what becomes of the instance"
+    reason = "it does not say what happens to the instance"
     return words.parse_word(names.ON_PREEMPT, text, End, reason)

@@ -76,20 +76,20 @@ def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ..
 
     ``None`` as :func:`extra_specs` has it.
     """
-    found = []
+    expressions = []
     for group in request.groups:
         verdicts = _verdicts(request, group, known)
         if verdicts is None:
             return None
         required = {trait for trait, verdict in verdicts.items() if verdict == "required"}
-        found.append(
+        expressions.append(
             dataclasses.replace(
                 group,
                 required_traits=group.required_traits | required,
                 forbidden_traits=group.forbidden_traits | (verdicts.keys() - required),
             )
         )
-    return tuple(found)
+    return tuple(expressions)
 
 
 def _verdicts(

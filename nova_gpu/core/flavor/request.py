@@ -127,7 +127,7 @@ Request: TypeAlias = GPURequest | VGPURequest
 class FlavorRequest:
     """All that a flavor asks for of GPUs.
 
-    Each part is read once, when it is first asked for, and is refused to nobody else: an instance
+    Each part is read once, when it is first asked for, and does not fail for others: an instance
     without GPUs must not fail of what its flavor says of them, nor a container of what only
     concerns KVM guests. Of equal flavors :func:`of` gives one and the same.
     """
@@ -192,7 +192,7 @@ class FlavorRequest:
                 word,
                 specs[word],
                 "the flavor asks for no vGPU",
-                f"{word} beside {names.VGPUS} or resources:{resource_class}",
+                f"{word} together with {names.VGPUS} or resources:{resource_class}",
             )
         # Where the flavor asks for whole GPUs as well, its traits and its words speak of those.
         whole = self.asks_for_gpus
@@ -218,7 +218,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: where one of them cannot be understood
         """
-        return tuple(each for each in (self.whole, self.vgpus) if each is not None)
+        return tuple(request for request in (self.whole, self.vgpus) if request is not None)
 
     @functools.cached_property
     def hypervisor(self) -> Condition | None:
@@ -252,8 +252,8 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: for a word that says nothing of it
         """
-        said = words.stated(names.GUEST_TOPOLOGY, self.extra_specs, GuestTopology)
-        return said or GuestTopology.AUTO
+        value = words.stated(names.GUEST_TOPOLOGY, self.extra_specs, GuestTopology)
+        return value or GuestTopology.AUTO
 
     @functools.cached_property
     def preemptible(self) -> Preemptible | None:
@@ -292,10 +292,10 @@ class FlavorRequest:
         """
         try:
             by_image = OnStop.RELEASE if image is None else words.parse_on_stop(image)
-            said = self.on_stop or (host if by_image is OnStop.RELEASE else OnStop.KEEP)
+            value = self.on_stop or (host if by_image is OnStop.RELEASE else OnStop.KEEP)
         except exception.InvalidExtraSpec:
             return False
-        return said is OnStop.RELEASE
+        return value is OnStop.RELEASE
 
     @functools.cached_property
     def on_stop_move(self) -> bool:
@@ -335,8 +335,8 @@ class FlavorRequest:
     @functools.cached_property
     def vgpu_words(self) -> tuple[str, ...]:
         """The flavor's words that speak of vGPUs: with any of them these are ours, not Nova's."""
-        found = _VGPU_WORDS + (_PRODUCT_WORDS if self._products_are_vgpus else ())
-        return tuple(word for word in found if word in self.extra_specs)
+        texts = _VGPU_WORDS + (_PRODUCT_WORDS if self._products_are_vgpus else ())
+        return tuple(word for word in texts if word in self.extra_specs)
 
     @property
     def _products_are_vgpus(self) -> bool:
@@ -358,11 +358,11 @@ class FlavorRequest:
         for key in _GPU_WORDS:
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
                 continue
-            beside = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
+            count = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
             if key in _PRODUCT_WORDS:
-                beside += f", {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}"
+                count += f", {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}"
             raise exception.InvalidExtraSpec(
-                key, text, "the flavor asks for no GPU", f"{key} beside {beside}"
+                key, text, "the flavor asks for no GPU", f"{key} together with {count}"
             )
 
 
@@ -385,9 +385,9 @@ def _of_product(
         (names.MODEL, model, names.TRAIT_MODEL),
         (names.MEMORY_MIB, memory_mib, names.TRAIT_MEMORY),
     )
-    for key, said, prefix in stated:
-        if said:
-            yield key, said, prefix
+    for key, wanted, prefix in stated:
+        if wanted:
+            yield key, wanted, prefix
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:

@@ -30,24 +30,24 @@ def is_own(key: str) -> bool:
     return key in WORDS or key.startswith(_NAMESPACE)
 
 
-def mistakes(asked: FlavorRequest) -> list[str]:
+def mistakes(flavor: FlavorRequest) -> list[str]:
     """Return the mistakes of a flavor, each with the property, the reason and what is allowed.
 
     Properties of other projects are not checked.
     """
-    return [*_unreadable(asked), *_misspelt(asked.extra_specs)]
+    return [*_unreadable(flavor), *_misspelt(flavor.extra_specs)]
 
 
-def _unreadable(asked: FlavorRequest) -> Iterator[str]:
+def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
     """Yield what the scheduler or the host would refuse, each found without those before it."""
     while True:
         try:
-            _check(asked)
+            _check(flavor)
             return
         except exception.InvalidExtraSpec as error:
             yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
             wrong = error.key
-        rest = dict(asked.extra_specs)
+        rest = dict(flavor.extra_specs)
         if rest.pop(wrong, None) is None:
             return  # of what was spelled out of several properties
         if wrong == names.PREEMPTIBLE:
@@ -55,26 +55,26 @@ def _unreadable(asked: FlavorRequest) -> Iterator[str]:
         elif wrong in _GIVING_BACK and names.PREEMPTIBLE in rest:
             rest[wrong] = _GIVING_BACK[wrong]
         left = FlavorRequest(rest)
-        if asked.asks_for_gpus and not left.asks_for_gpus:
+        if flavor.asks_for_gpus and not left.asks_for_gpus:
             # Or all that says what the GPUs must be would be wrong, too.
             rest[names.GPUS] = "1"
-        if asked.asks_for_vgpus and not left.asks_for_vgpus:
+        if flavor.asks_for_vgpus and not left.asks_for_vgpus:
             rest[names.VGPUS] = "1"
-        asked = FlavorRequest(rest)
+        flavor = FlavorRequest(rest)
 
 
-def _check(asked: FlavorRequest) -> None:
+def _check(flavor: FlavorRequest) -> None:
     """Check a flavor as the scheduler and the host do.
 
     :raises InvalidExtraSpec: for the first thing that they would refuse
     """
-    asked.check()
-    spelled_out = dict(asked.extra_specs)
-    for each in asked.requests:
-        spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out
-    asked.check_guest_options()
-    consent.parse(asked.extra_specs)
-    _ = asked.on_stop, asked.on_stop_move, asked.preemptible
+    flavor.check()
+    spelled_out = dict(flavor.extra_specs)
+    for request in flavor.requests:
+        spelled_out = query.extra_specs(spelled_out, request, ()) or spelled_out
+    flavor.check_guest_options()
+    consent.parse(flavor.extra_specs)
+    _ = flavor.on_stop, flavor.on_stop_move, flavor.preemptible
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:

@@ -72,11 +72,11 @@ def of_cards(
     :param places: where the guest finds them, by their addresses on the host, as far as is known
     :param pcie: the links of cards and of upstream ports of switches, by addresses on the host
     """
-    found = list(cards)
-    if all(card.address in places for card in found):
-        found.sort(key=lambda card: places[card.address].address)
-    indexes = {card.address: index for index, card in enumerate(found)}
-    return [_of_card(index, card, indexes, places, pcie) for index, card in enumerate(found)]
+    gpus = list(cards)
+    if all(card.address in places for card in gpus):
+        gpus.sort(key=lambda card: places[card.address].address)
+    indexes = {card.address: index for index, card in enumerate(gpus)}
+    return [_of_card(index, card, indexes, places, pcie) for index, card in enumerate(gpus)]
 
 
 def _of_card(
@@ -130,28 +130,28 @@ def nccl_topology(devices: Sequence[GuestDevice]) -> str | None:
 
     ``None`` where it would say nothing: the guest has one device, or their addresses are not known.
     """
-    if len(devices) < 2 or any(each["address"] is None for each in devices):
+    if len(devices) < 2 or any(device["address"] is None for device in devices):
         return None
     lines = ['<system version="1">']
-    for node in dict.fromkeys(each["numa_node"] for each in devices):
+    for node in dict.fromkeys(device["numa_node"] for device in devices):
         # As the kernel has it of a device whose node it does not know
         lines.append(f'  <cpu numaid="{-1 if node is None else node}">')
-        lines += _on_node([each for each in devices if each["numa_node"] == node])
+        lines += _on_node([device for device in devices if device["numa_node"] == node])
         lines.append("  </cpu>")
     return "\n".join([*lines, "</system>", ""])
 
 
 def _on_node(devices: Sequence[GuestDevice]) -> Iterator[str]:
     below: dict[str | None, list[GuestDevice]] = {}
-    for each in devices:
-        below.setdefault(each["switch"] and each["switch"]["address"], []).append(each)
+    for device in devices:
+        below.setdefault(device["switch"] and device["switch"]["address"], []).append(device)
     for address, own in below.items():
         indent = "    "
         if switch := own[0]["switch"]:
             yield f"{indent}{_pci(address, _BRIDGE, switch['pcie'])}>"
             indent += "  "
-        for each in own:
-            yield f"{indent}{_pci(each['address'], each['pci_class'], each['pcie'])}/>"
+        for node in own:
+            yield f"{indent}{_pci(node['address'], node['pci_class'], node['pcie'])}/>"
         if switch:
             yield "    </pci>"
 
@@ -166,8 +166,10 @@ def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> 
         attributes["class"] = class_code
     if pcie:
         attributes |= {"link_speed": pcie["speed"], "link_width": pcie["width"]}
-    said = (f"{name}={saxutils.quoteattr(str(value))}" for name, value in attributes.items())
-    return " ".join(["<pci", *said])
+    attributes_text = (
+        f"{name}={saxutils.quoteattr(str(value))}" for name, value in attributes.items()
+    )
+    return " ".join(["<pci", *attributes_text])
 
 
 # Kept with the instance
@@ -190,7 +192,7 @@ def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
     """Parse the output of :func:`to_metadata`; return nothing where that is not what wrote it."""
     text = "".join(metadata[key] for key in keys_of(metadata))
     try:
-        found = json_text.parse(text or "[]")
+        entries = json_text.parse(text or "[]")
     except ValueError:
         return []
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []

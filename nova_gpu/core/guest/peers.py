@@ -68,5 +68,5 @@ def cliques(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
     by_product: dict[str, list[PciAddress]] = {}
     for card in cards:
         by_product.setdefault(card.product.key, []).append(card.address)
-    several = [each for each in by_product.values() if len(each) > 1][:_MOST]
-    return {address: number for number, each in enumerate(several) for address in each}
+    several = [gpus for gpus in by_product.values() if len(gpus) > 1][:_MOST]
+    return {address: number for number, gpu in enumerate(several) for address in gpu}

@@ -85,8 +85,10 @@ class Tree:
     @property
     def nodes(self) -> tuple[int, ...]:
         """The NUMA nodes of the host that its cards are on, in the order of the expanders."""
-        found = (each.node for each in self.controllers if each.node is not None)
-        return tuple(dict.fromkeys(found))
+        numbers = (
+            controller.node for controller in self.controllers if controller.node is not None
+        )
+        return tuple(dict.fromkeys(numbers))
 
     def places(self) -> Mapping[PciAddress, Place]:
         """Return the place of each card in the guest, by the card's address on the host.
@@ -95,12 +97,12 @@ class Tree:
         in the order of their slots, and those below a bridge before the next one's. That is the
         order of ``controllers``.
         """
-        above = {each.index: each for each in self.controllers}
+        above = {controller.index: controller for controller in self.controllers}
         behind, number = {}, 0
-        for each in self.controllers:
-            number = number + 1 if each.bus_number is None else each.bus_number
-            behind[each.index] = number
-        found = {}
+        for controller in self.controllers:
+            number = number + 1 if controller.bus_number is None else controller.bus_number
+            behind[controller.index] = number
+        paths = {}
         for card, index in self.behind.items():
             port, switch = above[index], None
             if port.model is Model.DOWNSTREAM:
@@ -108,8 +110,8 @@ class Tree:
             while port.above:
                 port = above[port.above]
             address = PciAddress(0, behind[index], 0, card.function)
-            found[card] = Place(address, port.node, switch)
-        return found
+            paths[card] = Place(address, port.node, switch)
+        return paths
 
 
 def says_more(cards: Iterable[GPU]) -> bool:
@@ -117,9 +119,9 @@ def says_more(cards: Iterable[GPU]) -> bool:
 
     It does with more than one NUMA node, or with one switch for some of them.
     """
-    found = list(cards)
-    nodes = {card.numa_node for card in found}
-    switches = [card.pcie_switch for card in found if card.pcie_switch is not None]
+    gpus = list(cards)
+    nodes = {card.numa_node for card in gpus}
+    switches = [card.pcie_switch for card in gpus if card.pcie_switch is not None]
     return len(nodes) > 1 or len(set(switches)) < len(switches)
 
 
@@ -171,10 +173,10 @@ class _Growing:
 
 
 def _grouped(cards: Iterable[GPU], key: Callable[[GPU], Hashable]) -> list[list[GPU]]:
-    found: dict[Hashable, list[GPU]] = {}
+    groups: dict[Hashable, list[GPU]] = {}
     for card in cards:
-        found.setdefault(key(card), []).append(card)
-    return list(found.values())
+        groups.setdefault(key(card), []).append(card)
+    return list(groups.values())
 
 
 def _buses(root: Sequence[Sequence[GPU]]) -> int:
@@ -210,4 +212,4 @@ def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]
 def _shares(total: int, count: int) -> list[range]:
     """Split *total* into *count* parts; the first ones get the rest, also a single processor."""
     ends = [-(-total * part // count) for part in range(count + 1)] if count else []
-    return [range(*each) for each in itertools.pairwise(ends)]
+    return [range(*pair) for pair in itertools.pairwise(ends)]

@@ -34,7 +34,7 @@ class Offer:
 
     @property
     def most(self) -> int:
-        """The most that one instance can have, whoever has them now."""
+        """The most that one instance can have, in use or free."""
         return self.total if self.max_unit is None else min(self.total, self.max_unit)
 
 
@@ -83,7 +83,7 @@ def traits(
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     :param near: what a flavor calls that some of the cards are near to
     """
-    kept = {trait for trait in present if not names.is_own_trait(trait)}
+    traits_ = {trait for trait in present if not names.is_own_trait(trait)}
     own = {
         names.TRAIT_GPU,
         names.architecture_trait(product.architecture),
@@ -97,7 +97,7 @@ def traits(
     if product.compute_capability:
         major, minor = product.compute_capability
         own.add(f"{names.TRAIT_CUDA}{major}_{minor}")
-    return frozenset(kept | own)
+    return frozenset(traits_ | own)
 
 
 def inventory_of(

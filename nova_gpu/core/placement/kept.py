@@ -32,5 +32,5 @@ def until(trait: str) -> datetime.datetime | None:
 
 def in_force(traits: Iterable[str], now: datetime.datetime) -> frozenset[str]:
     """Return the ones of *traits* whose time is not over."""
-    ends = {each: until(each) for each in traits}
-    return frozenset(each for each, end in ends.items() if end and end > now)
+    ends = {name: until(name) for name in traits}
+    return frozenset(item for item, end in ends.items() if end and end > now)

@@ -75,7 +75,7 @@ class Answer:
 
 
 def answers(
-    asked: Sequence[GroupRequest],
+    requests: Sequence[GroupRequest],
     amounts: Mapping[str, int],
     hosts: Iterable[Host],
     *,
@@ -87,20 +87,20 @@ def answers(
     :param amounts: of the node's own resources for one instance, by resource class
     :param isolate: whether no two groups of one instance may be of one provider
     """
-    found = [_answer(asked, amounts, host, isolate) for host in hosts]
-    return sorted(found, key=lambda each: (-each.instances, each.host))
+    rows = [_answer(requests, amounts, host, isolate) for host in hosts]
+    return sorted(rows, key=lambda answer: (-answer.instances, answer.host))
 
 
 def could_boot(answers: Iterable[Answer]) -> tuple[int, int]:
     """Return how many instances, and on how many hosts."""
-    able = [each.instances for each in answers if each.instances]
+    able = [answer.instances for answer in answers if answer.instances]
     return sum(able), len(able)
 
 
 def _answer(
-    asked: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
+    requests: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
 ) -> Answer:
-    instances, reason = _instances(asked, amounts, host, isolate)
+    instances, reason = _instances(requests, amounts, host, isolate)
     return Answer(
         host=host.name,
         instances=instances,
@@ -111,11 +111,11 @@ def _answer(
 
 
 def _instances(
-    asked: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
+    requests: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
 ) -> tuple[int, str]:
     if host.unusable:
         return 0, host.unusable
-    for part in asked:
+    for part in requests:
         if reason := _lacking(part, host):
             return 0, reason
     # What the node itself has not (a disk that hosts share) Placement alone can count.
@@ -124,13 +124,13 @@ def _instances(
         for resource_class, amount in amounts.items()
         if amount and resource_class in host.free
     }
-    scarcest = min(short, key=lambda each: short[each], default=None)
+    scarcest = min(short, key=lambda name: short[name], default=None)
     most = short[scarcest] if scarcest else sum(group.free for group in host.groups)
     if scarcest and not most:
         return 0, _scarce(scarcest, amounts, host)
     if not host.candidate:
         return 0, "Placement has no candidate here: another trait or device of the flavor is not"
-    by_gpus = _packed(asked, host.groups, isolate, most + 1)
+    by_gpus = _packed(requests, host.groups, isolate, most + 1)
     if scarcest and most < by_gpus:
         return most, _scarce(scarcest, amounts, host, most)
     if by_gpus:
@@ -150,31 +150,31 @@ def fits(part: GroupRequest, group: Group) -> bool:
 
 
 def ways(
-    asked: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
+    requests: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
 ) -> list[tuple[int, ...]]:
     """Return which of the *groups* could serve one instance, one for each part of the request.
 
     The ways that leave least first.
     """
-    found = []
-    for way in _possible(asked, groups, isolate):
+    choices = []
+    for way in _possible(requests, groups, isolate):
         left = [group.free for group in groups]
-        for part, index in zip(asked, way, strict=True):
+        for part, index in zip(requests, way, strict=True):
             left[index] -= part.count
         if all(left[index] >= 0 for index in way):
-            found.append((sum(left[index] for index in set(way)), way))
-    return [way for _, way in sorted(found)]
+            choices.append((sum(left[index] for index in set(way)), way))
+    return [way for _, way in sorted(choices)]
 
 
 def _possible(
-    asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool
+    requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool
 ) -> Iterator[tuple[int, ...]]:
     """Yield the first ways in which *groups* may serve one instance.
 
     How many are free of those that are given one by one is not looked at.
     """
-    fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in asked]
-    counts = [part.count for part in asked]
+    fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in requests]
+    counts = [part.count for part in requests]
     for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
         if not (isolate and len(set(way)) < len(way)) and _are_sets(way, counts, groups):
             yield way
@@ -224,23 +224,23 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 
 
 def _packed(
-    asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
+    requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
     """Return how many instances the free GPUs serve, up to *most*; each part is of one provider."""
-    if len(asked) == 1:
-        part = asked[0]
+    if len(requests) == 1:
+        part = requests[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)
-    ways = list(_possible(asked, groups, isolate))
+    ways = list(_possible(requests, groups, isolate))
 
     @functools.cache
     def best(free: tuple[int, ...]) -> int:
-        found = 0
+        best_count = 0
         for way in ways:
             left = list(free)
-            for part, index in zip(asked, way, strict=True):
+            for part, index in zip(requests, way, strict=True):
                 left[index] -= part.count
             if min(left) >= 0:
-                found = max(found, 1 + best(tuple(left)))
-        return found
+                best_count = max(best_count, 1 + best(tuple(left)))
+        return best_count
 
     return min(best(tuple(group.free for group in groups)), most)

@@ -13,7 +13,7 @@ from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 
-def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
+def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:
     """Return whether *group* could give all of *part* if all of its cards were free.
 
     What is not known of the group satisfies nothing.
@@ -24,36 +24,36 @@ def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
         Topology.NVLINK: group.islands.nvlink,
     }
     return (
-        largest[asked.arrangement.required(part.count)] >= part.count
+        largest[request.arrangement.required(part.count)] >= part.count
         and group.total >= part.count
         and (not group.partitions or part.count in group.partitions)
-        and (asked.architecture is None or asked.architecture.matches(group.architecture))
-        and (asked.model is None or asked.model.matches(group.model))
-        and (asked.memory_mib is None or asked.memory_mib.matches(group.memory_mib))
+        and (request.architecture is None or request.architecture.matches(group.architecture))
+        and (request.model is None or request.model.matches(group.model))
+        and (request.memory_mib is None or request.memory_mib.matches(group.memory_mib))
     )
 
 
-def giving(report: Report, asked: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
+def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
     """Yield the groups that serve *part*, by number, each with its free GPUs.
 
     Of those that the host gives in sets the ones with a set of that size free.
     """
     for number, (group, cells, sets) in enumerate(report.each_group()):
-        if serves(group, asked, part) and (not group.partitions or dict(sets).get(part.count)):
+        if serves(group, request, part) and (not group.partitions or dict(sets).get(part.count)):
             yield number, cells
 
 
-def free(report: Report, asked: GPURequest, part: GroupRequest) -> int:
+def free(report: Report, request: GPURequest, part: GroupRequest) -> int:
     """Return how many GPUs that serve *part* the host says to be free, in sets or not."""
     return sum(
         count
         for group, cells, _ in report.each_group()
-        if serves(group, asked, part)
+        if serves(group, request, part)
         for *_, count in cells
     )
 
 
-def most_free(asked: VGPURequest, divided: Divided) -> int:
+def most_free(request: VGPURequest, divided: Divided) -> int:
     """Return how many vGPUs of a type that *asked* takes a host has room for, on any cards.
 
     It is 0 where they are given in sets, of which no such one is free. Types share cards, so that
@@ -63,20 +63,20 @@ def most_free(asked: VGPURequest, divided: Divided) -> int:
     sets = divided.sets or ((),) * len(divided.vgpus)
     fitting = (
         count
-        for (type_id, name, count), (memory_mib, heads), each in zip(
+        for (type_id, name, count), (memory_mib, heads), entry in zip(
             *(divided.vgpus, known, sets), strict=True
         )
-        if _takes(asked, VGPUType(type_id, name, memory_mib, heads))
-        and (not each or all(dict(each).get(part.count) for part in asked.groups))
+        if _takes(request, VGPUType(type_id, name, memory_mib, heads))
+        and (not entry or all(dict(entry).get(part.count) for part in request.groups))
     )
     return max(fitting, default=0)
 
 
-def _takes(asked: VGPURequest, facts: VGPUType) -> bool:
+def _takes(request: VGPURequest, facts: VGPUType) -> bool:
     return (
-        asked.takes_type(facts)
-        and (asked.memory_mib is None or asked.memory_mib.matches(facts.memory_mib))
-        and (asked.heads is None or asked.heads.matches(facts.heads))
+        request.takes_type(facts)
+        and (request.memory_mib is None or request.memory_mib.matches(facts.memory_mib))
+        and (request.heads is None or request.heads.matches(facts.heads))
     )
 
 
@@ -88,19 +88,18 @@ def stranded(
     GPUs are stranded where their host has no CPU or memory left for the instances that would use
     them.
 
-    :param vcpus_left: what the host has for others beside it, as Placement counts: with its
+    :param vcpus_left: what the host has left for other instances, as Placement counts: with its
         allocation ratio, without what the host keeps for itself
     :param memory_mib_left: the same of memory
-    :param free_gpus: those that nobody has
+    :param free_gpus: those that no instance has
     :param reserved: what is to be left for each of them
     """
-    for left, each, what in (
+    for left, resource, what in (
         (vcpus_left, reserved.vcpus, "vCPUs"),
         (memory_mib_left, reserved.memory_mib, "MiB of memory"),
     ):
         # Nothing is kept for no GPU, and what is over the top already is not made good by this.
-        if each and free_gpus and left < each * free_gpus:
-            return (
-                f"{max(left, 0):g} {what} would be left, and {free_gpus} free GPUs need {each} each"
-            )
+        if resource and free_gpus and left < resource * free_gpus:
+            rest = f"{max(left, 0):g} {what} would be left"
+            return f"{rest}, and {free_gpus} free GPUs need {resource} each"
     return None

@@ -20,7 +20,7 @@ _Part = tuple[int, int, tuple[int, int], Cost]
 _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 
 
-def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
+def rank(request: GPURequest, report: Report, distribution: Distribution) -> Rank:
     """Return how good the host of *report* is for *asked*.
 
     1. Whether its free GPUs are too few, in no set in which they are given, or it is not known
@@ -35,38 +35,38 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
     So it is to pack. To spread, the fifth comes before what of the fourth speaks of islands that
     are broken.
     """
-    parts = [_of_part(asked, part, report) for part in asked.groups]
+    parts = [_of_part(request, part, report) for part in request.groups]
     full, apart = (sum(numbers) for numbers in list(zip(*parts, strict=True))[:2])
     far = tuple(map(sum, zip(*(far for _, _, far, _ in parts), strict=True)))
     cost = tuple(map(sum, zip(*(cost for *_, cost in parts), strict=True)))
     # Of hosts that are full none is better than another.
-    left = 0 if full else report.free_gpus - asked.count
+    left = 0 if full else report.free_gpus - request.count
     if distribution is Distribution.PACK:
         return (full, apart, *far, *cost, left)
     return (full, apart, *far, *cost[0::2], -left, *cost[1::2])
 
 
-def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> _Part:
+def _of_part(request: GPURequest, part: GroupRequest, report: Report) -> _Part:
     """Return the numbers of the best group of cards for one request group."""
-    found = [
-        _of_cells(asked, part, cells, _far(asked, part, report, number))
-        for number, cells in fit.giving(report, asked, part)
+    cells = [
+        _of_cells(request, part, cells, _far(request, part, report, number))
+        for number, cells in fit.giving(report, request, part)
     ]
-    return min(found, default=_FULL)
+    return min(cells, default=_FULL)
 
 
-def _far(asked: GPURequest, part: GroupRequest, report: Report, number: int) -> tuple[int, int]:
-    near = asked.arrangement.near
+def _far(request: GPURequest, part: GroupRequest, report: Report, number: int) -> tuple[int, int]:
+    near = request.arrangement.near
     if near is Near.ANY:
         return 0, 0
     behind, on_node = report.beside(number, near)
     return max(0, part.count - on_node), max(0, part.count - behind)
 
 
-def _of_cells(asked: GPURequest, part: GroupRequest, cells: Cells, far: tuple[int, int]) -> _Part:
+def _of_cells(request: GPURequest, part: GroupRequest, cells: Cells, far: tuple[int, int]) -> _Part:
     costs = choose.costs(cells)
     if len(costs) <= part.count:
         return _FULL
     cost = costs[part.count]
-    level = choose.LEVELS.get(asked.arrangement.topology)
+    level = choose.LEVELS.get(request.arrangement.topology)
     return 0, 0 if level is None else cost[2 * level] - 1, far, cost

@@ -74,24 +74,24 @@ def shortage(
     :param offers: of the providers that have the group's traits, of which there are some
     :param bound: whether they are those of the one host the request is bound to
     """
-    asked = summary.gpus(request, group, group.count)
+    words = summary.gpus(request, group, group.count)
     total = sum(offer.total for offer in offers)
     free = sum(offer.free for offer in offers)
     largest = max(offer.total for offer in offers)
     if largest < group.count:
         host = "the requested host does not have" if bound else "no host has"
-        return Reason.of_both(f"{host} {group.count} {asked}: the most in one host is {largest}")
+        return Reason.of_both(f"{host} {group.count} {words}: the most in one host is {largest}")
     if (largest := max(offer.most for offer in offers)) < group.count:
         host = "of the requested host" if bound else "of any host"
         return Reason.of_both(
-            f"no guest {host} has room for {group.count} {asked}: the most in one guest is "
+            f"no guest {host} has room for {group.count} {words}: the most in one guest is "
             f"{largest}"
         )
     most = max(offer.free for offer in offers)
     if most >= group.count:
         return None
     used = sum(offer.used for offer in offers)
-    begin = f"{group.count} {asked} asked for"
+    begin = f"{group.count} {words} asked for"
     text = f"{begin}, {free} of {total} free"
     if free:
         text += f", at most {most} in one host"
@@ -148,9 +148,9 @@ def nowhere(
 
 
 def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> Reason:
-    asked = summary.gpus(request, group)
+    words = summary.gpus(request, group)
     return Reason(
-        f"none of the {providers} groups of {asked} has {group.count} free",
+        f"none of the {providers} groups of {words} has {group.count} free",
         f"{group.count} {summary.gpus(request, group, group.count)} asked for, and no host has "
         "that many free",
     )
@@ -193,9 +193,9 @@ def kept(request: Request, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return the GPUs are there, but something else is missing beside them.
+    """Return that the GPUs are there, but something else is missing.
 
-    :param resources: what the instance asks for beside them, by resource class
+    :param resources: what else the instance asks for, by resource class
     """
     rest = [
         f"{amount} {resource_class}"

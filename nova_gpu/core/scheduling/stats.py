@@ -98,7 +98,7 @@ class GroupStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostStats:
-    """The GPUs of a host, whoever has them now."""
+    """The GPUs of a host, in use or free."""
 
     hypervisor: str
     groups: tuple[GroupStats, ...]
@@ -141,8 +141,8 @@ class Divided:
         _check_numbers(self.total, self.free, *(count for *_, count in self.vgpus))
         _check_numbers(*(fact for facts in self.facts for fact in facts if fact is not None))
         _check_numbers(*(number for sets in self.sets for pair in sets for number in pair))
-        for each in (self.facts, self.sets):
-            if each and len(each) != len(self.vgpus):
+        for table in (self.facts, self.sets):
+            if table and len(table) != len(self.vgpus):
                 raise ValueError("facts and sets must have an entry for each of vgpus")
         for type_id, name, _ in self.vgpus:
             if not (isinstance(type_id, str) and isinstance(name, str | None)):
@@ -183,8 +183,8 @@ class Report:
         They are those of the group of that *number*; none where the host does not say it.
         """
         at = 2 * NEAR.index(near)
-        found = self.near[number][at : at + 2] if self.near else ()
-        return (found[0], found[1]) if len(found) == 2 else (0, 0)
+        pair = self.near[number][at : at + 2] if self.near else ()
+        return (pair[0], pair[1]) if len(pair) == 2 else (0, 0)
 
     @property
     def cards(self) -> int:
@@ -321,16 +321,16 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
     """
     vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
     facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
-    sets = tuple(tuple((size, n) for size, n in each) for each in fields.get("sets", ()))
+    sets = tuple(tuple((size, n) for size, n in entry) for entry in fields.get("sets", ()))
     return Divided(fields["total"], fields["free"], vgpus, facts, sets)
 
 
-def _check_entries(name: str, found: Sequence[Any], groups: int) -> None:
+def _check_entries(name: str, entries: Sequence[Any], groups: int) -> None:
     """Refuse a list that does not have an entry for each group.
 
     :raises ValueError: where *found* is not of so many groups
     """
-    if len(found) != groups:
+    if len(entries) != groups:
         raise ValueError(f"{name} must have an entry for each of groups")
 
 
@@ -356,11 +356,11 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
 
     :raises ValueError, TypeError: where it does not say that of so many groups
     """
-    found = tuple(tuple((size, count) for size, count in sets) for sets in lists)
-    _check_entries("free_partitions", found, groups)
-    for sets in found:
+    partitions = tuple(tuple((size, count) for size, count in sets) for sets in lists)
+    _check_entries("free_partitions", partitions, groups)
+    for sets in partitions:
         _check_numbers(*(number for pair in sets for number in pair))
-    return found
+    return partitions
 
 
 def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
@@ -368,8 +368,8 @@ def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
 
     :raises ValueError, TypeError: where it does not say that of so many groups
     """
-    found = tuple(map(tuple, lists))
-    _check_entries("near", found, groups)
-    for numbers in found:
+    distances = tuple(map(tuple, lists))
+    _check_entries("near", distances, groups)
+    for numbers in distances:
         _check_numbers(*numbers)
-    return found
+    return distances

@@ -40,17 +40,20 @@ class Partition:
         return len(self.modules)
 
 
-def free(offered: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
+def free(partitions: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
     """Return the partitions of which no card is taken, in the order of their numbers.
 
     :param taken: the modules that cannot be given: a guest's, ill, or otherwise in the way
     """
     away = frozenset(taken)
-    return sorted((each for each in offered if not each.modules & away), key=lambda each: each.id)
+    return sorted(
+        (partition for partition in partitions if not partition.modules & away),
+        key=lambda partition: partition.id,
+    )
 
 
 def choose(
-    offered: Collection[Partition],
+    partitions: Collection[Partition],
     taken: Collection[Module],
     count: int,
     cost: Callable[[Collection[Module]], tuple[int, ...]] = lambda modules: (),
@@ -59,27 +62,27 @@ def choose(
 
     :param cost: what counts before all else, less being better
     """
-    candidates = [each for each in free(offered, taken) if each.size == count]
+    candidates = [card for card in free(partitions, taken) if card.size == count]
 
     def left_free(chosen: Partition) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        left = free(offered, chosen.modules.union(taken))
-        sizes = tuple(sorted((each.size for each in left), reverse=True))
-        return tuple(-each for each in cost(chosen.modules)), sizes, -chosen.id
+        left = free(partitions, chosen.modules.union(taken))
+        sizes = tuple(sorted((partition.size for partition in left), reverse=True))
+        return tuple(-module for module in cost(chosen.modules)), sizes, -chosen.id
 
     return max(candidates, key=left_free, default=None)
 
 
-def exactly(offered: Iterable[Partition], modules: Collection[Module]) -> Partition | None:
+def exactly(partitions: Iterable[Partition], modules: Collection[Module]) -> Partition | None:
     """Return the partition of exactly these cards, ``None`` where they cannot be joined."""
     wanted = frozenset(modules)
-    return next((each for each in offered if each.modules == wanted), None)
+    return next((partition for partition in partitions if partition.modules == wanted), None)
 
 
-def room(offered: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
+def room(partitions: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
     """Return how many guests of each size could get a partition at once, without sizes of none."""
     by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
-    for each in free(offered, taken):
-        by_size[each.size].append(each.modules)
+    for card in free(partitions, taken):
+        by_size[card.size].append(card.modules)
     return {size: _most_disjoint(by_size[size]) for size in sorted(by_size)}
 
 
@@ -88,20 +91,20 @@ def _most_disjoint(sets: list[frozenset[Module]]) -> int:
     if not sets:
         return 0
     first, *others = sets
-    apart = [each for each in others if not each & first]
+    apart = [other for other in others if not other & first]
     with_first = 1 + _most_disjoint(apart)
     # Where first is in nobody's way, as in every published table, it is one of the best.
     return with_first if len(apart) == len(others) else max(with_first, _most_disjoint(others))
 
 
-def refusal(offered: Collection[Partition], taken: Collection[Module], count: int) -> str:
+def refusal(partitions: Collection[Partition], taken: Collection[Module], count: int) -> str:
     """Return why a guest of *count* cards is given none.
 
     ``6 of 8 free, no free partition of 4``.
     """
-    modules = frozenset[Module]().union(*(each.modules for each in offered))
+    modules = frozenset[Module]().union(*(partition.modules for partition in partitions))
     state = f"{len(modules.difference(taken))} of {len(modules)} free"
-    sizes = sorted({each.size for each in offered})
+    sizes = sorted({partition.size for partition in partitions})
     if count not in sizes:
         known = ", ".join(map(str, sizes)) or "none"
         return f"{state}, and the board has no partition of {count} (sizes: {known})"
@@ -109,17 +112,17 @@ def refusal(offered: Collection[Partition], taken: Collection[Module], count: in
 
 
 def joined(
-    offered: Iterable[Partition], modules: Mapping[PciAddress, Module]
+    partitions: Iterable[Partition], modules: Mapping[PciAddress, Module]
 ) -> Mapping[int, frozenset[PciAddress]]:
     """Return the cards of each partition, by its number.
 
-    Those of which a card is not known are left out, as nobody could be given them.
+    Those of which a card is not known are left out, as no instance could get them.
 
     :param modules: the module that each card is
     """
     cards = {module: address for address, module in modules.items()}
     return {
-        each.id: frozenset(cards[module] for module in each.modules)
-        for each in offered
-        if each.modules <= cards.keys()
+        partition.id: frozenset(cards[module] for module in partition.modules)
+        for partition in partitions
+        if partition.modules <= cards.keys()
     }

@@ -20,18 +20,21 @@ _FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")
 class Board:
     """The partitions of a board, and the modules that are taken or cannot be given."""
 
-    offered: tuple[Partition, ...]
+    partitions: tuple[Partition, ...]
     taken: frozenset[Module]
 
     @property
     def free(self) -> frozenset[Module]:
         """The modules that an instance could be given."""
-        return frozenset[Module]().union(*(each.modules for each in self.offered)) - self.taken
+        return (
+            frozenset[Module]().union(*(partition.modules for partition in self.partitions))
+            - self.taken
+        )
 
     @property
     def sizes(self) -> list[int]:
         """The sizes of the sets, whatever is taken."""
-        return sorted({each.size for each in self.offered})
+        return sorted({partition.size for partition in self.partitions})
 
     def room(self) -> Mapping[int, int]:
         """Return how many guests of each size there could be more (:func:`partitions.room`)."""
@@ -43,47 +46,47 @@ class Board:
 
     def given(self, modules: Collection[Module]) -> Board:
         """Return the board with *modules* taken as well."""
-        return Board(self.offered, self.taken.union(modules))
+        return Board(self.partitions, self.taken.union(modules))
 
     def freed(self, modules: Collection[Module]) -> Board:
         """Return the board with *modules* free again."""
-        return Board(self.offered, self.taken.difference(modules))
+        return Board(self.partitions, self.taken.difference(modules))
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _room(board: Board) -> Mapping[int, int]:
-    return partitions.room(board.offered, board.taken)
+    return partitions.room(board.partitions, board.taken)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _choose(board: Board, count: int) -> Partition | None:
-    return partitions.choose(board.offered, board.taken, count)
+    return partitions.choose(board.partitions, board.taken, count)
 
 
-def traits(offered: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
+def traits(table: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
     """Return what a provider with cards of a board has.
 
     :param free: the modules that an instance could be given now
     """
-    sets = ("_".join(map(str, sorted(each.modules))) for each in offered)
-    return frozenset(f"{names.TRAIT_PARTITION}{each}" for each in sets) | frozenset(
+    sets = ("_".join(map(str, sorted(partition.modules))) for partition in table)
+    return frozenset(f"{names.TRAIT_PARTITION}{modules}" for modules in sets) | frozenset(
         f"{names.TRAIT_FREE_MODULE}{module}" for module in free
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def board(found: frozenset[str]) -> Board | None:
+def board(traits_: frozenset[str]) -> Board | None:
     """Return the board of which a provider's traits tell, ``None`` where they tell of none."""
     sets = [
         frozenset(map(int, match[1].split("_")))
-        for trait in sorted(found)
+        for trait in sorted(traits_)
         if (match := _PARTITION.fullmatch(trait))
     ]
     if not sets:
         return None
-    matches = map(_FREE_MODULE.fullmatch, found)
+    matches = map(_FREE_MODULE.fullmatch, traits_)
     free = {int(match[1]) for match in matches if match}
     # The numbers are Fabric Manager's, which has the large ones first.
-    ordered = sorted(sets, key=lambda each: (-len(each), sorted(each)))
-    offered = tuple(Partition(number, each) for number, each in enumerate(ordered))
-    return Board(offered, frozenset[Module]().union(*sets) - free)
+    ordered = sorted(sets, key=lambda modules: (-len(modules), sorted(modules)))
+    table = tuple(Partition(number, item) for number, item in enumerate(ordered))
+    return Board(table, frozenset[Module]().union(*sets) - free)

@@ -7,7 +7,7 @@ islands the set touches, and how many free GPUs there are on those that it leave
 instance is on as few islands as can be, and takes the smallest ones that it fits, which leaves the
 large ones whole for who needs them.
 
-Where the GPUs are to be beside something (:class:`Beside`), how far they are from it comes before
+Where the GPUs are to be near something (:class:`Beside`), how far they are from it comes before
 all that: how many of the set are not on its NUMA node, then on its root, then behind its switch.
 """
 
@@ -52,8 +52,11 @@ class Beside(Generic[_T]):
 
     def cost(self, members: Collection[_T]) -> Cost:
         """Return what *members* add, wherever they are."""
-        found: list[int] = [self.distance[member] for member in members]
-        return (0, *(sum(each >= n for each in found) for n in range(nearness.FAR, 0, -1)))
+        distances: list[int] = [self.distance[member] for member in members]
+        return (
+            0,
+            *(sum(distance >= n for distance in distances) for n in range(nearness.FAR, 0, -1)),
+        )
 
     def of_islands(self, level: int, touched: int) -> Cost:
         """Return what so many islands of *level* add."""
@@ -137,19 +140,20 @@ def _alike(members: Sequence[_T], beside: Beside[_T] | None) -> _Table[_T]:
         members = sorted(members, key=lambda member: (distance[member], member))
     sets = [members[:count] for count in range(len(members) + 1)]
     return [
-        ((beside.cost(each) if beside else ()) + _NOTHING, tuple(sorted(each))) for each in sets
+        ((beside.cost(member) if beside else ()) + _NOTHING, tuple(sorted(member)))
+        for member in sets
     ]
 
 
 def _islands(
     members: Sequence[_T], places: Mapping[_T, Place], level: int
 ) -> Collection[Sequence[_T]]:
-    found: dict[Hashable, list[_T]] = {}
+    islands: dict[Hashable, list[_T]] = {}
     for member in members:
         number = places[member][level]
         island = ("alone", member) if number == topology.ALONE else number
-        found.setdefault(island, []).append(member)
-    return found.values()
+        islands.setdefault(island, []).append(member)
+    return islands.values()
 
 
 def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:

@@ -93,8 +93,8 @@ def of_places(one: Placed, other: Placed) -> Nearness:
 
 def distance(one: Placed, others: Collection[Placed]) -> int:
     """Return how far *one* is from the nearest of *others*, from 0 to :data:`FAR`."""
-    found = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
-    return min(found, default=FAR)
+    distances = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
+    return min(distances, default=FAR)
 
 
 def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
@@ -102,4 +102,4 @@ def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]
 
     None where they are to be near nothing.
     """
-    return tuple(each for each in neighbours if near is each.kind is not Near.ANY)
+    return tuple(neighbour for neighbour in neighbours if near is neighbour.kind is not Near.ANY)

@@ -40,7 +40,7 @@ UNKNOWN = Islands()
 
 
 def islands(gpus: Collection[GPU]) -> Islands:
-    """Return the largest that there are among *gpus*, whoever has them now."""
+    """Return the largest that there are among *gpus*, in use or free."""
     nodes = collections.Counter(gpu.numa_node for gpu in gpus if gpu.numa_node is not None)
     joined = collections.Counter(circles(gpus).values())
     return Islands(max(nodes.values(), default=1), max(joined.values(), default=1))
@@ -77,18 +77,18 @@ def cells(gpus: Iterable[GPU]) -> Cells:
 
     Hosts on which they lie alike give the same.
     """
-    found = list(places(gpus).values())
+    groups = list(places(gpus).values())
     for level in LEVELS:
-        many = collections.Counter(place[level] for place in found)
+        many = collections.Counter(place[level] for place in groups)
         numbers: dict[int, int] = {}
-        for index, place in enumerate(found):
+        for index, place in enumerate(groups):
             number = place[level]
             if number != ALONE and many[number] > 1:
                 number = numbers.setdefault(number, len(numbers))
             else:
                 number = ALONE
-            found[index] = (*place[:level], number, *place[level + 1 :])
-    return tuple((*place, count) for place, count in sorted(collections.Counter(found).items()))
+            groups[index] = (*place[:level], number, *place[level + 1 :])
+    return tuple((*place, count) for place, count in sorted(collections.Counter(groups).items()))
 
 
 def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
@@ -108,15 +108,15 @@ def nesting(of: Sequence[Place]) -> tuple[int, ...]:
     or narrower. Where they cross the others an island counts once in each circle.
     """
     rest = [level for level in LEVELS if level != CIRCLE]
-    found = (CIRCLE, *rest)
+    levels = (CIRCLE, *rest)
     for k in range(len(rest) + 1):
         order = (*rest[:k], CIRCLE, *rest[k:])
         broken = _first_broken(order, of)
         if broken is None:
             return order
         if broken >= k:  # the circles are whole, and what is inside of them is not
-            found = order
-    return found
+            levels = order
+    return levels
 
 
 def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:

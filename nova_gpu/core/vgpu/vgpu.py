@@ -76,7 +76,7 @@ class Parent:
 
     ``available`` is how many more of each type its driver says it can make, ``made`` how many
     there are, both by the type's id. At a plain one nothing is made. ``numbers`` are those of the
-    slots of MIG instances, by type: which there are, nobody but the operator changes.
+    slots of MIG instances, by type: only the operator changes which there are.
     """
 
     kind: Kind

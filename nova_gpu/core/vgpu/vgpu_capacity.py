@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card's capacity: how many vGPUs of a type it has room for, beside those there or promised.
+"""A card's capacity: how many more vGPUs of a type it has room for.
 
 Types that share a card take from one another: what one has, the other has reserved. How much, the
-driver says for what is there. Of what is promised and not made yet nobody but us knows, so that
+driver says for what is there. Only nova-gpu knows what is promised and not made yet, so that
 until it is made its card is for that type alone. MIG instances take nothing from one another: they
-are there, each of its type, and nobody's or somebody's.
+are there, each of its type, free or in use.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Room:
     """The room for vGPUs of one type on one card, as Placement counts.
 
     ``total`` is what there is of it at most, ``taken`` what instances have or are promised, and
-    ``free`` what one could have now. The rest is reserved: another type has the card, or
-    a program beside Nova.
+    ``free`` what one could have now. The rest is reserved: another type has the card, or a
+    program outside Nova.
     """
 
     total: int
@@ -51,7 +51,7 @@ def room(
         return Room(max(carried(card, type_id) or 0, own + free), own, free)
     promised = [slot.type_id for slot in pending]
     free = 0
-    if all(each == type_id for each in promised):
+    if all(profile == type_id for profile in promised):
         free = max(_available(card, type_id) - len(promised), 0)
     return Room(max(_most(card, type_id) or 0, own + free), own, free)
 
@@ -108,14 +108,14 @@ def _available(card: DividedCard, type_id: str) -> int:
     Each function of a card says what it could make if the others made nothing meanwhile. One vGPU
     more there can be wherever one says so; for others than that the card itself must have room.
     """
-    offered = [
+    types = [
         count for parent in card.parents.values() if (count := parent.available.get(type_id, 0))
     ]
-    if len(offered) < 2:
-        return sum(offered)
+    if len(types) < 2:
+        return sum(types)
     facts = card.types.get(type_id)
     left = None if facts is None else _left(card, facts)
-    return min(sum(offered), max(left or 0, 1))
+    return min(sum(types), max(left or 0, 1))
 
 
 def _left(card: DividedCard, facts: VGPUType) -> int | None:
@@ -183,9 +183,9 @@ def whole_types(card: DividedCard) -> frozenset[str]:
 def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
     listed = list(types)
     if facts.memory_mib:
-        yield max(each.memory_mib or 0 for each in listed) // facts.memory_mib
+        yield max(vgpu_type.memory_mib or 0 for vgpu_type in listed) // facts.memory_mib
     if facts.slices:
-        yield max(each.slices or 0 for each in listed) // facts.slices
+        yield max(vgpu_type.slices or 0 for vgpu_type in listed) // facts.slices
 
 
 class Order(enum.StrEnum):
@@ -212,6 +212,9 @@ def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) 
     sign = 1 if order is Order.DEPTH_FIRST else -1
     chosen = []
     for _ in range(count):
-        card = min((each for each in left if left[each]), key=lambda c: (sign * len(left[c]), c))
+        card = min(
+            (vgpu_type for vgpu_type in left if left[vgpu_type]),
+            key=lambda c: (sign * len(left[c]), c),
+        )
         chosen.append(left[card].pop(0))
     return tuple(chosen)

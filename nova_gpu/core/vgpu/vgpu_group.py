@@ -18,9 +18,9 @@ from nova_gpu.core.vgpu.vgpu_capacity import Room
 class SharedCard:
     """A card of which instances get parts.
 
-    ``withheld`` is why nobody new is given one of it, ``ill`` why nobody at all is, and
-    ``withheld_slots`` are MIG instances that nobody new is given, and ``withheld_types`` what is
-    wrong with types of which nobody new is given one.
+    ``withheld`` is why new instances get none of it, ``ill`` why no instance does, and
+    ``withheld_slots`` are MIG instances that new instances do not get, and ``withheld_types`` what
+    is wrong with types of which new instances get none.
     """
 
     gpu: GPU
@@ -35,7 +35,7 @@ class SharedCard:
         return devices.function(device) in self.card.parents
 
     def lacks(self, slot: Slot) -> bool:
-        """Return whether *slot* is that of a MIG instance which the card has no more."""
+        """Return whether *slot* is that of a MIG instance which the card no longer has."""
         return self.card.has_instances and slot not in vgpu_capacity.instances(
             self.card, slot.type_id
         )
@@ -46,10 +46,10 @@ class SharedCard:
         Nothing at all is made where the card itself is given whole.
         """
         parents = self.card.parents
-        given = parents.keys() if self.gpu.address in whole else parents.keys() & whole
-        if not given:
+        numbers = parents.keys() if self.gpu.address in whole else parents.keys() & whole
+        if not numbers:
             return self
-        none = {a: dataclasses.replace(parents[a], available={}, numbers={}) for a in given}
+        none = {a: dataclasses.replace(parents[a], available={}, numbers={}) for a in numbers}
         card = dataclasses.replace(self.card, parents={**parents, **none})
         return dataclasses.replace(self, card=card)
 
@@ -106,16 +106,16 @@ class VGPUGroup:
 
 def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
     """Return one for each type of each product among *cards*."""
-    found: dict[GroupKey, VGPUGroup] = {}
+    by_key: dict[GroupKey, VGPUGroup] = {}
     for address, shared in cards.items():
         for type_id, facts in shared.card.types.items():
             key = group_key(shared.gpu.product, type_id)
             product = dataclasses.replace(shared.gpu.product, memory_mib=facts.memory_mib)
-            group = found.get(key) or VGPUGroup(key, product, facts, {})
+            group = by_key.get(key) or VGPUGroup(key, product, facts, {})
             product = group.product.completed_by(product)
             cards = {**group.cards, address: shared}
-            found[key] = dataclasses.replace(group, product=product, cards=cards)
-    return found
+            by_key[key] = dataclasses.replace(group, product=product, cards=cards)
+    return by_key
 
 
 def group_key(product: Product, type_id: str) -> GroupKey:

@@ -26,14 +26,14 @@ def of_card(sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
         return [], []
     remarks = []
     if card in board.modules:
-        found = ", ".join(_short(each) for each in board.partitions_of(card))
-        within = f", in the partitions {found}" if found else ""
+        names = ", ".join(_short(partition) for partition in board.partitions_of(card))
+        within = f", in the partitions {names}" if names else ""
         remarks = [f"it is module {board.modules[card]} of its board{within}"]
     return board.faults(), remarks
 
 
-def _short(each: Partition) -> str:
-    return f"{each.id} (of {each.size}{', active' if each.active else ''})"
+def _short(partition: Partition) -> str:
+    return f"{partition.id} (of {partition.size}{', active' if partition.active else ''})"
 
 
 def facts(sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
@@ -42,8 +42,8 @@ def facts(sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]
         return None, None
     partitions = None
     if board.fabric:
-        found = board.partitions_of(card)
-        partitions = [{"id": p.id, "size": p.size, "active": p.active} for p in found]
+        own = board.partitions_of(card)
+        partitions = [{"id": p.id, "size": p.size, "active": p.active} for p in own]
     return board.modules.get(card), partitions
 
 
@@ -55,26 +55,26 @@ def table(
         return
     yield ""
     yield "Partitions of its NVSwitches:"
-    names = {each.address: f"GPU{number}" for number, each in enumerate(cards)}
+    names = {card.address: f"GPU{number}" for number, card in enumerate(cards)}
     cards_of = board.cards_of()
-    for each in board.fabric.partitions if board.fabric else ():
-        joined = cards_of.get(each.id)
-        modules = ", ".join(map(str, sorted(each.modules)))
+    for partition in board.fabric.partitions if board.fabric else ():
+        joined = cards_of.get(partition.id)
+        modules = ", ".join(map(str, sorted(partition.modules)))
         members = (
             f"modules {modules}"
             if joined is None
             else " ".join(name for card, name in names.items() if card in joined)
         )
-        yield f"  {each.id:2}  {members}{_who(each, joined, held)}"
+        yield f"  {partition.id:2}  {members}{_who(partition, joined, held)}"
     yield from (f"  {fault}" for fault in board.faults())
 
 
 def _who(
-    each: Partition,
+    partition: Partition,
     cards: frozenset[PciAddress] | None,
     held: Mapping[PciAddress, tuple[str, ...]],
 ) -> str:
-    if not each.active:
+    if not partition.active:
         return ""
     uuids = sorted({uuid for card in cards or () for uuid in held.get(card, ())})
     return f"  active, instance {', '.join(uuids)}" if uuids else "  active"

@@ -35,7 +35,7 @@ _VERSION = "it ends where it is of another version than the driver"
 _TIMEOUT, _NOT_SUPPORTED, _VERSION_MISMATCH = -5, -3, -6
 NOT_ACTIVE, IN_USE, NOT_CONFIGURED, _NO_CONNECTION, NVLINK_ERROR = -4, -7, -8, -9, -10
 _SAID: Mapping[int, tuple[str, str]] = {
-    -1: ("it does not know this partition", "restart nova-compute, which reads the table anew"),
+    -1: ("it does not know this partition", "restart nova-compute, which reads the table again"),
     _NOT_SUPPORTED: (
         "it does not share the NVSwitches between guests",
         "set FABRIC_MODE=1 in fabricmanager.cfg, or 2 for vGPUs, and restart it",
@@ -72,12 +72,12 @@ def mode(roots: Roots) -> int | None:
 
     Its library does not tell it. Where several run that read different ones it is not known.
     """
-    found = {
+    modes = {
         _mode_in(config)
         for process in roots.proc.glob("[0-9]*")
         if (config := _config_of(process)) is not None
     }
-    return found.pop() if len(found) == 1 else None
+    return modes.pop() if len(modes) == 1 else None
 
 
 def _config_of(process: pathlib.Path) -> pathlib.Path | None:
@@ -114,8 +114,8 @@ def _mode_in(config: pathlib.Path) -> int | None:
             lines = files.text(fd).splitlines()  # whoever calls a program so may name a pipe
     except (OSError, ValueError):
         return None
-    found = (match for line in lines if (match := _MODE.fullmatch(line)))
-    return next((int(match[1]) for match in found), None)
+    matches = (match for line in lines if (match := _MODE.fullmatch(line)))
+    return next((int(match[1]) for match in matches), None)
 
 
 class Refused(Exception):
@@ -240,15 +240,17 @@ def _fabric(answer: Mapping[str, Any]) -> Fabric:
     )
 
 
-def _partition(told: Mapping[str, Any]) -> Partition:
-    gpus = told["gpus"]
+def _partition(partition: Mapping[str, Any]) -> Partition:
+    gpus = partition["gpus"]
     modules = frozenset(int(gpu["module"]) for gpu in gpus)
     if len(modules) != len(gpus) or not modules:
-        raise ValueError(f"partition {told['id']} has {len(gpus)} cards, of {len(modules)} modules")
+        raise ValueError(
+            f"partition {partition['id']} has {len(gpus)} cards, of {len(modules)} modules"
+        )
     return Partition(
-        int(told["id"]),
+        int(partition["id"]),
         modules,
-        bool(told["active"]),
+        bool(partition["active"]),
         # A partition of one card uses none of its links.
         frozenset(int(g["module"]) for g in gpus if len(gpus) > 1 and g["links"] < g["most_links"]),
         tuple(int(gpu["module"]) for gpu in gpus),

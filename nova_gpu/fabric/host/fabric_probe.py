@@ -182,23 +182,23 @@ def _connected(library: Any, address: str, timeout_ms: int) -> ctypes.c_void_p:
 
 
 def _partitions(library: Any, handle: ctypes.c_void_p) -> dict[str, Any]:
-    found = _versioned(_Partitions)
-    _call(library, "fmGetSupportedFabricPartitions", handle, ctypes.byref(found))
+    answer = _versioned(_Partitions)
+    _call(library, "fmGetSupportedFabricPartitions", handle, ctypes.byref(answer))
     return {
         "partitions": [
             {
-                "id": each.partitionId,
-                "active": bool(each.isActive),
+                "id": partition.partitionId,
+                "active": bool(partition.isActive),
                 "gpus": [
                     {
                         "module": gpu.physicalId,
                         "links": gpu.numNvLinksAvailable,
                         "most_links": gpu.maxNumNvLinks,
                     }
-                    for gpu in each.gpuInfo[: each.numGpus]
+                    for gpu in partition.gpuInfo[: partition.numGpus]
                 ],
             }
-            for each in found.partitionInfo[: found.numPartitions]
+            for partition in answer.partitionInfo[: answer.numPartitions]
         ],
         "unsupported": _unsupported(library, handle),
         "failed": _failed(library, handle),
@@ -206,32 +206,32 @@ def _partitions(library: Any, handle: ctypes.c_void_p) -> dict[str, Any]:
 
 
 def _unsupported(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]] | None:
-    found = _versioned(_UnsupportedPartitions)
+    answer = _versioned(_UnsupportedPartitions)
     try:
-        _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(found))
+        _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(answer))
     except (Failed, AttributeError):
         return None
     return [
-        {"id": each.partitionId, "modules": each.gpuPhysicalIds[: each.numGpus]}
-        for each in found.partitionInfo[: found.numPartitions]
+        {"id": partition.partitionId, "modules": partition.gpuPhysicalIds[: partition.numGpus]}
+        for partition in answer.partitionInfo[: answer.numPartitions]
     ]
 
 
 def _failed(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]] | None:
-    found = _versioned(_FailedDevices)
+    answer = _versioned(_FailedDevices)
     try:
-        _call(library, "fmGetNvlinkFailedDevices", handle, ctypes.byref(found))
+        _call(library, "fmGetNvlinkFailedDevices", handle, ctypes.byref(answer))
     except (Failed, AttributeError):
         return None
-    gpus, switches = found.gpuInfo[: found.numGpus], found.switchInfo[: found.numSwitches]
+    gpus, switches = answer.gpuInfo[: answer.numGpus], answer.switchInfo[: answer.numSwitches]
     return [
         {
-            "address": each.pciBusId.decode(errors="replace"),
+            "address": device.pciBusId.decode(errors="replace"),
             "is_switch": is_switch,
-            "ports": each.portNum[: each.numPorts],
+            "ports": device.portNum[: device.numPorts],
         }
         for is_switch, devices in ((False, gpus), (True, switches))
-        for each in devices
+        for device in devices
     ]
 
 

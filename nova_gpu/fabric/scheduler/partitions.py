@@ -31,7 +31,7 @@ _MOST_HOSTS = 10
 
 
 def shortage(
-    spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
+    spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> Reason | None:
     """Return why none of *hosts* has a free set of the size asked for; ``None`` where one may have.
 
@@ -45,22 +45,22 @@ def shortage(
     reports = [report for host in hosts if (report := reported.report(host))]
     if len(reports) < len(hosts):
         return None
-    for part in asked.groups:
+    for part in request.groups:
         giving = [
             report.host.groups[number].partitions
             for report in reports
-            for number, _ in fit.giving(report, asked, part)
+            for number, _ in fit.giving(report, request, part)
         ]
         # Of more hosts than Nova tries one has a set still.
         if len(giving) > CONF.scheduler.max_attempts or not all(giving):
             continue
-        if reason := _shortage(asked, part, hosts, reports):
+        if reason := _shortage(request, part, hosts, reports):
             return reason
     return None
 
 
 def _shortage(
-    asked: GPURequest,
+    request: GPURequest,
     part: GroupRequest,
     hosts: Collection[HostState],
     reports: Collection[Report],
@@ -71,26 +71,26 @@ def _shortage(
     """
     context = nova_context.get_admin_context()
     free = total = 0
-    gives = [any(fit.giving(report, asked, part)) for report in reports]
+    gives = [any(fit.giving(report, request, part)) for report in reports]
     # Those that call a set free come first: mostly one has it, and no more are asked.
-    each_host = sorted(zip(gives, hosts, reports, strict=True), key=lambda each: not each[0])
+    each_host = sorted(zip(gives, hosts, reports, strict=True), key=lambda entry: not entry[0])
     for is_giving, host, report in each_host:
         try:
             offers = {
                 uuid: offer
                 for uuid in placement.providers(context, part, host.uuid)
-                for offer in placement.offers(context, [uuid], asked.resource_class)
+                for offer in placement.offers(context, [uuid], request.resource_class)
             }
             there = sum(offer.free for offer in offers.values())
             # Somebody has given GPUs back since the report, or may have taken what it calls free.
-            is_late = is_giving or there > fit.free(report, asked, part)
+            is_late = is_giving or there > fit.free(report, request, part)
             if is_late and _may_have_set(context, offers, part.count, there):
                 return None
         except exception.PlacementFailed as error:
-            LOG.warning("Which partitions are free is left to the hosts: %s", error)
+            LOG.warning("The hosts decide which partitions are free: %s", error)
             return None
         free, total = free + there, total + sum(offer.total for offer in offers.values())
-    return reasons.without_partition(asked, part, free, total)
+    return reasons.without_partition(request, part, free, total)
 
 
 def _may_have_set(
@@ -102,7 +102,7 @@ def _may_have_set(
     """
     boards = [published.board(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]
-    told = sum(len(board.free) for board in known)
+    sets = sum(len(board.free) for board in known)
     return (
-        len(known) < len(boards) or told < free or any(board.room().get(count) for board in known)
+        len(known) < len(boards) or sets < free or any(board.room().get(count) for board in known)
     )

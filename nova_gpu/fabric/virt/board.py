@@ -58,32 +58,32 @@ class Board:
         if self.fabric is None or card not in self.modules:
             return []
         module = self.modules[card]
-        found = (each for each in self.fabric.partitions if module in each.modules)
-        return sorted(found, key=lambda each: (-each.size, each.id))
+        table = (partition for partition in self.fabric.partitions if module in partition.modules)
+        return sorted(table, key=lambda partition: (-partition.size, partition.id))
 
     def faults(self) -> list[str]:
         """Return what is wrong with all of the board, for people."""
-        found = [str(self.fault)] if self.fault else []
+        faults = [str(self.fault)] if self.fault else []
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
-            found.append(
+            faults.append(
                 f"which module of its board a card is, is not known of {cards}; NVML tells it of "
                 "cards that NVIDIA's driver has ([gpu]nvml)"
             )
         if self.fabric is None:
-            return found
-        for each in self.fabric.failed or ():
-            kind = "NVSwitch" if each.is_switch else "GPU"
-            ports = ", ".join(map(str, each.ports))
-            found.append(f"NVLinks of the {kind} {each.address} have failed (ports {ports})")
+            return faults
+        for device in self.fabric.failed or ():
+            kind = "NVSwitch" if device.is_switch else "GPU"
+            ports = ", ".join(map(str, device.ports))
+            faults.append(f"NVLinks of the {kind} {device.address} have failed (ports {ports})")
         if lost := self.fabric.unsupported:
-            numbers = ", ".join(str(each.id) for each in lost)
-            found.append(f"Fabric Manager does not offer the partitions {numbers} as it is now")
+            numbers = ", ".join(str(card.id) for card in lost)
+            faults.append(f"Fabric Manager does not offer the partitions {numbers} as it is now")
         for part in self.fabric.partitions:
             if part.degraded:
                 weak = ", ".join(map(str, sorted(part.degraded)))
-                found.append(f"partition {part.id} is degraded: modules {weak} lack NVLinks")
-        return found
+                faults.append(f"partition {part.id} is degraded: modules {weak} lack NVLinks")
+        return faults
 
 
 def modules_file() -> pathlib.Path:
@@ -97,7 +97,7 @@ def manager() -> FabricManager:
 
 
 def read(
-    found: Iterable[GPU], roots: Roots, kept: pathlib.Path, asked: FabricManager
+    cards_: Iterable[GPU], roots: Roots, path: pathlib.Path, client: FabricManager
 ) -> Board | None:
     """Return the board of those of *found* that are on one.
 
@@ -108,29 +108,29 @@ def read(
     """
     gpus = [
         gpu
-        for gpu in found
+        for gpu in cards_
         if nvswitch.board(gpu, roots) and nvswitch.out_of_reach(gpu, roots) is None
     ]
     if not gpus:
         return None
     cards = frozenset(gpu.address for gpu in gpus)
-    known = modules.completed(kept, cards, {})
+    known = modules.completed(path, cards, {})
     if known.keys() != cards:
         # Else nobody opens a card that may be about to change hands.
-        known = modules.completed(kept, cards, _told(gpus))
+        known = modules.completed(path, cards, _told(gpus))
     try:
-        fabric = asked.read()
+        fabric = client.read()
     except Refused as error:
         return Board(cards, known, None, error)
     return Board(cards, known, fabric, mode=fabric_manager.mode(roots))
 
 
-def keep_modules(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> None:
+def keep_modules(cards_: Iterable[GPU], roots: Roots, path: pathlib.Path) -> None:
     """Write down which modules the cards are, while NVIDIA's driver has them."""
-    gpus = [gpu for gpu in found if nvswitch.board(gpu, roots)]
+    gpus = [gpu for gpu in cards_ if nvswitch.board(gpu, roots)]
     if gpus:
         cards = frozenset(gpu.address for gpu in gpus)
-        modules.keep(kept, cards, modules.completed(kept, cards, _told(gpus)))
+        modules.keep(path, cards, modules.completed(path, cards, _told(gpus)))
 
 
 def _told(gpus: Iterable[GPU]) -> modules.Modules:

@@ -17,8 +17,8 @@ from nova_gpu.host.roots import Roots
 class Extent:
     """By what was read of cards last.
 
-    A type of which nothing is known counts as all of its card, so that nobody who may have a
-    partition loses it.
+    A type of which nothing is known counts as all of its card, so that no guest that may have
+    a partition loses it.
     """
 
     def __init__(self, roots: Roots) -> None:
@@ -29,23 +29,23 @@ class Extent:
 
     def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
         """Take note of the types of vGPUs that cards can be divided into."""
-        found = {
+        cards = {
             address: frozenset(card.types) - vgpu_capacity.whole_types(card)
             for address, card in divided.items()
         }
-        self._shares = {**self._shares, **found}
+        self._shares = {**self._shares, **cards}
 
     def is_whole(self, card: PciAddress, type_id: str) -> bool:
         """Return whether one vGPU of the type is all of *card*."""
         return type_id not in self._shares.get(card, ())
 
-    def card(self, each: Device) -> PciAddress | None:
+    def card(self, part: Device) -> PciAddress | None:
         """Return the card that who has *each* has all of.
 
         A vGPU that is not at a virtual function is none, as its card can be joined with others by
         such a one alone.
         """
-        function, type_id = device.function(each), device.vgpu_type(each)
+        function, type_id = device.function(part), device.vgpu_type(part)
         if type_id is None:
             return function
         card = self.physical(function)

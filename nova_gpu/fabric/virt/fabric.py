@@ -87,7 +87,7 @@ class Fabric(Sets):
         faults = self.board.faults() if self.board else []
         for fault in faults:
             if fault not in self._said:
-                LOG.warning("The board with this host's GPUs: %s", fault)
+                LOG.warning("Problem of the board with this host's GPUs: %s", fault)
         self._said = faults
 
     def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
@@ -115,7 +115,9 @@ class Fabric(Sets):
                 "which module of its board it is, is not known; give it back to NVIDIA's driver "
                 "and restart nova-compute, for NVML to tell ([gpu]nvml)"
             )
-        if not any(self.board.modules[card.address] in each.modules for each in self._offered()):
+        if not any(
+            self.board.modules[card.address] in partition.modules for partition in self._offered()
+        ):
             return "Fabric Manager has no partition with it; see nova-gpu host check"
         return None
 
@@ -149,9 +151,9 @@ class Fabric(Sets):
             return []
         known = frozenset(self.board.modules.values())
         return [
-            each
-            for each in self.board.fabric.partitions
-            if each.modules <= known and each.id not in self._broken
+            partition
+            for partition in self.board.fabric.partitions
+            if partition.modules <= known and partition.id not in self._broken
         ]
 
     def choose(
@@ -167,14 +169,14 @@ class Fabric(Sets):
         """
         if self.board is None or not self.board.cards.issuperset(free):
             return None
-        offered, taken = self._offered(), self._taken(free)
+        offers, taken = self._offered(), self._taken(free)
 
         def cost(modules: Collection[Module]) -> tuple[int, ...]:
             return beside.cost(self._cards_of(modules)) if beside else ()
 
-        for size in sorted({each.size for each in offered if each.size >= count}):
-            if found := partitions.choose(offered, taken, size, cost):
-                return tuple(sorted(self._cards_of(found.modules))[:count])
+        for size in sorted({partition.size for partition in offers if partition.size >= count}):
+            if partition := partitions.choose(offers, taken, size, cost):
+                return tuple(sorted(self._cards_of(partition.modules))[:count])
         return None
 
     def offered(
@@ -202,7 +204,7 @@ class Fabric(Sets):
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
         """Activate the partition of those *devices* that are on the board and whole cards."""
         if self.board is None or not (
-            joined := frozenset(each for each in devices if self._extent.card(each) in self._cards)
+            joined := frozenset(dev for dev in devices if self._extent.card(dev) in self._cards)
         ):
             return
         slots = device.slots(joined)
@@ -228,7 +230,7 @@ class Fabric(Sets):
                 f"{partitions.refusal(self._offered(), taken, len(joined))}",
                 "another host may have a partition",
             )
-        LOG.info("The NVSwitches join the GPUs of partition %s", wanted.id)
+        LOG.info("Activated NVSwitch partition %s", wanted.id)
 
     def _activate(self, wanted: Partition, slots: frozenset[Slot], instance_uuid: str) -> None:
         """Activate the partition for the instance.
@@ -265,11 +267,11 @@ class Fabric(Sets):
             if error.code != fabric_manager.NOT_CONFIGURED or self._ledger is None:
                 raise
             # It has restarted, and nobody had a guest there.
-            manager.set_active([each.id for each, _ in self._of_guests(self._ledger.now)])
+            manager.set_active([partition.id for partition, _ in self._of_guests(self._ledger.now)])
             manager.activate(wanted.id, functions)
 
     def _note(self, wanted: Partition, error: Refused, *, in_parts: bool) -> None:
-        LOG.error("Partition %s was not activated: %s", wanted.id, error)
+        LOG.error("Failed to activate NVSwitch partition %s: %s", wanted.id, error)
         if error.code == fabric_manager.NVLINK_ERROR:
             self._broken.add(wanted.id)
         elif error.code == _NOT_SUPPORTED:
@@ -283,7 +285,7 @@ class Fabric(Sets):
             with self._lock:
                 self._compare()
         except Refused as error:
-            LOG.warning("The partitions of the NVSwitches are not compared with guests: %s", error)
+            LOG.warning("Cannot compare the NVSwitch partitions with the guests: %s", error)
 
     def _compare(self, wanted: Partition | None = None) -> None:
         """Deactivate partitions without an owner, and activate those of guests.
@@ -295,27 +297,31 @@ class Fabric(Sets):
             return
         manager, usage = self._manager, self._ledger.now
         active = self._active()
-        guests = {each.id: (each, functions) for each, functions in self._of_guests(usage)}
+        guests = {
+            partition.id: (partition, functions) for partition, functions in self._of_guests(usage)
+        }
         try:
-            needed = [*(each for each, _ in guests.values()), *([wanted] if wanted else [])]
+            needed = [*(guest for guest, _ in guests.values()), *([wanted] if wanted else [])]
             for number in self._without_owner(active.values(), needed, usage):
                 manager.deactivate(number)
-                LOG.info("The NVSwitches part the GPUs of partition %s", number)
+                LOG.info("Deactivated NVSwitch partition %s", number)
             for number in sorted(guests.keys() - active.keys()):
                 manager.activate(number, guests[number][1])
-                LOG.warning("Partition %s of a guest was not active, and is again", number)
+                LOG.warning("Activated NVSwitch partition %s again, which a guest needs", number)
         except Refused as error:
             if error.code != fabric_manager.NOT_CONFIGURED:
                 raise
             manager.set_active(guests.keys())
-            LOG.warning("Fabric Manager was told anew which partitions are active: %s", [*guests])
+            LOG.warning("Sent Fabric Manager the active partitions again: %s", [*guests])
 
     def _active(self) -> Mapping[int, Partition]:
         """Return the active partitions.
 
         :raises Refused: where Fabric Manager does not say it
         """
-        return {each.id: each for each in self._read().partitions if each.active}
+        return {
+            partition.id: partition for partition in self._read().partitions if partition.active
+        }
 
     def _read(self) -> fabric_manager.Fabric:
         """Read the partitions of Fabric Manager.
@@ -351,14 +357,18 @@ class Fabric(Sets):
             if not partitions.exactly(self._table(), self._modules(devices))
         ]
 
-        def is_kept(each: Partition) -> bool:
-            if any(each.modules & own for own in strange):
+        def is_kept(partition: Partition) -> bool:
+            if any(partition.modules & own for own in strange):
                 return True
-            if any(each.modules & other.modules for other in needed if other.id != each.id):
+            if any(
+                partition.modules & other.modules for other in needed if other.id != partition.id
+            ):
                 return False
-            return bool(each.modules & unclean) or any(each.modules <= own for own in owned)
+            return bool(partition.modules & unclean) or any(
+                partition.modules <= own for own in owned
+            )
 
-        return sorted(each.id for each in active if not is_kept(each))
+        return sorted(partition.id for partition in active if not is_kept(partition))
 
     def _table(self) -> tuple[Partition, ...]:
         return self.board.fabric.partitions if self.board and self.board.fabric else ()
@@ -366,8 +376,8 @@ class Fabric(Sets):
     def _of_guests(self, usage: Snapshot) -> Iterator[tuple[Partition, _Functions]]:
         """Yield the partitions that are the cards of a domain, with their functions."""
         for named in usage.domains.values():
-            if found := partitions.exactly(self._table(), self._modules(named)):
-                yield found, self._functions(device.slots(named), found)
+            if partition := partitions.exactly(self._table(), self._modules(named)):
+                yield partition, self._functions(device.slots(named), partition)
 
     # What devices are of the board
 
@@ -376,21 +386,21 @@ class Fabric(Sets):
         assert self.board is not None
         known = self.board.modules
         return frozenset(
-            known[card] for each in devices if (card := self._extent.card(each)) and card in known
+            known[card] for dev in devices if (card := self._extent.card(dev)) and card in known
         )
 
     def _functions(self, slots: Iterable[Slot], wanted: Partition) -> _Functions:
         """Return the functions at which *slots* are, in the order of the partition's cards."""
-        by_module = {module: each.parent for each in slots for module in self._modules([each])}
+        by_module = {module: slot.parent for slot in slots for module in self._modules([slot])}
         return tuple(by_module[module] for module in wanted.order if module in by_module)
 
 
 def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
     """Return what each instance has, had when its domain went to come back, or is started with."""
-    found: dict[str, frozenset[Device]] = {}
+    owners: dict[str, frozenset[Device]] = {}
     for state in (State.STARTING, State.IN_USE, State.MOVING):
         for uuid, devices in usage.users(state):
-            found[uuid] = found.get(uuid, frozenset()) | devices
-    for uuid in {*found, *usage.instances(), *usage.last_starts}:
-        found[uuid] = found.get(uuid, frozenset()) | usage.counted_for(uuid) | usage.had_by(uuid)
-    return found
+            owners[uuid] = owners.get(uuid, frozenset()) | devices
+    for uuid in {*owners, *usage.instances(), *usage.last_starts}:
+        owners[uuid] = owners.get(uuid, frozenset()) | usage.counted_for(uuid) | usage.had_by(uuid)
+    return owners

@@ -98,29 +98,29 @@ class Found:
 def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
     """Read the specifications in *folders*, of which later ones override earlier ones.
 
-    A file that is not valid, or that anybody but *owner_uid* could have written, is logged and
+    A file that is not valid, or that users other than *owner_uid* could have written, is logged and
     ignored alone. Two files of one folder that describe one device are a conflict: neither counts.
     """
-    found: dict[str, Device] = {}
+    devices: dict[str, Device] = {}
     ignored: list[Ignored] = []
     for folder in folders:
         here: dict[str, Device] = {}
         conflicts: set[str] = set()
-        for each in _folder(folder, owner_uid):
-            if isinstance(each, Ignored):
-                ignored.append(each)
+        for device in _folder(folder, owner_uid):
+            if isinstance(device, Ignored):
+                ignored.append(device)
                 continue
-            other = here.setdefault(each.name, each)
-            if other is not each:
-                conflicts.add(each.name)
+            other = here.setdefault(device.name, device)
+            if other is not device:
+                conflicts.add(device.name)
                 _warn(
-                    f"CDI device {each.name} is ignored: {other.file} and {each.file} both "
+                    f"CDI device {device.name} is ignored: {other.file} and {device.file} both "
                     "describe it; remove one of them"
                 )
-        found |= here
+        devices |= here
         for name in conflicts:
-            del found[name]
-    return Found(found, tuple(ignored))
+            del devices[name]
+    return Found(devices, tuple(ignored))
 
 
 @functools.lru_cache(maxsize=256)
@@ -162,7 +162,7 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
 
 def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device | Ignored]:
     try:
-        paths = [folder / each for each in sorted(os.listdir(folder)) if each.endswith(_SUFFIXES)]
+        paths = [folder / name for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)]
         reason = files.distrust(os.stat(folder), owner_uid) if paths else None
     except FileNotFoundError:
         return
@@ -305,10 +305,10 @@ def _check(node: yaml.Node, sizes: dict[int, int]) -> int:
     inner: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         _without_repetition([(str(key.value), None) for key, _ in node.value])
-        inner = [each for pair in node.value for each in pair]
+        inner = [item for pair in node.value for item in pair]
     elif isinstance(node, yaml.SequenceNode):
         inner = node.value
-    size = 1 + sum(_check(each, sizes) for each in inner)
+    size = 1 + sum(_check(item, sizes) for item in inner)
     if isinstance(node, yaml.ScalarNode):
         size += len(node.value)
     if size > _UNFOLDED:

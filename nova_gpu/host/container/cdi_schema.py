@@ -148,7 +148,7 @@ def known(document: object) -> tuple[object, list[str]]:
 
 def _stripped(value: object, schema: Mapping[str, Any], unknown: list[str]) -> object:
     if isinstance(value, list) and "items" in schema:
-        return [_stripped(each, schema["items"], unknown) for each in value]
+        return [_stripped(item, schema["items"], unknown) for item in value]
     properties = schema.get("properties")
     if not isinstance(value, dict) or properties is None:
         return value

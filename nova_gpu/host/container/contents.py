@@ -67,13 +67,15 @@ def contents(
     :raises DeviceUnavailable: a file that the card's CDI specification names is not there
     :raises GuestFilesUnavailable: the driver's files cannot be gathered below *library_root*
     """
-    given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
-    allowed = given.union(more, *(nodes.card_nodes(gpu, roots) for gpu in gpus))
+    nodes_given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
+    allowed = nodes_given.union(more, *(nodes.card_nodes(gpu, roots) for gpu in gpus))
     wanted: dict[str, values.Mount] = {}
     env: dict[str, str] = {}
     links: dict[tuple[str, str], None] = {}
     for address, device in _described(gpus, slots, allowed, roots, owner_uid):
-        given |= {node.path for node in _kept(device, allowed) if nodes.is_there(node.path, roots)}
+        nodes_given |= {
+            node.path for node in _kept(device, allowed) if nodes.is_there(node.path, roots)
+        }
         wanted |= {mount.target: mount for mount in _mounts(address, device, owner_uid)}
         env |= dict(device.edits.env)
         links |= dict.fromkeys(device.edits.links)
@@ -81,7 +83,7 @@ def contents(
     if any(mount.target == libraries.TARGET for mount in placed):
         env[_LIBRARY_PATH] = ":".join(filter(None, (env.get(_LIBRARY_PATH), libraries.TARGET)))
     return values.GuestContents(
-        nodes=tuple(sorted(given)),
+        nodes=tuple(sorted(nodes_given)),
         mounts=tuple(sorted(placed, key=lambda mount: mount.target)),
         env=tuple(sorted(env.items())),
     )
@@ -145,7 +147,7 @@ def _described(
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
     devices = read.devices
     marks = [tuple(_marks(gpu, roots)) for gpu in gpus]
-    found = [
+    matches = [
         (gpu.address, own, cdi.describing(own, devices))
         for gpu, own in zip(gpus, marks, strict=True)
     ]
@@ -153,17 +155,17 @@ def _described(
         # What describes the instance; else its card, for the driver's files, which are the same.
         node, *caps = nodes.instance_nodes(slot, roots)
         device = cdi.describing(caps[-1:], devices) or cdi.describing([node], devices)
-        found.append((slot.parent, (node, *caps[-1:]), device))
-    for address, own, device in found:
+        matches.append((slot.parent, (node, *caps[-1:]), device))
+    for address, own, device in matches:
         if device is None:
-            for each in read.ignored:
-                if each.may_describe(own):
+            for line in read.ignored:
+                if line.may_describe(own):
                     raise exception.DeviceUnavailable(
                         str(address),
                         "the host's CDI file with the driver's files for it cannot be used",
-                        "have the vendor's tool write it anew (nvidia-ctk cdi generate), or remove "
-                        "it where images bring the driver's files",
-                        f"{each.path}: {each.reason}",
+                        "have the vendor's tool write it again (nvidia-ctk cdi generate), or "
+                        "remove it where images bring the driver's files",
+                        f"{line.path}: {line.reason}",
                     )
             continue
         unfit = [node for node in _kept(device, allowed) if not _is_expressible(node, roots)]
@@ -192,7 +194,7 @@ def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
 def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
     """Return the device's nodes that are among *allowed*, here or in the guest.
 
-    What else there may be beside the card, nvidia-ctk's own /dev/nvidia-modeset included, may reach
+    What else there may be with the card, nvidia-ctk's own /dev/nvidia-modeset included, may reach
     every card.
     """
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
@@ -233,14 +235,14 @@ def _mounts(
             raise exception.DeviceUnavailable(
                 str(address),
                 f"{device.file} gives it {mount.source}: {error.strerror}",
-                "have the vendor's tool write that file anew, as after every driver upgrade",
+                "have the vendor's tool write that file again, as after every driver upgrade",
             ) from error
         reason = files.distrust(status, owner_uid) or _refusal(mount, status)
         if reason is None:
             yield values.Mount(os.path.realpath(mount.source), mount.target)
         else:
             LOG.warning(
-                "Guests do not get %(source)s at %(target)s, as %(file)s has it: %(reason)s",
+                "Guests do not get %(source)s at %(target)s, which %(file)s asks for: %(reason)s",
                 {
                     "source": mount.source,
                     "target": mount.target,

@@ -49,12 +49,12 @@ def ranges(uid_maps: Sequence[str]) -> list[Range]:
 
     What Nova refuses is left out.
     """
-    found = []
-    for each in uid_maps:
+    spans = []
+    for uid_map in uid_maps:
         with contextlib.suppress(ValueError):
-            _guest, first, count = (int(part) for part in each.split(":"))
-            found.append((first, count))
-    return found
+            _guest, first, count = (int(part) for part in uid_map.split(":"))
+            spans.append((first, count))
+    return spans
 
 
 def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
@@ -92,16 +92,16 @@ def end(
     :raises Failed: where they cannot be looked for or ended
     """
     devices = _numbers(device, means)
-    found = list(_left(devices, means, uids))
-    if not found:
+    holders = list(_left(devices, means, uids))
+    if not holders:
         return [], []
     request = {
         "proc": str(means.roots.proc),
-        "processes": [(each.pid, each.started) for each in found],
+        "processes": [(holder.pid, holder.started) for holder in holders],
         "timeout_s": means.timeout_s / 2,
     }
     child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
-    return found, list(_left(devices, means, uids))
+    return holders, list(_left(devices, means, uids))
 
 
 def _numbers(device: model.GPU | Slot, means: Means) -> Collection[open_devices.Number]:
@@ -136,7 +136,7 @@ def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
     :raises OSError: where it has ended
     """
     groups = (process / "cgroup").read_text()
-    return _is_guests(_status(process), uids) or any(each in groups for each in _GROUPS)
+    return _is_guests(_status(process), uids) or any(group in groups for group in _GROUPS)
 
 
 def _status(process: pathlib.Path) -> Mapping[str, str]:

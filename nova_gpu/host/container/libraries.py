@@ -2,11 +2,12 @@
 """The files a vendor's driver wants in a container, gathered in folders made on the host.
 
 Nothing is written into a guest: its linker must find SONAME links, which vendors' hooks would make
-in there. They are made here, beside copies of the libraries, in one folder that is bound read-only.
+in there. They are made here, next to copies of the libraries, in one folder that is bound
+read-only.
 
 A folder is ``<library_root>/<digest>``. The digest names the files with their sizes and times, so
 that guests of one driver version share a folder and a new version gets another. The old one stays
-as long as a guest may have it bound; :func:`prune` removes what nobody names any more.
+as long as a guest may have it bound; :func:`prune` removes what no container names any more.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def gather(
         other = files.setdefault(name, mount.source)
         if other != mount.source:
             LOG.info(
-                "Guests get %(one)s, not %(other)s of the same name",
+                "Guests get %(one)s and not %(other)s, which has the same name",
                 {"one": other, "other": mount.source},
             )
     names = (tuple(os.path.basename(path) for path in link) for link in links)

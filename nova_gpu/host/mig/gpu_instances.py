@@ -95,27 +95,33 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
     A file that cannot be read leads to nothing, and is left out.
     """
     folder = _folder(gpu_minor, roots)
-    found = []
+    paths = []
     for path in sorted((*folder.glob("gi*/access"), *folder.glob("gi*/ci*/access"))):
         match = _ACCESS.fullmatch(str(path.relative_to(folder)))
         minor = _number(proc.fields(path).get("DeviceFileMinor"))
         if match and minor is not None:
             compute_instance = int(match[2]) if match[2] else None
-            found.append(Capability(int(match[1]), compute_instance, path, minor))
-    return tuple(found)
+            paths.append(Capability(int(match[1]), compute_instance, path, minor))
+    return tuple(paths)
 
 
 def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
     """Return the instances that all of *capabilities* of a card lead to, sorted."""
     listed = tuple(capabilities)
-    minors = {each.gpu_instance: each.minor for each in listed if each.compute_instance is None}
+    minors = {
+        instance.gpu_instance: instance.minor
+        for instance in listed
+        if instance.compute_instance is None
+    }
     return tuple(
         sorted(
             Instance(
-                each.gpu_instance, each.compute_instance, (minors[each.gpu_instance], each.minor)
+                instance.gpu_instance,
+                instance.compute_instance,
+                (minors[instance.gpu_instance], instance.minor),
             )
-            for each in listed
-            if each.compute_instance is not None and each.gpu_instance in minors
+            for instance in listed
+            if instance.compute_instance is not None and instance.gpu_instance in minors
         )
     )
 

@@ -39,16 +39,16 @@ def divided(
     :param shares: whether guests may share the memory of a GPU instance, which is not divided
         between its compute instances (NVIDIA's MIG user guide, "Compute instance")
     """
-    found = {}
+    layouts = {}
     for card in cards:
         if is_divided(card, roots):
             reason = _unread(card, roots)
-            found[card.address] = (
+            layouts[card.address] = (
                 vgpu.DividedCard({}, {}, reason)
                 if reason
                 else _divided(card, card.mig or (), shares=shares)
             )
-    return found
+    return layouts
 
 
 def is_divided(card: GPU, roots: Roots) -> bool:
@@ -66,7 +66,10 @@ def _unread(card: GPU, roots: Roots) -> str | None:
             "nova-compute's log, [gpu]nvml and [gpu]nvml_timeout"
         )
     there = gpu_instances.of_card(card.address, roots)
-    by_driver, by_nvml = {each.index for each in there}, {each.index for each in card.mig}
+    by_driver, by_nvml = (
+        {instance.index for instance in there},
+        {instance.index for instance in card.mig},
+    )
     if not by_driver and not by_nvml:
         return (
             "it is in MIG mode and has no compute instance; make some (nvidia-smi mig -cgi ... -C) "
@@ -77,10 +80,14 @@ def _unread(card: GPU, roots: Roots) -> str | None:
             f"the driver has the MIG instances {_listed(by_driver)} of it, and NVML tells of "
             f"{_listed(by_nvml)}; it is looked at again in the next period"
         )
-    for each in card.mig:
-        if each.profile is None or not vgpu.is_type_id(each.profile) or _number(each) is None:
+    for instance in card.mig:
+        if (
+            instance.profile is None
+            or not vgpu.is_type_id(instance.profile)
+            or _number(instance) is None
+        ):
             return (
-                f"NVML does not tell the profile of its MIG instance {each.index}; see what "
+                f"NVML does not tell the profile of its MIG instance {instance.index}; see what "
                 "nvidia-smi -L says of it"
             )
     return None
@@ -101,11 +108,11 @@ def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.
     """
     numbers: dict[str, list[int]] = collections.defaultdict(list)
     facts = {}
-    for each in layout:
-        number = _number(each)
-        if each.profile is not None and number is not None:
-            numbers[each.profile].append(number)
-            facts[each.profile] = each
+    for instance in layout:
+        number = _number(instance)
+        if instance.profile is not None and number is not None:
+            numbers[instance.profile].append(number)
+            facts[instance.profile] = instance
     types = {
         profile: vgpu.VGPUType(
             profile,
@@ -118,8 +125,10 @@ def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.
     made = {profile: len(numbers[profile]) for profile in types}
     slots = {profile: tuple(sorted(numbers[profile])) for profile in types}
     parent = vgpu.Parent(vgpu.Kind.INSTANCE, {}, made, slots)
-    each_has = collections.Counter(each.gpu_instance for each in layout)
-    several = [each for each in layout if each_has[each.gpu_instance] > 1 and not shares]
+    each_has = collections.Counter(instance.gpu_instance for instance in layout)
+    several = [
+        instance for instance in layout if each_has[instance.gpu_instance] > 1 and not shares
+    ]
     sharing = frozenset(number for number in map(_number, several) if number is not None)
     return vgpu.DividedCard(types, {card.address: parent}, sharing=sharing)
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_NOT_NOW = "MIG mode cannot be turned on now: somebody uses the card, or it must be reset for that"
+_NOT_NOW = "MIG mode cannot be turned on now: a process uses the card, or it must be reset for that"
 
 
 class _Refused(Exception):
@@ -60,20 +60,20 @@ def _make(nvml: Any, address: str, profile: str) -> int:
 
 def _profiles(nvml: Any, card: Any) -> dict[str, int]:
     """Return the ids of the card's profiles, by name."""
-    found = {}
+    profiles = {}
     for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
             info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number)
         except nvml.NVMLError:
             continue  # which the card has not
         name = info.name.decode() if isinstance(info.name, bytes) else info.name
-        found[name.removeprefix("MIG ")] = info.id
-    return found
+        profiles[name.removeprefix("MIG ")] = info.id
+    return profiles
 
 
 def _largest(nvml: Any, instance: Any) -> int:
     """Return the id of the compute instance that has all of a GPU instance."""
-    found = []
+    sizes = []
     for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
             info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
@@ -81,10 +81,10 @@ def _largest(nvml: Any, instance: Any) -> int:
             )
         except nvml.NVMLError:
             continue
-        found.append((info.sliceCount, info.id))
-    if not found:
+        sizes.append((info.sliceCount, info.id))
+    if not sizes:
         raise _Refused("its GPU instances have no compute profile")
-    return int(max(found)[1])
+    return int(max(sizes)[1])
 
 
 def main(address: str, profile: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ number of the last record that is known. What it prints is JSON::
 that, what is known is not of this log, and all of it is news. The lines are those of NVIDIA's
 driver about Xids. A record (Documentation/ABI/testing/dev-kmsg) begins with
 ``priority and facility,sequence,microseconds,flags;``. What processes write there has another
-facility than the kernel's 0 (kernel/printk/printk.c: devkmsg_write), so nobody can make up a line.
+facility than the kernel's 0 (kernel/printk/printk.c: devkmsg_write), so no process can forge a
+line.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
 
     :raises OSError: where the log cannot be read
     """
-    newest, found = None, []
+    newest, messages = None, []
     for line in _lines(path):
         head, _, text = line.partition(";")
         numbers = head.split(",")
@@ -57,10 +58,10 @@ def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
             continue  # a record's further lines, which begin with a blank
         newest = sequence
         if facility == 0 and text.startswith(_XID):
-            found.append((sequence, text))
+            messages.append((sequence, text))
     if newest is None or newest == known:
         return None, []
-    return newest, [each for each in found if newest < known or each[0] > known]
+    return newest, [message for message in messages if newest < known or message[0] > known]
 
 
 if __name__ == "__main__":

@@ -133,9 +133,9 @@ def modules(
 
     As :func:`query` where it fails. No other card is opened for that.
     """
-    told = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
-    found = {address: each.get("module") for address, each in told.items()}
-    return {address: module for address, module in found.items() if module is not None}
+    answers = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
+    numbers = {address: item.get("module") for address, item in answers.items()}
+    return {address: module for address, module in numbers.items() if module is not None}
 
 
 # What reading an answer raises that is not as nvml_probe.py says
@@ -155,8 +155,8 @@ class NoAnswer(Exception):
 def report(reason: str) -> None:
     """Log a reason once: the periodic task asks every minute."""
     LOG.warning(
-        "NVML tells nothing about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
-        "ECC errors are unknown; set [gpu]nvml = false if that is meant to be.",
+        "NVML does not answer about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
+        "ECC errors are unknown. Set [gpu]nvml = false if this is intended.",
         reason,
     )
 
@@ -168,7 +168,7 @@ def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
     """
     cards = read(output, "gpus")
     bricks = {address: told(address, "nvlinks", card, _bricks) for address, card in cards.items()}
-    known = {address: each for address, each in bricks.items() if each is not None}
+    known = {address: item for address, item in bricks.items() if item is not None}
     return {address: _facts(address, card, known) for address, card in cards.items()}
 
 
@@ -195,12 +195,12 @@ def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.Pci
 
     :raises NoAnswer: where the probe printed no answer
     """
-    found = {}
+    cards = {}
     for address, card in read(output, "cards").items():
         answer = told(address, "answer", card, lambda c: kind(**_facts_of(c)))
         if answer is not None:
-            found[address] = answer
-    return found
+            cards[address] = answer
+    return cards
 
 
 def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -228,13 +228,13 @@ def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any
         cards = list(answer[name])
     except _NOT_UNDERSTOOD as error:
         raise NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
-    found = {}
+    facts = {}
     for card in cards:
         try:
-            found[model.PciAddress.parse(card["address"])] = card
+            facts[model.PciAddress.parse(card["address"])] = card
         except _NOT_UNDERSTOOD as error:
             _report_fact("a GPU", "address", repr(error))
-    return found
+    return facts
 
 
 def told(
@@ -256,9 +256,7 @@ def told(
 
 @functools.cache
 def _report_fact(whose: str, what: str, reason: str) -> None:
-    LOG.warning(
-        "NVML's %s of %s cannot be understood and counts as unknown: %s", what, whose, reason
-    )
+    LOG.warning("Cannot parse NVML's %s of %s, which counts as unknown: %s", what, whose, reason)
 
 
 # The NVLinks of a card, counted by the place and the kind of what is at their other end. The place
@@ -292,14 +290,14 @@ def _peer(spelled: str | None) -> model.PciAddress | None:
         return None
 
 
-def _fabric(told: Mapping[str, Any] | None) -> str:
+def _fabric(fabric: Mapping[str, Any] | None) -> str:
     """Return a name for what the card's switches join, the same for all that they join.
 
     Of one host they are one fabric, unless the cards say that they are parts of different ones.
     """
-    if told is None or told["state"] != FABRIC_COMPLETED:
+    if fabric is None or fabric["state"] != FABRIC_COMPLETED:
         return ""
-    return f"{told['cluster']}/{told['clique']}"
+    return f"{fabric['cluster']}/{fabric['clique']}"
 
 
 def _facts(
@@ -322,21 +320,21 @@ def _facts(
     )
 
 
-def _capability(told: Sequence[Any] | None) -> tuple[int, int] | None:
-    return (int(told[0]), int(told[1])) if told else None
+def _capability(capability: Sequence[Any] | None) -> tuple[int, int] | None:
+    return (int(capability[0]), int(capability[1])) if capability else None
 
 
-def _instance(told: Mapping[str, Any]) -> MIGInstance:
+def _instance(instance: Mapping[str, Any]) -> MIGInstance:
     """Return the profile is what stands behind the card's name: ``NVIDIA H200 MIG 1g.18gb``."""
-    name = known(str, told["name"]) or ""
+    name = known(str, instance["name"]) or ""
     _, _, profile = name.rpartition(" MIG ")
     return MIGInstance(
-        gpu_instance=int(told["gpu_instance"]),
-        compute_instance=int(told["compute_instance"]),
+        gpu_instance=int(instance["gpu_instance"]),
+        compute_instance=int(instance["compute_instance"]),
         profile=profile if name != profile else None,
-        memory_mib=known(int, told["memory_mib"]),
-        slices=known(int, told["slices"]),
-        uuid=known(str, told["uuid"]),
+        memory_mib=known(int, instance["memory_mib"]),
+        slices=known(int, instance["slices"]),
+        uuid=known(str, instance["uuid"]),
     )
 
 

@@ -23,14 +23,14 @@ whatever the library says. What it does not know of a card is null. Of one that 
 
 With addresses for arguments it says how
 those cards are instead; of one that the library does not have, or cannot open, ``refused`` is why,
-but where that is the rights of whoever asks::
+except where the caller's rights are the reason::
 
     {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
                 "recovery_action": 0, "fabric_state": 3, "fabric_status": 0,
                 "compute_mode": 0}, ...]}
 
-With ``--usage`` before the addresses it says what is used of them, by whoever may use them now::
+With ``--usage`` before the addresses it says what is used of them, by any process::
 
     {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
                 "memory_total": 150754820096}, ...]}
@@ -85,14 +85,14 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
     ask = _asking(nvml)
 
     def nvlinks(handle: Any) -> list[tuple[Any, Any]]:
-        found = []
+        links = []
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
             # One that it does not tell of is none, or is broken: the others are asked all the same.
             if ask("nvmlDeviceGetNvLinkState", handle, link) == nvml.NVML_FEATURE_ENABLED:
                 peer = ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
                 kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-                found.append((address(peer), kind))
-        return found
+                links.append((address(peer), kind))
+        return links
 
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -124,8 +124,8 @@ def _field(nvml: Any, card: Any, name: str) -> Any:
     """Return the number of a field of nvml.h, null where the card or the binding has it not."""
     field = getattr(nvml, name, None)
     values = _asking(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
-    told = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
-    return told.value.uiVal if told else None
+    value = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
+    return value.value.uiVal if value else None
 
 
 def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
     if not _is_mig(nvml, card):
         return None
     ask = _asking(nvml)
-    found = []
+    instances = []
     for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
         # There may be some behind one that there is not.
         instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
@@ -169,7 +169,7 @@ def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
         if None in ids:
             continue
         attributes = ask("nvmlDeviceGetAttributes", instance)
-        found.append(
+        instances.append(
             {
                 "gpu_instance": ids[0],
                 "compute_instance": ids[1],
@@ -179,7 +179,7 @@ def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
                 "slices": attributes and attributes.computeInstanceSliceCount,
             }
         )
-    return found
+    return instances
 
 
 def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
@@ -267,8 +267,8 @@ def _memory_info(nvml: Any, card: Any) -> Any:
     """
     ask = _asking(nvml)
     second = getattr(nvml, "nvmlMemory_v2", None)
-    told = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
-    return told or ask("nvmlDeviceGetMemoryInfo", card)
+    memory = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
+    return memory or ask("nvmlDeviceGetMemoryInfo", card)
 
 
 # INVALID_GPU_INSTANCE_PROFILE_ID of nvml.h: the type shares its card by time
@@ -283,11 +283,13 @@ def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     for address, handle in _held(nvml, addresses):
         if (ids := ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
-        types = [_vgpu_type(nvml, handle, each) for each in ids]
+        types = [_vgpu_type(nvml, handle, number) for number in ids]
         instances = None
         if _is_mig(nvml, handle):
-            profiles = sorted({each["profile"] for each in types if each["profile"] is not None})
-            instances = {str(each): _instances(nvml, handle, each) for each in profiles}
+            profiles = sorted(
+                {vgpu_type["profile"] for vgpu_type in types if vgpu_type["profile"] is not None}
+            )
+            instances = {str(profile): _instances(nvml, handle, profile) for profile in profiles}
         cards.append({"address": address, "types": types, "instances": instances})
     return cards
 
@@ -311,8 +313,8 @@ def _vgpu_type(nvml: Any, card: Any, number: int) -> dict[str, Any]:
 def _instances(nvml: Any, card: Any, profile: int) -> int | None:
     count = ctypes.c_uint(_MOST_INSTANCES)
     handles = (ctypes.c_void_p * _MOST_INSTANCES)()
-    asked = _asking(nvml)("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
-    return None if asked is None else count.value
+    answer = _asking(nvml)("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
+    return None if answer is None else count.value
 
 
 def text(value: Any) -> Any:
@@ -348,8 +350,8 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
-        if asked := _ASKED.get(addresses[0] if addresses else ""):
-            return {"cards": asked(pynvml, addresses[1:])}
+        if ask := _ASKED.get(addresses[0] if addresses else ""):
+            return {"cards": ask(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
     except pynvml.NVMLError as error:
         return {"error": str(error)}

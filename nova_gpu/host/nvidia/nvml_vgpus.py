@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts of NVIDIA's management library about the vGPU types of a host's cards.
 
-sysfs lists the names of those that can be made now, and no more: how many of one a card carries and
+sysfs lists the names of those that can be made now; how many of one a card carries and
 what each has only the library reports, above all for a card in MIG mode, where each type is made of
 the GPU instances of one profile that the operator has made.
 """
@@ -48,40 +48,40 @@ def _of_card(address: PciAddress, card: Mapping[str, Any]) -> Types:
     instances = nvml.told(address, "GPU instances", card, lambda c: c["instances"])
     listed = nvml.told(address, "vGPU types", card, lambda c: list(c["types"])) or []
     types = (
-        nvml.told(address, "vGPU type", each, functools.partial(_type, instances=instances))
-        for each in listed
+        nvml.told(address, "vGPU type", vgpu_type, functools.partial(_type, instances=instances))
+        for vgpu_type in listed
     )
-    return {each.id: each for each in types if each is not None}
+    return {vgpu_type.id: vgpu_type for vgpu_type in types if vgpu_type is not None}
 
 
-def _type(told: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
+def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
     """Parse one type.
 
     :raises TypeError, ValueError, LookupError: where it cannot be understood
     """
-    memory, profile = nvml.known(int, told["memory"]), nvml.known(int, told["profile"])
-    resolution = told["resolution"]
+    memory, profile = nvml.known(int, fields["memory"]), nvml.known(int, fields["profile"])
+    resolution = fields["resolution"]
     return VGPUType(
-        f"nvidia-{int(told['id'])}",
-        nvml.known(str, told["name"]),
+        f"nvidia-{int(fields['id'])}",
+        nvml.known(str, fields["name"]),
         memory_mib=memory // 2**20 if memory else None,
-        heads=nvml.known(int, told["heads"]),
+        heads=nvml.known(int, fields["heads"]),
         resolution=(int(resolution[0]), int(resolution[1])) if resolution else None,
-        per_card=min(_most(told, profile, instances), MAX_PER_CARD),
+        per_card=min(_most(fields, profile, instances), MAX_PER_CARD),
         profile=profile,
         # 0 would be a type of which no guest can have any.
-        per_guest=nvml.known(int, told["per_guest"]) or None,
+        per_guest=nvml.known(int, fields["per_guest"]) or None,
     )
 
 
 def _most(
-    told: Mapping[str, Any], profile: int | None, instances: Mapping[str, int | None] | None
+    fields: Mapping[str, Any], profile: int | None, instances: Mapping[str, int | None] | None
 ) -> int:
     """Return how many of the type the card as it is divided can have, 0 where none can be.
 
     A card in MIG mode has those of its GPU instances only, any other none of those.
     """
-    most = nvml.known(int, told["most"]) or 0
+    most = nvml.known(int, fields["most"]) or 0
     if (profile is None) != (instances is None):
         return 0
     if profile is None or instances is None:
@@ -89,4 +89,4 @@ def _most(
     there = nvml.known(int, instances[str(profile)])
     if there is None:  # it could not be counted
         return most
-    return min(most, there * (nvml.known(int, told["per_instance"]) or 1))
+    return min(most, there * (nvml.known(int, fields["per_instance"]) or 1))

@@ -40,7 +40,9 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
     """Return whether the host's firmware showed itself on one of these functions."""
-    return any(sysfs.decimal(sysfs.device(each, roots), "boot_vga") == 1 for each in addresses)
+    return any(
+        sysfs.decimal(sysfs.device(address, roots), "boot_vga") == 1 for address in addresses
+    )
 
 
 def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
@@ -59,7 +61,7 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
     for line in (roots.proc / "iomem").read_text(errors="replace").splitlines():
         where, _, name = line.partition(" : ")
         depth = len(where) - len(where.lstrip())
-        above = [each for each in above if each[0] < depth]
+        above = [parent for parent in above if parent[0] < depth]
         if name in _FIRMWARE_FRAMEBUFFERS:
             start, end = (int(number, 16) for number in where.split("-"))
             if any(parent in names for _, parent in above) or any(
@@ -74,7 +76,7 @@ def _console_framebuffer(roots: Roots) -> str | None:
     """Return the framebuffer that the kernel's console is shown on, ``None`` where it is on none.
 
     fbcon maps every virtual terminal to the one that registered first, which has the lowest number.
-    On a host whose console is a serial line alone nobody looks at those, and fbcon moves to the
+    On a host whose console is a serial line alone those are not seen, and fbcon moves to the
     first framebuffer there is: also to one whose card was just given back to the host.
     """
     if not _has_terminal_for_console(roots):

@@ -50,11 +50,11 @@ def parse(lines: Iterable[str]) -> Sets:
 
 def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
     """Return *gpus*, of which those that have no links of their own have those that *sets* say."""
-    found = tuple(gpus)
-    present = {gpu.address for gpu in found}
-    peers = {address: each & present for each in sets for address in each}
+    linked = tuple(gpus)
+    present = {gpu.address for gpu in linked}
+    peers = {address: members & present for members in sets for address in members}
     return tuple(
-        gpu if gpu.links else dataclasses.replace(gpu, links=_links(gpu, peers)) for gpu in found
+        gpu if gpu.links else dataclasses.replace(gpu, links=_links(gpu, peers)) for gpu in linked
     )
 
 
@@ -71,7 +71,7 @@ def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, .
     What cannot be read is no link.
     """
     nodes = kfd.nodes(root)
-    found: dict[model.PciAddress, set[model.PciAddress]] = {}
+    links: dict[model.PciAddress, set[model.PciAddress]] = {}
     for node in nodes.values():
         if node.address is None:
             continue
@@ -80,8 +80,8 @@ def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, .
             peer = other.address if other else None
             # A card that is split is several nodes at one address.
             if link.get("type") == _IOLINK_TYPE_XGMI and peer not in (None, node.address):
-                found.setdefault(node.address, set()).add(peer)
+                links.setdefault(node.address, set()).add(peer)
     return {
         address: tuple(model.Link(peer, model.LinkType.XGMI) for peer in sorted(peers))
-        for address, peers in found.items()
+        for address, peers in links.items()
     }

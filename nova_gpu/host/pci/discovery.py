@@ -125,7 +125,7 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
         except (OSError, ValueError, exception.InvalidPciAddress) as error:
             if not _vanished(device, error):
                 LOG.warning(
-                    "PCI function %s is left out of this host's GPUs: %s. If it is one, see the "
+                    "PCI function %s is not one of this host's GPUs: %s. If it is a GPU, see the "
                     "kernel's log about it.",
                     name,
                     error,
@@ -232,8 +232,8 @@ def _report_missing(address: model.PciAddress) -> None:
 @functools.cache
 def _report_unknown(key: str) -> None:
     LOG.warning(
-        "The architecture of GPU product %s is not known, so no flavor that asks for one gets it. "
-        "Say what it is with [gpu]product = %s architecture=...",
+        "The architecture of GPU product %s is unknown, so flavors that ask for an architecture do "
+        "not get it. Set it with [gpu]product = %s architecture=...",
         key,
         key,
     )

@@ -38,8 +38,8 @@ def pass_on(pci_root: str, roots: Roots) -> bool:
 
     What cannot be read does not pass them on.
     """
-    found = processor.of_host(roots)
-    if found.is_amd and (found.family or 0) >= _ZEN:
+    model = processor.of_host(roots)
+    if model.is_amd and (model.family or 0) >= _ZEN:
         return True
     try:
         return _is_known(pci_root, roots)
@@ -54,7 +54,7 @@ def _is_known(pci_root: str, roots: Roots) -> bool:
     """
     bus = pci_root.removeprefix("pci")
     folder = f"{roots.sysfs}/devices/{pci_root}"
-    first = min((each for each in os.listdir(folder) if each.startswith(f"{bus}:")), default=None)
+    first = min((name for name in os.listdir(folder) if name.startswith(f"{bus}:")), default=None)
     if first is None:
         return False
     device = f"{folder}/{first}"

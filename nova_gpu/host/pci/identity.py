@@ -38,12 +38,12 @@ def read(card: GPU, roots: Roots) -> Identity:
     What this process cannot read is not in it.
     """
     device = sysfs.device(card.address, roots)
-    found = {
+    identities = {
         "nvidia": card.uuid or _nvidia(card.address, roots),
         "amdgpu": _amdgpu(device),
         "pcie": _serial_number(device),
     }
-    return {kind: value for kind, value in found.items() if value}
+    return {kind: value for kind, value in identities.items() if value}
 
 
 def same(one: Identity, other: Identity) -> bool | None:
@@ -58,15 +58,15 @@ def addresses(product: str, roots: Roots) -> frozenset[str]:
     :raises OSError: where sysfs cannot be read
     """
     folder = f"{roots.sysfs}/bus/pci/devices"
-    found = set()
+    present = set()
     for name in os.listdir(folder):
         device = f"{folder}/{name}"
         try:
             if ":".join(sysfs.ids(device)) == product and sysfs.link(device, "physfn") is None:
-                found.add(name)
+                present.add(name)
         except (OSError, ValueError):
             continue  # gone meanwhile, or no card that anybody is given
-    return frozenset(found)
+    return frozenset(present)
 
 
 def _nvidia(address: PciAddress, roots: Roots) -> str | None:

@@ -46,32 +46,32 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
     What cannot be read is none.
     """
     folder = f"{root}/{_TOPOLOGY}"
-    told = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
-    cards = _cards(root, told.values())
-    found = {}
-    for name, each in told.items():
-        place = _place(each)
+    paths = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
+    cards = _cards(root, paths.values())
+    by_address = {}
+    for name, item in paths.items():
+        place = _place(item)
         ends = f"{folder}/{name}/io_links"
-        links = tuple(f"{ends}/{each}" for each in sysfs.names(ends))
-        address = None if place is None else cards[each.get("unique_id"), place]
-        found[name] = Node(address, each.get("drm_render_minor") or None, links)
-    return found
+        links = tuple(f"{ends}/{name}" for name in sysfs.names(ends))
+        address = None if place is None else cards[item.get("unique_id"), place]
+        by_address[name] = Node(address, item.get("drm_render_minor") or None, links)
+    return by_address
 
 
-def _place(told: Mapping[str, int]) -> model.PciAddress | None:
+def _place(node: Mapping[str, int]) -> model.PciAddress | None:
     """Return what the low sixteen bits of location_id say: bus, slot and function.
 
     ``None`` for a CPU.
     """
-    location = told.get("location_id", 0) & 0xFFFF
-    if not told.get("simd_count") or not location:
+    location = node.get("location_id", 0) & 0xFFFF
+    if not node.get("simd_count") or not location:
         return None
     bus, devfn = location >> 8, location & 0xFF
-    return model.PciAddress(told.get("domain", 0), bus, devfn >> 3, devfn & 7)
+    return model.PciAddress(node.get("domain", 0), bus, devfn >> 3, devfn & 7)
 
 
 def _cards(
-    root: pathlib.Path, told: Iterable[Mapping[str, int]]
+    root: pathlib.Path, paths: Iterable[Mapping[str, int]]
 ) -> Mapping[tuple[int | None, model.PciAddress], model.PciAddress]:
     """Return the card's address by its serial number and each address that one of its parts says.
 
@@ -79,9 +79,9 @@ def _cards(
     the function (tests/recorded/kfd.yaml, 1280 to 1287), which then is none that the bus has. All
     parts of a card have its serial number, where the kernel knows that (0: it does not).
     """
-    places = {(each.get("unique_id"), at) for each in told if (at := _place(each)) is not None}
+    places = {(node.get("unique_id"), at) for node in paths if (at := _place(node)) is not None}
     devices = f"{root}/bus/pci/devices"
-    found = {}
+    cards = {}
     for serial, place in places:
         whole = dataclasses.replace(place, function=0)
         parts = [
@@ -90,8 +90,8 @@ def _cards(
             if of == serial and serial and dataclasses.replace(at, function=0) == whole
         ]
         is_none = not os.path.exists(f"{devices}/{place}") and os.path.exists(f"{devices}/{whole}")
-        found[serial, place] = min(parts) if parts else whole if is_none else place
-    return found
+        cards[serial, place] = min(parts) if parts else whole if is_none else place
+    return cards
 
 
 def properties(folder: str) -> Mapping[str, int]:
@@ -105,17 +105,17 @@ def properties(folder: str) -> Mapping[str, int]:
 
 
 def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the names of the card's nodes in /dev/dri beside those of its PCI function."""
+    """Return the names of the card's nodes in /dev/dri other than those of its PCI function."""
     if not _mode(address, roots):
         return ()
     minors = _minors(address, roots)
     platform = f"{roots.sysfs}/devices/platform"
-    found: set[str] = set()
+    result: set[str] = set()
     for device in sysfs.names(platform):
         if device.startswith("amdgpu_xcp"):
             names = sysfs.names(f"{platform}/{device}/drm")
-            found.update(names if not minors.isdisjoint(names) else ())
-    return tuple(sorted(found))
+            result.update(names if not minors.isdisjoint(names) else ())
+    return tuple(sorted(result))
 
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:

@@ -61,11 +61,11 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
             "subnet manager drives (NVLSM), and nova-gpu does not know those; use the host for LXC "
             "guests"
         )
-    given = sorted(name for name in switches(roots) if _is_given(name, roots))
-    if given:
+    addresses = sorted(name for name in switches(roots) if _is_given(name, roots))
+    if addresses:
         return (
-            f"its NVSwitch {given[0]} is with vfio-pci: a service VM has the switches and their "
-            "fabric manager, which nova-gpu cannot tell what to do; give them back to the host, "
+            f"its NVSwitch {addresses[0]} is with vfio-pci: a service VM has the switches and "
+            "their fabric manager, which nova-gpu cannot control; give them back to the host, "
             "and run nvidia-fabricmanager there"
         )
     return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which cards privileged verbs are for.
 
-Those that ``[gpu]addresses``, ``product_ids`` and ``vendors`` choose. Whoever asks for another one
-is refused, by privsep's daemon itself.
+Those that ``[gpu]addresses``, ``product_ids`` and ``vendors`` choose. Privsep's daemon itself
+refuses any other one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def card(address: PciAddress, options: Any) -> GPU | None:
     :param options: the group ``[gpu]``
     :raises DiscoveryFailed: where sysfs cannot be read
     """
-    found = discovery.card_at(address, Roots.of(options))
-    return found if found is not None and _is_chosen(found, options) else None
+    gpu = discovery.card_at(address, Roots.of(options))
+    return gpu if gpu is not None and _is_chosen(gpu, options) else None
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
@@ -39,6 +39,6 @@ def card_of(function: PciAddress, options: Any) -> GPU | None:
     return card(PciAddress.parse(physical) if physical else function, options)
 
 
-def _is_chosen(found: GPU, options: Any) -> bool:
+def _is_chosen(gpu: GPU, options: Any) -> bool:
     chosen = selection.Selection.parse(options.vendors, options.addresses, options.product_ids)
-    return chosen.takes(found.address, found.product, found.class_code)
+    return chosen.takes(gpu.address, gpu.product, gpu.class_code)

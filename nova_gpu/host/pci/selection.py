@@ -41,7 +41,7 @@ class Selection:
     def takes(self, address: model.PciAddress, product: model.Product, class_code: int) -> bool:
         """Return whether the card is the operator's to offer.
 
-        One that is named is, whoever made it and whatever accelerator it is. Where any are named no
+        One that is named is, of any vendor and any kind of accelerator. Where any are named no
         others are. Else its vendor decides, and whether it is a GPU.
         """
         if self.addresses or self.product_ids:
@@ -100,16 +100,16 @@ def parse_by_card(
     :param form: how an entry is to be written, for who has written another
     :raises InvalidOption: where an entry is not of its form
     """
-    found = {}
+    by_card = {}
     for entry in entries:
         card, equals, text = (part.strip() for part in entry.rpartition("="))
         try:
             if not equals:
                 raise ValueError("it has no =")
-            found[_key(card)] = read(text)
+            by_card[_key(card)] = read(text)
         except ValueError as error:
             raise exception.InvalidOption(option, entry, str(error), form) from error
-    return found
+    return by_card
 
 
 def _key(card: str) -> str:
@@ -121,6 +121,6 @@ def _key(card: str) -> str:
         raise ValueError(f"{card!r} is neither an address nor a product") from error
 
 
-def said_of(card: GPU, said: Mapping[str, _Said]) -> _Said | None:
+def said_of(card: GPU, statements: Mapping[str, _Said]) -> _Said | None:
     """Return what is said of *card*; its address has precedence."""
-    return said.get(str(card.address), said.get(card.product.key))
+    return statements.get(str(card.address), statements.get(card.product.key))

@@ -127,8 +127,8 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
     :raises OSError: where it cannot be read
     :raises ValueError: where it is not what the kernel's resource_show() writes
     """
-    found = bars(address, roots)
-    return tuple(end - start + 1 for start, end, flags in found if flags & _HIGH == _HIGH)
+    high = bars(address, roots)
+    return tuple(end - start + 1 for start, end, flags in high if flags & _HIGH == _HIGH)
 
 
 def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
@@ -182,8 +182,8 @@ def numa_node(device: str) -> int | None:
 
     The kernel says -1 where firmware did not say.
     """
-    found = decimal(device, "numa_node")
-    return None if found is None or found < 0 else found
+    node = decimal(device, "numa_node")
+    return None if node is None or node < 0 else node
 
 
 def above(device: str) -> tuple[str | None, model.PciAddress | None]:
@@ -221,9 +221,9 @@ def pcie_link(device: str) -> PcieLink | None:
     ends = [_link_end(folder), _link_end(os.path.dirname(folder))]
     if ends[0] is None:
         return None
-    known = [each for each in ends if each is not None]
-    speed = min((each["speed"] for each in known), key=_transfers)
-    return {"speed": speed, "width": min(each["width"] for each in known)}
+    known = [end for end in ends if end is not None]
+    speed = min((speed["speed"] for speed in known), key=_transfers)
+    return {"speed": speed, "width": min(speed["width"] for speed in known)}
 
 
 def _link_end(device: str) -> PcieLink | None:

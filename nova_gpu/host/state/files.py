@@ -5,8 +5,8 @@ Each of these is one JSON object or one text, and is read whole or not at all. I
 another name, and gets its own when it is on disk: a host that is switched off meanwhile has the old
 one or the new one. doc/source/contributor/state.rst says which there are, and what each is for.
 
-What only root is to write (*trusted*) is believed only where nobody else could have: the state path
-is nova's, and what nova put there in the place of root's is refused.
+What only root is to write (*trusted*) is believed only where no other user could have: the state
+path is nova's, and what nova put there in the place of root's is refused.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def believe(path: pathlib.Path, status: os.stat_result) -> None:
 def distrust(status: os.stat_result, owner_uid: int) -> str | None:
     """Return why a file or folder with *status* is refused, or ``None``.
 
-    Nobody but *owner_uid* and the group of root may be able to change it.
+    Only *owner_uid* and the group of root may be able to change it.
     """
     if status.st_uid != owner_uid:
         return f"its owner is uid {status.st_uid} and must be uid {owner_uid}"
@@ -106,7 +106,7 @@ def read_json(path: pathlib.Path, *, trusted: bool = False) -> Any:
 
     :raises OSError: where it cannot be read; FileNotFoundError where there is none
     :raises ValueError: where it is no file, or no JSON
-    :raises Untrusted: where it is to be *trusted* and somebody else could have written it
+    :raises Untrusted: where it is to be *trusted* and another user could have written it
     """
     with _believed(path.parent) if trusted else contextlib.nullcontext() as folder:
         name = path if folder is None else path.name
@@ -136,7 +136,7 @@ def write(
 
     :param mode: of the file; by default what the umask leaves
     :raises OSError: where it cannot be written
-    :raises Untrusted: where it is to be *trusted* and somebody else could change it
+    :raises Untrusted: where it is to be *trusted* and another user could change it
     """
     # No ending that anybody reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
@@ -188,11 +188,11 @@ def cards(folder: pathlib.Path) -> list[PciAddress]:
 
     :raises OSError: where it cannot be listed
     """
-    found = []
+    addresses = []
     for name in names(folder):
         with contextlib.suppress(exception.InvalidPciAddress):
-            found.append(PciAddress.parse(name.removesuffix(_SUFFIX)))
-    return found
+            addresses.append(PciAddress.parse(name.removesuffix(_SUFFIX)))
+    return addresses
 
 
 def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContextManager[int]:
@@ -204,7 +204,7 @@ def _believed(folder: pathlib.Path) -> Iterator[int]:
     """Yield a descriptor of a folder that only its owner can change.
 
     :raises FileNotFoundError: where it does not exist
-    :raises Untrusted: where it is a link, or somebody else could change it
+    :raises Untrusted: where it is a link, or another user could change it
     """
     with contextlib.ExitStack() as stack:
         try:

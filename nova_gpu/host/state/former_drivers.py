@@ -49,7 +49,7 @@ def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
 def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
     """Return the record of *card* since the host booted, by function; empty where there is none.
 
-    :raises Untrusted: where somebody else could have written it, or it cannot be understood
+    :raises Untrusted: where another user could have written it, or it cannot be understood
     """
     path = files.of_card(folder, card)
     try:
@@ -74,7 +74,7 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
     """Replace the file of *card*; without *formers* there is none afterwards.
 
-    :raises Untrusted: where somebody else could change it
+    :raises Untrusted: where another user could change it
     :raises OSError: where it cannot be written
     """
     if not formers:

@@ -106,43 +106,43 @@ def reasons(
     try:
         entries = load(folder)
     except OSError as error:
-        reason = f"whether it is in quarantine cannot be read: {error}; mend that"
+        reason = f"whether it is in quarantine cannot be read: {error}; fix that"
         return {card.address: reason for card in gpus}
-    kept = {}
-    for found in entries.values():
-        if found.cleaning:
+    texts = {}
+    for record in entries.values():
+        if record.cleaning:
             continue
-        said = f"since {found.since}: {found.reason}; {found.remedy}"
-        about = cards_of(found, gpus, roots, identities)
+        text = f"since {record.since}: {record.reason}; {record.remedy}"
+        about = cards_of(record, gpus, roots, identities)
         for card in about:
-            if card.address == found.address or found.seen is None:
-                kept[card.address] = f"it is in quarantine {said}"
+            if card.address == record.address or record.seen is None:
+                texts[card.address] = f"it is in quarantine {text}"
             elif len(about) == 1:
-                kept[card.address] = f"it is in quarantine as {found.address} {said}"
+                texts[card.address] = f"it is in quarantine as {record.address} {text}"
             else:
-                kept.setdefault(
+                texts.setdefault(
                     card.address,
-                    f"{found.address} was in quarantine {said}; GPUs of this product have other "
+                    f"{record.address} was in quarantine {text}; GPUs of this product have other "
                     "addresses now, and which one it is cannot be read; find it, and then: "
-                    f"nova-gpu quarantine release {found.address}",
+                    f"nova-gpu quarantine release {record.address}",
                 )
-    return kept
+    return texts
 
 
 def cards_of(
-    found: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
+    record: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
     """Return those of *cards*, all that the host has, that the entry is or may be about."""
-    alike = [card for card in cards if found.product in (None, card.product.key)]
-    there = [card for card in alike if card.address == found.address]
-    if found.seen is None or found.product is None or not alike:
+    alike = [card for card in cards if record.product in (None, card.product.key)]
+    there = [card for card in alike if card.address == record.address]
+    if record.seen is None or record.product is None or not alike:
         return there
-    told = identities(alike) if identities else {c.address: identity.read(c, roots) for c in alike}
-    verdicts = {c.address: identity.same(found.seen.identity, told[c.address]) for c in alike}
+    known = identities(alike) if identities else {c.address: identity.read(c, roots) for c in alike}
+    verdicts = {c.address: identity.same(record.seen.identity, known[c.address]) for c in alike}
     if is_it := [card for card in alike if verdicts[card.address]]:
         return is_it
     maybe = [card for card in alike if verdicts[card.address] is None]
-    if _are_where_they_were(found.product, found.seen, roots):
+    if _are_where_they_were(record.product, record.seen, roots):
         return [card for card in maybe if card in there]
     return maybe
 
@@ -172,10 +172,10 @@ def follow(
     """
     gpus, entries = tuple(cards), load(folder)
     homes = {}
-    for found in entries.values():
-        about = cards_of(found, gpus, roots, identities)
-        if len(about) == 1 and about[0].address != found.address:
-            homes[found.address] = about[0].address
+    for record in entries.values():
+        about = cards_of(record, gpus, roots, identities)
+        if len(about) == 1 and about[0].address != record.address:
+            homes[record.address] = about[0].address
     left = {
         old: dataclasses.replace(entries[old], address=new)
         for old, new in homes.items()
@@ -193,14 +193,14 @@ def follow(
     return moved
 
 
-def is_about(found: Entry, card: GPU, own: identity.Identity | None = None) -> bool:
+def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> bool:
     """Return whether *card*, at the entry's address now, is the one that was meant, or may be.
 
     :param own: what tells it from others
     """
-    if found.product not in (None, card.product.key):
+    if record.product not in (None, card.product.key):
         return False
-    return not (found.seen and own and identity.same(found.seen.identity, own) is False)
+    return not (record.seen and own and identity.same(record.seen.identity, own) is False)
 
 
 def forget_cleaning(folder: pathlib.Path) -> None:
@@ -208,9 +208,9 @@ def forget_cleaning(folder: pathlib.Path) -> None:
 
     :raises OSError: where the folder cannot be read or changed
     """
-    for each in load(folder).values():
-        if each.cleaning:
-            release(folder, each.address)
+    for record in load(folder).values():
+        if record.cleaning:
+            release(folder, record.address)
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
@@ -219,10 +219,12 @@ def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]
     :raises OSError: where the folder cannot be read or changed
     """
     over = [
-        each for each in load(folder).values() if each.until_boot and each.until_boot != boot_id
+        record
+        for record in load(folder).values()
+        if record.until_boot and record.until_boot != boot_id
     ]
-    for each in over:
-        release(folder, each.address)
+    for record in over:
+        release(folder, record.address)
     return over
 
 
@@ -231,11 +233,11 @@ def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
 
     :raises OSError: where the folder cannot be listed
     """
-    found = {}
+    entries = {}
     for address in files.cards(folder):
         with contextlib.suppress(FileNotFoundError):
-            found[address] = _read(files.of_card(folder, address), address)
-    return found
+            entries[address] = _read(files.of_card(folder, address), address)
+    return entries
 
 
 def put(folder: pathlib.Path, new: Entry) -> None:
@@ -255,11 +257,11 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
     """
     path = files.of_card(folder, address)
     try:
-        found = _read(path, address)
+        record = _read(path, address)
     except FileNotFoundError:
         return None
     files.remove(path)
-    return found
+    return record
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:

@@ -3,8 +3,8 @@
 
 A card that was with vfio-pci already, because it was prepared at boot, stays there for ever.
 
-While a driver does not let go, the kernel holds the function's lock, and whoever reads
-driver_override, sriov_numvfs or another attribute that takes it waits as well, and cannot be ended.
+While a driver does not let go, the kernel holds the function's lock, and a process that reads
+driver_override, sriov_numvfs or another attribute that takes it waits as well and cannot be killed.
 None of those is read here or anywhere else outside of the script.
 """
 
@@ -86,19 +86,19 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         before = former_drivers.load(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
         others = {a: now[a] for a in now if not iommu.is_with_vfio(a, means.roots)}
-        kept = {each: former for each, former in before.items() if each not in others}
+        records = {item: former for item, former in before.items() if item not in others}
         # As a rule nobody has written one. Where somebody has, it is found before anything moves.
         overrides: ByFunction = dict.fromkeys(others)
         for _ in range(3):
-            formers = {each: Former(others[each], overrides[each]) for each in others}
+            formers = {other: Former(others[other], overrides[other]) for other in others}
             # One that an earlier try left without a driver had the one that is written down.
             formers |= {a: before[a] for a in others if now[a] is None and a in before}
-            former_drivers.save(means.records, address, {**kept, **formers}, means.roots)
-            found = _take(gpu, formers, kept, overrides, means)
-            if found == overrides:
+            former_drivers.save(means.records, address, {**records, **formers}, means.roots)
+            binding = _take(gpu, formers, records, overrides, means)
+            if binding == overrides:
                 return
-            overrides = found
-        former_drivers.save(means.records, address, kept, means.roots)
+            overrides = binding
+        former_drivers.save(means.records, address, records, means.roots)
         raise _NotMoved("its driver_override changes all the time", "find out who writes it")
 
 
@@ -114,8 +114,8 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
         gpu = discovery.card_at(address, means.roots) if formers else None
         if gpu is not None:
             now = _drivers(gpu.functions, means.roots)
-            ours = (each for each in now if _is_ours(each, now[each], means.roots))
-            back = {each: formers[each] for each in ours if each in formers}
+            ours = (function for function in now if _is_ours(function, now[function], means.roots))
+            back = {function: formers[function] for function in ours if function in formers}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
             rebinder.make_ready()
         former_drivers.forget(means.records, address)
@@ -147,11 +147,11 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
 
 
 def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
-    return {each: iommu.driver(each, roots) for each in functions}
+    return {function: iommu.driver(function, roots) for function in functions}
 
 
 def _take(
-    gpu: model.GPU, formers: Formers, kept: Formers, overrides: ByFunction, means: Means
+    gpu: model.GPU, formers: Formers, formers_kept: Formers, overrides: ByFunction, means: Means
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, where *overrides* are what they have.
 
@@ -163,12 +163,12 @@ def _take(
     try:
         return _move(gpu, drivers, devices, means, overrides)
     except _NotBegun:
-        former_drivers.save(means.records, gpu.address, kept, means.roots)
+        former_drivers.save(means.records, gpu.address, formers_kept, means.roots)
         raise
     except _NotMoved as error:
         # What hangs stays written down, because nobody knows how it ends.
         if not error.hangs:
-            _undo(gpu, formers, kept, means)
+            _undo(gpu, formers, formers_kept, means)
         raise
 
 
@@ -186,14 +186,14 @@ def _load_driver(means: Means) -> None:
         raise _NotMoved(reason, "install the kernel's package of extra modules") from error
 
 
-def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
+def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) -> None:
     """Bind the functions to *others* again. Where that fails too, the record stays."""
     try:
         _move(gpu, others, (), means)
     except _NotMoved as error:
-        LOG.error("GPU %s did not get its former drivers back: %s", gpu.address, error.reason)
+        LOG.error("Failed to return GPU %s to its former drivers: %s", gpu.address, error.reason)
     else:
-        former_drivers.save(means.records, gpu.address, kept, means.roots)
+        former_drivers.save(means.records, gpu.address, formers_kept, means.roots)
 
 
 def _move(
@@ -209,14 +209,15 @@ def _move(
     :raises _NotMoved: where not all of them are bound within the time
     """
     moves = [
-        {"address": str(each), **dataclasses.asdict(drivers[each])} for each in sorted(drivers)
+        {"address": str(driver), **dataclasses.asdict(drivers[driver])}
+        for driver in sorted(drivers)
     ]
     if not moves:
         return {}
-    thought = {str(each): override for each, override in (overrides or {}).items()}
+    thought = {str(item): override for item, override in (overrides or {}).items()}
     request = {"devices": sorted(devices), "moves": moves, "overrides": thought}
-    found = _ask(gpu, request, means)["overrides"]
-    return {model.PciAddress.parse(each): override for each, override in found.items()}
+    present = _ask(gpu, request, means)["overrides"]
+    return {model.PciAddress.parse(item): override for item, override in present.items()}
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:

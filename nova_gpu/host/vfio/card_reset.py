@@ -6,8 +6,8 @@ the function, and function 0 is found while it is still alone on its bus. Its me
 refused ever after, because a reset of the bus would hit its neighbours (drivers/pci/pci.c,
 pci_parent_bus_reset; Documentation/ABI/testing/sysfs-bus-pci, reset_method). Such a card is reset
 with its whole bus by VFIO, to which all of it is bound then. VFIO also does that by itself when the
-last guest lets go (drivers/vfio/pci/vfio_pci_core.c, vfio_pci_dev_set_try_reset), but it tells
-nobody whether it did.
+last guest lets go (drivers/vfio/pci/vfio_pci_core.c, vfio_pci_dev_set_try_reset), but it does
+not report whether it did.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
 
 _BUS = "bus"
 _LOOK_AGAIN_S = 0.2
-_REMEDY = "see the kernel's log about it; a card that stays so needs the host to be booted anew"
+_REMEDY = "see the kernel's log about it; a card that stays so needs a boot of the host"
 # What did not end and cannot be killed: nothing else is to be tried with such a card.
 _hanging: dict[model.PciAddress, subprocess.Popen[bytes]] = {}
 
@@ -48,11 +48,11 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     request = {
         "devices": f"{roots.sysfs}/bus/pci/devices",
-        "functions": [str(each) for each in functions],
+        "functions": [str(function) for function in functions],
         "vfio": str(roots.dev / "vfio"),
     }
     try:
-        own = all(_has_method(each, roots) for each in functions)
+        own = all(_has_method(function, roots) for function in functions)
         error = _in_use(gpu, means)
         if error is None:
             error = _ask(gpu, {**request, "way": "functions" if own else "bus"}, means)
@@ -86,7 +86,7 @@ def _has_method(function: model.PciAddress, roots: Roots) -> bool:
     if "reset_method" not in names:  # before Linux 5.15
         return _is_alone(device)
     methods = sysfs.attribute(device, "reset_method").split()
-    return any(each != _BUS for each in methods) or (_BUS in methods and _is_alone(device))
+    return any(method != _BUS for method in methods) or (_BUS in methods and _is_alone(device))
 
 
 def _is_alone(device: str) -> bool:

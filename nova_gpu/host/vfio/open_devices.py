@@ -43,13 +43,13 @@ UNSEEN_REMEDY = "give its container that of the host (pid_mode: host)"
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     """Return the devices of all functions of the card, with those that VFIO made of it."""
-    found = set(_nodes(gpu, roots))
+    devices = set(_nodes(gpu, roots))
     for address in gpu.functions:
         device = sysfs.device(address, roots)
-        found |= set(_below(os.path.realpath(device)))
+        devices |= set(_below(os.path.realpath(device)))
     # The group's own device is elsewhere: drivers/vfio/group.c
     number = _number(f"{roots.sysfs}/class/vfio/{gpu.iommu_group}")
-    return frozenset(found | {number} if number else found)
+    return frozenset(devices | {number} if number else devices)
 
 
 def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
@@ -100,13 +100,13 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
     """
     gpus = discovery.cards_at(addresses, means.roots)
     devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
-    devices = {device for each in devices_by_card.values() for device in each}
+    devices = {device for devices in devices_by_card.values() for device in devices}
     if not devices:
         return {}
     try:
         answer = rebinder.look({"devices": sorted(devices)}, means)
     except child.Failed as error:
-        LOG.warning("Whether a process has a GPU open is not known: looking for one %s", error)
+        LOG.warning("Cannot tell whether a process has a GPU open: the search %s", error)
         return {}
     who: dict[model.PciAddress, list[Any]] = {}
     for holder in answer["holders"]:

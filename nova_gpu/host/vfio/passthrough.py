@@ -158,25 +158,25 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
     """Return the devices of the functions' groups that are not the card's, as an obstacle."""
-    found = strangers(gpu.functions, roots)
-    if not found:
+    names = strangers(gpu.functions, roots)
+    if not names:
         return None
     return (
         f"its IOMMU group {gpu.iommu_group} has devices that are not of the card: "
-        f"{', '.join(found)}; put the card into a slot "
+        f"{', '.join(names)}; put the card into a slot "
         "whose ports have ACS, so that it gets a group of its own"
     )
 
 
 def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
-    """Return what is in the IOMMU groups of these functions beside them, but for bridges.
+    """Return what else is in the IOMMU groups of these functions, except bridges.
 
     For people.
 
     :raises OSError: where the kernel does not tell
     """
     addresses = tuple(own)
-    members = {name for each in addresses for name in iommu.group_members(each, roots)}
+    members = {name for address in addresses for name in iommu.group_members(address, roots)}
     others = sorted(members.difference(map(str, addresses)))
     return [_described(name, roots) for name in others if not _is_bridge(name, roots)]
 
@@ -222,7 +222,9 @@ def _mediated_devices(device: str) -> list[str]:
         types = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted(uuid for each in types for uuid in os.listdir(f"{folder}/{each}/devices"))
+    return sorted(
+        uuid for vgpu_type in types for uuid in os.listdir(f"{folder}/{vgpu_type}/devices")
+    )
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:

@@ -52,8 +52,8 @@ def holders(
     Those of other users are seen by root only.
     """
     for name in os.listdir(proc) if devices else ():
-        if name.isdecimal() and (found := _open(f"{proc}/{name}/fd") & set(devices)):
-            yield int(name), _command(f"{proc}/{name}"), sorted(found)
+        if name.isdecimal() and (devices_open := _open(f"{proc}/{name}/fd") & set(devices)):
+            yield int(name), _command(f"{proc}/{name}"), sorted(devices_open)
 
 
 def _open(folder: str) -> set[Number]:
@@ -177,9 +177,9 @@ def _say(step: str) -> None:
 def main(request: dict[str, Any]) -> dict[str, Any]:
     devices = {(major, minor) for major, minor in request["devices"]}
     _say("looking for who has the card open")
-    found = list(holders(request["proc"], devices))
+    pids = list(holders(request["proc"], devices))
     error, overrides = None, {}
-    if not found:
+    if not pids:
         try:
             overrides = {
                 address: _override(request["sysfs"], address) for address in request["overrides"]
@@ -189,7 +189,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
                     _move(request["sysfs"], request["proc"], request["settle_s"], **move)
         except _NotMoved as reason:
             error = str(reason)
-    return {"error": error, "overrides": overrides, "holders": found}
+    return {"error": error, "overrides": overrides, "holders": pids}
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _reset_bus(devices: str, functions: list[str], vfio: str) -> None:
             return fd
 
         try:
-            links = (os.readlink(f"{devices}/{each}/iommu_group") for each in functions)
+            links = (os.readlink(f"{devices}/{function}/iommu_group") for function in functions)
             names = dict.fromkeys(os.path.basename(link) for link in links)
             container = opened(f"{vfio}/vfio")
             groups = [opened(f"{vfio}/{name}") for name in names]

@@ -46,12 +46,12 @@ class Reading:
 def divided(
     cards: Iterable[model.GPU],
     roots: Roots,
-    told: Told = MappingProxyType({}),
+    answers: Told = MappingProxyType({}),
     readings: dict[model.PciAddress, Reading] | None = None,
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
     """Return the *cards* that can be divided, by address, and those whose driver does not tell.
 
-    Of a function's profiles NVIDIA's driver lists only what is possible beside the vGPUs that there
+    Of a function's profiles NVIDIA's driver lists only what is possible with the vGPUs that there
     are: what was *told* before is among the card's types all the same.
 
     :param readings: what earlier looks have read, by card; it is kept up. A card has thousands of
@@ -68,7 +68,7 @@ def divided(
     # The driver writes the same of a type at every function of every card of a product.
     known: dict[str, _Types] = {}
     readings = {} if readings is None else readings
-    found = {}
+    by_card = {}
     for card in cards:
         before = readings.pop(card.address, None)
         try:
@@ -85,10 +85,10 @@ def divided(
         except (OSError, ValueError) as error:
             unread = f"its driver does not tell how it is divided: {error}; see the kernel's log"
             LOG.warning("GPU %s: %s", card.address, unread)
-            found[card.address] = vgpu.DividedCard({}, {}, unread)
+            by_card[card.address] = vgpu.DividedCard({}, {}, unread)
             continue
         if parents:
-            found[card.address] = vgpu.DividedCard(_types_of(parents, types, told), parents)
+            by_card[card.address] = vgpu.DividedCard(_types_of(parents, types, answers), parents)
             if registered.keys() == parents.keys():
                 readings[card.address] = Reading(registered, parents, types, looks)
         elif plain:
@@ -98,8 +98,8 @@ def divided(
                 memory_mib=sriov.memory_mib(sysfs.device(card.address, roots), len(plain)),
                 per_card=len(plain),
             )
-            found[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
-    return found
+            by_card[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
+    return by_card
 
 
 def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vgpu.DividedCard:
@@ -113,29 +113,29 @@ def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vg
         if facts[type_id].per_card or type_id in card.types
     }
     merged = {**card.types, **types}
-    return dataclasses.replace(card, types={each: merged[each] for each in sorted(merged)})
+    return dataclasses.replace(card, types={address: merged[address] for address in sorted(merged)})
 
 
-def _merged(told: vgpu.VGPUType, known: vgpu.VGPUType) -> vgpu.VGPUType:
-    told_fields = dataclasses.asdict(told)
+def _merged(answer: vgpu.VGPUType, known: vgpu.VGPUType) -> vgpu.VGPUType:
+    told_fields = dataclasses.asdict(answer)
     return dataclasses.replace(
         known, **{name: value for name, value in told_fields.items() if value is not None}
     )
 
 
 def _types_of(
-    parents: Mapping[model.PciAddress, vgpu.Parent], known: _Types, told: Told
+    parents: Mapping[model.PciAddress, vgpu.Parent], known: _Types, answers: Told
 ) -> dict[str, vgpu.VGPUType]:
     there: set[str] = set()
-    for parent in {id(each): each for each in parents.values()}.values():
+    for parent in {id(parent): parent for parent in parents.values()}.values():
         there.update(parent.available, parent.made)
-    facts = {each: known.get(each, vgpu.VGPUType(each)) for each in there}
-    if told:
+    facts = {parent: known.get(parent, vgpu.VGPUType(parent)) for parent in there}
+    if answers:
         # On a full card NVIDIA's driver names the types of its functions no longer.
-        typed = (told.get(a, {}) for a, each in parents.items() if each.kind is vgpu.Kind.TYPED)
+        typed = (answers.get(a, {}) for a, item in parents.items() if item.kind is vgpu.Kind.TYPED)
         before = next(filter(None, typed), {})
-        facts |= {each: known.get(each, before[each]) for each in before}
-    return {each: fact for each in sorted(facts) if (fact := facts[each]) is not None}
+        facts |= {address: known.get(address, before[address]) for address in before}
+    return {address: fact for address in sorted(facts) if (fact := facts[address]) is not None}
 
 
 def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAddress]:
@@ -154,8 +154,8 @@ def _registered(functions: Mapping[str, model.PciAddress]) -> dict[model.PciAddr
 
     :raises OSError: where the kernel does not tell
     """
-    found = {function: mdev.registration(folder) for folder, function in functions.items()}
-    return {function: number for function, number in found.items() if number is not None}
+    registrations = {function: mdev.registration(folder) for folder, function in functions.items()}
+    return {function: number for function, number in registrations.items() if number is not None}
 
 
 def _is_unchanged(
@@ -171,7 +171,7 @@ def _is_unchanged(
     """
     if before.registered != registered:
         return False
-    if any(made.get(each, {}) != parent.made for each, parent in before.parents.items()):
+    if any(made.get(item, {}) != parent.made for item, parent in before.parents.items()):
         return False
     parents = [folder for folder, function in functions.items() if function in registered]
     folder = parents[before.looks % len(parents)]
@@ -223,7 +223,7 @@ def _mediating(
 
     :raises ValueError: where what is made has no type, or more could be than can be
     """
-    if odd := sorted(each for each in made if not vgpu.is_type_id(each)):
+    if odd := sorted(device for device in made if not vgpu.is_type_id(device)):
         raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")
     available = {}
     for type_id in type_ids:

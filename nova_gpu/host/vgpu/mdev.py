@@ -112,7 +112,7 @@ def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
 
 
 def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
-    """Return the host's mediated devices by uuid, whoever made them.
+    """Return the host's mediated devices by uuid, Nova's and others.
 
     :raises OSError: where the kernel does not tell
     """
@@ -121,8 +121,8 @@ def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
         uuids = os.listdir(folder)
     except FileNotFoundError:
         return {}  # the mdev module is not loaded
-    found = {uuid: _device(folder, uuid) for uuid in uuids if _UUID.fullmatch(uuid)}
-    return {uuid.lower(): device for uuid, device in found.items() if device is not None}
+    devs = {uuid: _device(folder, uuid) for uuid in uuids if _UUID.fullmatch(uuid)}
+    return {uuid.lower(): device for uuid, device in devs.items() if device is not None}
 
 
 def is_there(uuid: str, roots: Roots) -> bool:

@@ -39,11 +39,11 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             if reason := virtual_functions.obstacle(slot.parent, roots):
                 raise refused(reason, "then start the instance again")
             return
-        found = mdev.devices(roots).get(uuid)
+        present = mdev.devices(roots).get(uuid)
         profiles = sriov.profiles(device)
-        if found is not None:
-            if found != mdev.MediatedDevice(slot.parent, slot.type_id):
-                where = f"{found.parent or 'another device'} ({found.type_id})"
+        if present is not None:
+            if present != mdev.MediatedDevice(slot.parent, slot.type_id):
+                where = f"{present.parent or 'another device'} ({present.type_id})"
                 reason = f"there is a mediated device {uuid} of {where}"
                 raise refused(reason, "remove that one")
             return
@@ -80,11 +80,11 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
     device = sysfs.device(slot.parent, roots)
     try:
-        found = mdev.devices(roots).get(uuid)
+        present = mdev.devices(roots).get(uuid)
         profiles = sriov.profiles(device)
-        if found == mdev.MediatedDevice(slot.parent, slot.type_id):
+        if present == mdev.MediatedDevice(slot.parent, slot.type_id):
             sysfs.write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
-        elif found is None and profiles is not None and slot.type_id in profiles.parent.made:
+        elif present is None and profiles is not None and slot.type_id in profiles.parent.made:
             sysfs.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
             if _has_type(device, slot):
                 raise refused("its driver says nothing and left the function its type")

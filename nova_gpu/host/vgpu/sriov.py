@@ -65,14 +65,14 @@ def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
     :raises OSError: where the kernel does not tell
     """
     links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
-    found = {}
+    functions = {}
     for link in sorted(sorted(links), key=len):  # virtfn2 before virtfn10
         name = sysfs.link(device, link) or ""
         try:
-            found[name] = _address(name)
+            functions[name] = _address(name)
         except exception.InvalidPciAddress:
             continue  # gone meanwhile
-    return found
+    return functions
 
 
 def memory_mib(device: str, number: int) -> int | None:
@@ -85,7 +85,7 @@ def memory_mib(device: str, number: int) -> int | None:
         sysfs.decimal(f"{device}/sriov_admin/vf{index}/profile", "vram_quota")
         for index in range(1, number + 1)
     ]
-    return min((each or 0 for each in quotas), default=0) // 2**20 or None
+    return min((quota or 0 for quota in quotas), default=0) // 2**20 or None
 
 
 def profiles(device: str) -> Profiles | None:

@@ -44,7 +44,7 @@ class BindFailures:
         try:
             quarantine.put(self._folder, quarantine.entry(card, error.fact, error.remedy))
         except OSError as failure:
-            LOG.warning("nova-gpu list will not say that %s: %s", error, failure)
+            LOG.warning("Failed to record for nova-gpu list that %s: %s", error, failure)
 
     def addresses(self) -> frozenset[PciAddress]:
         now = time.monotonic()
@@ -66,7 +66,7 @@ class BindFailures:
 
 
 def reasons(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, str]:
-    """Return why those of *cards* that are in *folder* are given to nobody new.
+    """Return why those of *cards* that are in *folder* new instances do not get.
 
     None where it cannot be read.
     """
@@ -76,10 +76,10 @@ def reasons(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, str]
         return {}
     return {
         card.address: (
-            f"it could not be given to a guest at {found.since}, and is given to none of a new "
-            f"instance for {_RETRY_AFTER_S / 60:g} minutes from then: {found.reason}; "
-            f"{found.remedy}"
+            f"it could not be given to a guest at {entry.since}, and is given to none of a new "
+            f"instance for {_RETRY_AFTER_S / 60:g} minutes from then: {entry.reason}; "
+            f"{entry.remedy}"
         )
         for card in cards
-        if (found := entries.get(card.address))
+        if (entry := entries.get(card.address))
     }

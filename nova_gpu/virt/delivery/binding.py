@@ -2,8 +2,8 @@
 """Which cards are with VFIO and which with the host's drivers.
 
 A card that was prepared at boot is always with VFIO. Any other one is from before a guest starts
-with it until nobody has it any more, also while its instance is stopped: libvirt alone would hand
-it to the host's driver at every stop, and that could then touch what is claimed.
+with it until no instance has it any more, also while its instance is stopped: libvirt alone would
+hand it to the host's driver at every stop, and that could then touch what is claimed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Bindings(Custody):
                     LOG.error("%s", error)
                     self._bind_failures.add(card, error)
                     raise
-                LOG.info("GPU %s is bound to vfio-pci now, for guests", card.address)
+                LOG.info("Bound GPU %s to vfio-pci for guests", card.address)
             self._bind_failures.forget(card.address)
 
     def _part_for(self, card: GPU) -> contextlib.AbstractContextManager[None]:
@@ -123,10 +123,10 @@ class Bindings(Custody):
             except exception.BindingFailed:
                 pass  # said, and tried again at its start
             except Exception as error:  # what privsep itself may raise must not end the service
-                LOG.error("GPU %s is not with VFIO: %s", card.address, error)
+                LOG.error("Failed to bind GPU %s to vfio-pci: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return those of *cards* that nobody has to the drivers they were taken from."""
+        """Return unassigned *cards* to the drivers they were taken from."""
         for card in cards:
             with _lock(card.address):
                 # Asked under the lock: a start that began meanwhile keeps its card.
@@ -147,7 +147,7 @@ class Bindings(Custody):
         if passthrough.is_with_vfio(card, self._roots):
             self._prepared.add(card.address)
         else:
-            LOG.info("GPU %s is bound to the host's drivers again", card.address)
+            LOG.info("Returned GPU %s to the host's drivers", card.address)
             self.judge(card)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
@@ -170,20 +170,24 @@ class Bindings(Custody):
 
     def _report(self, address: PciAddress, error: Exception) -> None:
         """Log a failure once, and a process that has the card open only if it lasts: guests end."""
-        said, times = self._failures.get(address, ("", 0))
-        times = times + 1 if said == str(error) else 1
+        reason, times = self._failures.get(address, ("", 0))
+        times = times + 1 if reason == str(error) else 1
         self._failures[address] = (str(error), times)
         if isinstance(error, exception.CardInUse):
             if times == 1:
-                LOG.info("GPU %s is given back to the host later: %s", address, error.fact)
+                LOG.info(
+                    "Cannot return GPU %s to the host's drivers yet, will retry in each period: %s",
+                    address,
+                    error.fact,
+                )
             elif times == 2:
-                LOG.warning("GPU %s is still not given back to the host: %s", address, error)
+                LOG.warning("GPU %s is still not with the host's drivers: %s", address, error)
         elif times == 1:
-            LOG.error("GPU %s was not given back to the host: %s", address, error)
+            LOG.error("Failed to return GPU %s to the host's drivers: %s", address, error)
 
     def _has_any_with_vfio(self, card: GPU) -> bool:
         try:
-            return any(iommu.is_with_vfio(each, self._roots) for each in card.functions)
+            return any(iommu.is_with_vfio(function, self._roots) for function in card.functions)
         except OSError:
             return False  # gone, and with it whatever was bound
 

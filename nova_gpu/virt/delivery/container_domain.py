@@ -84,9 +84,15 @@ def detach_left_devices(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
         try:
             nova.privsep.fs.loopremove(device)
         except processutils.ProcessExecutionError as error:
-            LOG.warning("%s stays attached: %s", device, error.stderr, instance=instance)
+            LOG.warning(
+                "Failed to detach loop device %s: %s", device, error.stderr, instance=instance
+            )
         else:
-            LOG.info("%s was left by an earlier start, and is detached", device, instance=instance)
+            LOG.info(
+                "Detached loop device %s, which an earlier start had left",
+                device,
+                instance=instance,
+            )
 
 
 def _folder(instance: objects.Instance) -> str:

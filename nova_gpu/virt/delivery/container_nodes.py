@@ -26,7 +26,7 @@ from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import (
-    Given,
+    Grant,
     Operation,
     WholeCards,
     told_of_cards,
@@ -78,9 +78,11 @@ class ContainerNodes(WholeCards):
         }
     )
 
-    def __init__(self, roots: Roots, kept: Callable[[GPU], str | None], *, serves: bool) -> None:
+    def __init__(
+        self, roots: Roots, reason_kept: Callable[[GPU], str | None], *, serves: bool
+    ) -> None:
         self._roots = roots
-        self._kept = kept
+        self._kept = reason_kept
         self.custody = ContainerCustody(roots)
         self._library_root = _library_root()
         if serves:
@@ -112,26 +114,26 @@ class ContainerNodes(WholeCards):
     # What is done
 
     def make_ready(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
         pass  # the nodes that it gets are known when it is rendered
 
     def render(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
-        given: Sequence[Given],
+        grants: Sequence[Grant],
     ) -> None:
         from nova_gpu.host.container import contents
         from nova_gpu.virt.delivery import guest_config
 
         guest_config.isolate(guest)
-        if not given:
+        if not grants:
             return
-        cards = [each for each in given if isinstance(each, GPU)]
-        slots = [each for each in given if isinstance(each, Slot)]
-        found = contents.contents(
+        cards = [grant for grant in grants if isinstance(grant, GPU)]
+        slots = [grant for grant in grants if isinstance(grant, Slot)]
+        mounts = contents.contents(
             cards,
             self._roots,
             self._library_root,
@@ -140,13 +142,13 @@ class ContainerNodes(WholeCards):
         )
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
         if self.custody.rights:
-            self.custody.rights.open(instance, devices, found.nodes)
-        guest_config.add_nodes(guest, devices, found)
+            self.custody.rights.open(instance, devices, mounts.nodes)
+        guest_config.add_nodes(guest, devices, mounts)
 
     def told(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         cards: Sequence[GPU],
     ) -> list[GuestDevice]:
@@ -170,7 +172,7 @@ def end_processes(device: str, roots: Roots) -> None:
     if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
         for process in nova_gpu.privsep.cleaning.end_processes(device):
             LOG.warning(
-                "%s still had GPU %s open when its guest was gone, and was ended", process, device
+                "Killed %s, which still had GPU %s open after its guest had ended", process, device
             )
 
 
@@ -203,12 +205,12 @@ class ContainerCustody(Custody):
         try:
             in_use = domains.mount_sources(host)
         except exception.DomainsUnreadable as error:
-            LOG.warning("%s. The libraries that guests may use are all kept.", error)
+            LOG.warning("%s. No library of a guest is removed.", error)
             return
         try:
             removed = libraries.prune(_library_root(), in_use)
         except OSError as error:
-            LOG.warning("The libraries that no guest uses are kept: %s", error)
+            LOG.warning("Cannot remove the libraries that no guest uses: %s", error)
             return
         for folder in removed:
             LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
@@ -257,14 +259,14 @@ class NodeRights:
         try:
             opened = self._privileged.opened_to_guests()
         except Exception as error:  # whatever privsep itself may raise, too
-            LOG.warning("Which device nodes guests have had is not known: %s", error)
+            LOG.warning("Cannot list the device nodes that earlier guests opened: %s", error)
             return
         with self._lock:
             self._opened.update(opened)
         self.close()
 
     def open(
-        self, instance: objects.Instance, devices: Iterable[Device], given: Collection[str]
+        self, instance: objects.Instance, devices: Iterable[Device], paths: Collection[str]
     ) -> None:
         """Let every user open the nodes in *given*, which a guest with *devices* is about to get.
 
@@ -272,9 +274,9 @@ class NodeRights:
         """
         with self._lock:
             self._starts += 1
-            self._starting[instance.uuid] = given
+            self._starting[instance.uuid] = paths
             # Asked first, because the privileged process need not be woken for NVIDIA's nodes.
-            closed = [node for node in given if self._is_closed(node)]
+            closed = [node for node in paths if self._is_closed(node)]
             for device in devices if closed else ():
                 for node in self._privileged.open_to_guests(str(device), closed):
                     self._opened.add(node)
@@ -299,7 +301,7 @@ class NodeRights:
         try:
             in_use = domains.device_nodes(self._host).union(*starting.values())
         except exception.DomainsUnreadable as error:
-            LOG.warning("%s. Device nodes that guests had stay open to every user.", error)
+            LOG.warning("%s. Device nodes of ended guests stay open to every user.", error)
             return
         with self._lock:
             if self._starts != starts:
@@ -307,10 +309,14 @@ class NodeRights:
             try:
                 closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
             except Exception as error:  # also what privsep itself may raise: a guest is removed
-                LOG.warning("Device nodes that guests had stay open to every user: %s", error)
+                LOG.warning(
+                    "Failed to restore the modes of device nodes, which stay open to every "
+                    "user: %s",
+                    error,
+                )
                 return
             for node in closed:
-                LOG.info("Device node %s has its former mode again: no guest has it", node)
+                LOG.info("Restored the mode of device node %s, which no guest has any more", node)
             self._opened &= in_use
 
     def open_again(self) -> None:
@@ -321,11 +327,11 @@ class NodeRights:
         try:
             running = domains.running_nodes(self._host)
         except exception.DomainsUnreadable as error:
-            LOG.warning("%s. Device nodes that guests have may be closed to them.", error)
+            LOG.warning("%s. Guests may be unable to open their device nodes.", error)
             return
         with self._lock:
-            for devices, given in running:
-                closed = [node for node in sorted(given) if self._is_closed(node)]
+            for devices, paths in running:
+                closed = [node for node in sorted(paths) if self._is_closed(node)]
                 for device in devices if closed else ():
                     self._open_again(device, closed)
 
@@ -333,7 +339,7 @@ class NodeRights:
         try:
             opened = self._privileged.open_to_guests(str(device), closed)
         except Exception as error:  # also what privsep itself may raise
-            LOG.error("Guests cannot open device nodes %s: %s", ", ".join(closed), error)
+            LOG.error("Guests cannot open their device nodes %s: %s", ", ".join(closed), error)
             return
         self._opened.update(opened)
         for node in opened:

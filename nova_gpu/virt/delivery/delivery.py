@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nova_gpu.virt import threads
 
 # A whole card, or the place of one vGPU.
-Given: TypeAlias = GPU | Slot
+Grant: TypeAlias = GPU | Slot
 
 
 class Operation(enum.Enum):
@@ -57,7 +57,7 @@ class Delivery(Protocol):
         return _NOTHING
 
     def make_ready(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
         """Make the devices of a guest ready before they are the guest's.
 
@@ -70,9 +70,9 @@ class Delivery(Protocol):
     def render(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
-        given: Sequence[Given],
+        grants: Sequence[Grant],
     ) -> None:
         """Put the devices into the guest's configuration.
 
@@ -121,7 +121,7 @@ class WholeCards(Delivery, Protocol):
     def obstacle(self, card: GPU) -> str | None:
         """Return why a guest cannot be given *card*, and what to do; ``None`` where it can."""
 
-    def look(self, found: Collection[GPU]) -> None:
+    def look(self, gpus: Collection[GPU]) -> None:
         """Take note of the host's cards, before it is asked about any of them."""
         return
 
@@ -141,7 +141,7 @@ class WholeCards(Delivery, Protocol):
         """Return why the guest that has *card* could not be started with it as it is now."""
         return None
 
-    def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
+    def refuse_flavor(self, instance: objects.Instance, request: FlavorRequest) -> None:
         """Refuse a flavor with GPUs with which the guest could not start, before anything is done.
 
         :raises GPUError: for a word of it, or what its image says
@@ -151,7 +151,7 @@ class WholeCards(Delivery, Protocol):
     # What is done
 
     def begin(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
         """Begin the slow part of :meth:`make_ready` while Nova prepares the rest of the guest.
 
@@ -163,7 +163,7 @@ class WholeCards(Delivery, Protocol):
     def told(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         cards: Sequence[GPU],
     ) -> list[GuestDevice]:

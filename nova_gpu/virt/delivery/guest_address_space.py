@@ -54,7 +54,7 @@ def most(cards: Collection[GPU], roots: Roots) -> int:
 
 def refuse(
     instance: objects.Instance,
-    asked: FlavorRequest,
+    request: FlavorRequest,
     cards: Sequence[GPU],
     roots: Roots,
     *,
@@ -64,7 +64,7 @@ def refuse(
 
     :raises GuestUnfit, DeviceUnavailable: as :func:`setting`
     """
-    setting(instance, asked, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
+    setting(instance, request, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
 
 
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
@@ -80,13 +80,13 @@ def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> i
 def _is_uefi(instance: objects.Instance) -> bool:
     from nova.objects import fields
 
-    found = instance.image_meta.properties.get("hw_firmware_type")
-    return bool(found == fields.FirmwareType.UEFI)
+    firmware = instance.image_meta.properties.get("hw_firmware_type")
+    return bool(firmware == fields.FirmwareType.UEFI)
 
 
 def setting(
     instance: objects.Instance,
-    asked: FlavorRequest,
+    request: FlavorRequest,
     cards: Sequence[GPU],
     roots: Roots,
     *,
@@ -102,15 +102,15 @@ def setting(
     """
     properties = instance.image_meta.properties
     # As Nova's _get_guest_cpu_config_maxphysaddr() reads them
-    mode = asked.extra_specs.get(_MODE) or properties.get("hw_maxphysaddr_mode")
-    bits = asked.extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
+    mode = request.extra_specs.get(_MODE) or properties.get("hw_maxphysaddr_mode")
+    bits = request.extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
     room = _room(roots, mode, int(bits) if bits else None)
     guest = Guest(instance.flavor.memory_mb << 20, is_uefi, 16 + CONF.libvirt.num_pcie_ports, tree)
     bars = [_read(passthrough.card_bars, card, roots) for card in cards]
-    found = room.setting(bars, guest)
-    if found is None:
+    needed_bits = room.setting(bars, guest)
+    if needed_bits is None:
         raise _unfit(room, bars, guest, roots, is_asked=mode is not None)
-    return found
+    return needed_bits
 
 
 def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Answer:
@@ -124,7 +124,7 @@ def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Ans
 
 def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     host = address_bits.of_host(roots)
-    given = CONF.gpu.guest_mmio_gib
+    limit_gib = CONF.gpu.guest_mmio_gib
     default = address_space.DEFAULT_BITS
     usable = host.usable or default
     cpu_mode = _cpu_mode()
@@ -132,7 +132,7 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     gib_pages = host.gib_pages and cpu_mode != "none"
 
     def room(least: int, most: int) -> Room:
-        return Room(least, most, host.amd, given, gib_pages)
+        return Room(least, most, host.amd, limit_gib, gib_pages)
 
     if mode == "passthrough" or cpu_mode in AS_THE_HOST:
         return room(host.processor or default, host.processor or default)
@@ -162,8 +162,8 @@ def _unfit(
         )
     firmware = "UEFI" if guest.uefi else "BIOS"
     return exception.GuestUnfit(
-        f"{needed}, and {firmware} has no room in {room.most} address bits beside "
-        f"{address_space.in_gib(guest.memory)} GiB of memory",
+        f"{needed}, and {firmware} has no room in {room.most} address bits in "
+        f"addition to {address_space.in_gib(guest.memory)} GiB of memory",
         _remedy(room, cards, guest, roots, is_asked=is_asked),
     )
 
@@ -176,8 +176,8 @@ def _remedy(
         return f"leave {_MODE} out of flavor and image, or give more bits"
     processor = address_bits.of_host(roots)
     bits = processor.usable or 0
-    told = Room(bits, bits, room.amd, gib_pages=processor.gib_pages)
-    if bits > room.most and told.setting(cards, guest):
+    smaller = Room(bits, bits, room.amd, gib_pages=processor.gib_pages)
+    if bits > room.most and smaller.setting(cards, guest):
         return f"set [libvirt]cpu_mode = host-model on hosts, which have {bits} bits"
     if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):
         return "ask for fewer, or use an image without hw_firmware_type=uefi"

@@ -159,10 +159,10 @@ def add_vgpus(
 ) -> None:
     """Put *devices* behind Nova's, where libvirt finds each a place.
 
-    The uuid does not say which slot it is, nor does an address; the metadata does, beside whole
+    The uuid does not say which slot it is, nor does an address; the metadata does, as for whole
     cards of the guest.
     """
-    named = [each for each in guest.metadata if isinstance(each, GuestMetaGPUs)]
+    named = [metadata for metadata in guest.metadata if isinstance(metadata, GuestMetaGPUs)]
     if not named:
         named = [GuestMetaGPUs(())]
         guest.metadata += named
@@ -362,9 +362,9 @@ def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
     if setting.gib_pages:
         _give_gib_pages(guest)
     roots_of_tree = (
-        each
-        for each in guest.devices
-        if isinstance(each, vconfig.LibvirtConfigGuestPCIeRootController)
+        device
+        for device in guest.devices
+        if isinstance(device, vconfig.LibvirtConfigGuestPCIeRootController)
     )
     for plain in list(roots_of_tree):
         guest.devices.remove(plain)
@@ -379,21 +379,21 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
     """
     if guest.cpu is None or guest.cpu.maxphysaddr is not None:
         return
-    said = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
+    element = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
     if bits is not None:
-        said.mode, said.bits = "emulate", bits
+        element.mode, element.bits = "emulate", bits
     elif guest.cpu.mode in guest_address_space.AS_THE_HOST:
-        said.mode = "passthrough"
+        element.mode = "passthrough"
     else:
         return
-    guest.cpu.maxphysaddr = said
+    guest.cpu.maxphysaddr = element
 
 
 def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
     """Set pages of 1 GiB, which not all of QEMU's models have, and a host's processor does."""
     if guest.cpu is None or guest.cpu.mode not in _NAMED:
         return
-    if all(each.name != _GIB_PAGES for each in guest.cpu.features):
+    if all(feature.name != _GIB_PAGES for feature in guest.cpu.features):
         guest.cpu.add_feature(vconfig.LibvirtConfigGuestCPUFeature(_GIB_PAGES))
 
 
@@ -405,12 +405,12 @@ def define_again(
     :param nova: nova.virt.libvirt.driver.LibvirtDriver
     :param args: as for its ``rescue``, which knows of ``share_info`` since Nova 32
     """
-    given = inspect.signature(nova.rescue).bind(context, instance, *args, **kwargs).arguments
-    image, block_devices = instance.image_meta, given["block_device_info"]
+    arguments = inspect.signature(nova.rescue).bind(context, instance, *args, **kwargs).arguments
+    image, block_devices = instance.image_meta, arguments["block_device_info"]
     disks = blockinfo.get_disk_info(CONF.libvirt.virt_type, instance, image, block_devices)
-    shares = {name: given[name] for name in given.keys() & {"share_info"}}
+    shares = {name: arguments[name] for name in arguments.keys() & {"share_info"}}
     xml = nova._get_guest_xml(
-        *(context, instance, given["network_info"], disks, image),
+        *(context, instance, arguments["network_info"], disks, image),
         block_device_info=block_devices,
         **shares,
     )

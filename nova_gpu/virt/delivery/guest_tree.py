@@ -40,7 +40,7 @@ _PORT = vconfig.LibvirtConfigGuestPCIeRootPortController
 
 def of(
     instance: objects.Instance,
-    asked: FlavorRequest,
+    request: FlavorRequest,
     cards: Sequence[GPU],
     machine_type: str | None,
     roots: Roots,
@@ -50,21 +50,21 @@ def of(
     :raises GuestUnfit: where the flavor requires one that the guest cannot have
     :raises DeviceUnavailable: where a card cannot be read
     """
-    if asked.guest_topology is GuestTopology.FLAT:
+    if request.guest_topology is GuestTopology.FLAT:
         return None
-    if asked.guest_topology is GuestTopology.AUTO and not tree.says_more(cards):
+    if request.guest_topology is GuestTopology.AUTO and not tree.says_more(cards):
         return None
-    found = tree.of(cards) if "q35" in (machine_type or "") else None
+    host_tree = tree.of(cards) if "q35" in (machine_type or "") else None
     with_io = 0
-    if found and len(cards) > tree.OVMF_MOST_WITH_IO:
+    if host_tree and len(cards) > tree.OVMF_MOST_WITH_IO:
         with_io = guest_address_space.with_io(instance, cards, roots)
-    if asked.guest_topology is GuestTopology.REQUIRED:
-        _refuse(instance, found, machine_type, with_io)
-    return found if with_io <= tree.OVMF_MOST_WITH_IO else None
+    if request.guest_topology is GuestTopology.REQUIRED:
+        _refuse(instance, host_tree, machine_type, with_io)
+    return host_tree if with_io <= tree.OVMF_MOST_WITH_IO else None
 
 
 def _refuse(
-    instance: objects.Instance, found: Tree | None, machine_type: str | None, with_io: int
+    instance: objects.Instance, host_tree: Tree | None, machine_type: str | None, with_io: int
 ) -> None:
     """Refuse a guest that would not see all of the host's tree.
 
@@ -76,7 +76,7 @@ def _refuse(
             f"{machine_type} cannot have it",
             "give the image hw_machine_type=q35, or the flavor gpu:guest_topology=auto",
         )
-    if found is None:
+    if host_tree is None:
         raise exception.GuestUnfit(
             "its flavor requires the host's PCI Express tree in the guest, and a guest has too few "
             "bus numbers for that of its GPUs",
@@ -93,7 +93,7 @@ def _refuse(
     if instance.numa_topology is None:
         return
     own = {cell.id for cell in instance.numa_topology.cells}
-    if lacking := [str(node) for node in found.nodes if node not in own]:
+    if lacking := [str(node) for node in host_tree.nodes if node not in own]:
         raise exception.GuestUnfit(
             "its flavor requires the host's NUMA nodes in the guest, and the NUMA cells that its "
             f"flavor or image asks for are not on node {', '.join(lacking)}, where its GPUs are",
@@ -140,12 +140,12 @@ def controllers(
     *guest* by now.
     """
     by_node = _cells(guest)
-    for each in of_cards.controllers:
-        cell = None if each.node is None else by_node.get(each.node)
-        yield GuestController(each, cell)
-    if any(isinstance(each, _PORT) for each in guest.devices):
+    for controller in of_cards.controllers:
+        cell = None if controller.node is None else by_node.get(controller.node)
+        yield GuestController(controller, cell)
+    if any(isinstance(device, _PORT) for device in guest.devices):
         return
-    taken = sum(not isinstance(each, _WITHOUT_SLOT) for each in guest.devices)
+    taken = sum(not isinstance(device, _WITHOUT_SLOT) for device in guest.devices)
     for index in range(taken + _ADDED_BY_LIBVIRT + 1):
         port = _PORT()
         # Else libvirt would give the first of them that of the guest's root, which is in no domain.
@@ -166,7 +166,7 @@ def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
     """Return the guest's NUMA cells by the node of the host that each is on."""
     tune = guest.numatune
     nodes = tune.memnodes if tune is not None else ()
-    return {node: each.cellid for each in nodes for node in each.nodeset}
+    return {node: cell.cellid for cell in nodes for node in cell.nodeset}
 
 
 # NUMA cells
@@ -186,10 +186,10 @@ def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -
     guest.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
     guest.numatune = vconfig.LibvirtConfigGuestNUMATune()
     for number, cell in enumerate(tree.cells(of_cards.nodes, guest.vcpus, guest.memory >> 10)):
-        found = vconfig.LibvirtConfigGuestCPUNUMACell()
-        found.id, found.memory = number, cell.memory_mib << 10
-        found.cpus = set(cell.cpus) or None
-        guest.cpu.numa.cells.append(found)
+        element = vconfig.LibvirtConfigGuestCPUNUMACell()
+        element.id, element.memory = number, cell.memory_mib << 10
+        element.cpus = set(cell.cpus) or None
+        guest.cpu.numa.cells.append(element)
         memory = vconfig.LibvirtConfigGuestNUMATuneMemNode()
         memory.cellid, memory.mode, memory.nodeset = number, "preferred", [cell.node]
         guest.numatune.memnodes.append(memory)

@@ -15,7 +15,7 @@ from nova_gpu.core.vgpu.vgpu import Parent, Slot
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts
+from nova_gpu.virt.delivery.delivery import Delivery, Grant, Parts
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
 
@@ -47,13 +47,13 @@ class HostdevParts(Parts, Delivery):
     def render(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
-        given: Sequence[Given],
+        grants: Sequence[Grant],
     ) -> None:
         from nova_gpu.virt.delivery import guest_config
 
-        slots = [each for each in given if isinstance(each, Slot)]
+        slots = [grant for grant in grants if isinstance(grant, Slot)]
         guest_config.add_vgpus(guest, {slot: self._hostdev(instance.uuid, slot) for slot in slots})
 
     @abc.abstractmethod

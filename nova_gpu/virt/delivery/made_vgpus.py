@@ -2,9 +2,9 @@
 """Records of vGPUs made for instances, so that each is removed even if its instance is unknown.
 
 One file for each, in the state path. It is written before the vGPU is made and removed after that
-is gone; after a host boot, which removes all of them, it says no more than that the slot has to be
-looked at. In it are the types of the card, of which NVIDIA's driver does not tell all beside a vGPU
-that is there.
+is gone; after a host boot, which removes all of them, it only says that the slot has to be
+inspected. In it are the types of the card, of which NVIDIA's driver does not list all while a vGPU
+is there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MadeVGPUs:
             instances, names = _load(self._folder)
         except OSError as error:
             LOG.error(
-                "Which vGPUs were made here cannot be read, and is tried in every period: %s", error
+                "Cannot read which vGPUs nova-gpu created, will retry in every period: %s", error
             )
             return frozenset()
         with self._lock:
@@ -89,7 +89,7 @@ class MadeVGPUs:
         try:
             files.remove(self._path(slot, instance_uuid))
         except OSError as error:
-            LOG.warning("vGPU %s is noted as one to be removed: %s", slot, error)
+            LOG.warning("vGPU %s stays recorded as one to remove: %s", slot, error)
         with self._lock:
             left = dict(self._instances)
             if left.get(slot) == instance_uuid:
@@ -111,7 +111,7 @@ def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str
         try:
             slot, instance_uuid = Slot.parse(text), str(uuid.UUID(instance_uuid))
         except (exception.InvalidValue, ValueError):
-            LOG.warning("%s is no file about a vGPU, and is passed over", path)
+            LOG.warning("Ignored %s, which does not describe a vGPU", path)
             continue
         instances[slot], names[slot] = instance_uuid, _names(path)
     return instances, names
@@ -120,9 +120,9 @@ def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str
 def _names(path: pathlib.Path) -> Mapping[str, str]:
     """Read the names; none where it is no file that :meth:`MadeVGPUs.add` wrote to the end."""
     try:
-        found = files.read_json(path)
+        content = files.read_json(path)
     except (OSError, ValueError):
         return _NONE
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return _NONE
-    return {key: each for key, each in found.items() if is_type_id(key) and isinstance(each, str)}
+    return {key: item for key, item in content.items() if is_type_id(key) and isinstance(item, str)}

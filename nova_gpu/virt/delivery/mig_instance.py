@@ -98,4 +98,4 @@ def _divide(card: str, profile: str) -> None:
     import nova_gpu.privsep.vgpu
 
     if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
-        LOG.info("GPU %s was divided into %d MIG instances %s", card, made, profile)
+        LOG.info("Divided GPU %s into %d MIG instances %s", card, made, profile)

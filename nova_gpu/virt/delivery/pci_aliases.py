@@ -24,7 +24,7 @@ class DeviceSpec:
         self._devices: Any = novas.whitelist(device_spec) if device_spec else None
 
     def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
-        """Return which function of *gpu* the option gives to whoever has an alias for it.
+        """Return which function of *gpu* the option gives to instances that have an alias for it.
 
         ``None`` without one.
 
@@ -51,9 +51,9 @@ class DeviceSpec:
             spec = next((spec for spec in self._devices.specs if spec.match(function)), None)
             if spec is not None:
                 return (
-                    f"[pci]device_spec = {jsonutils.dumps(spec.dev_spec_conf)} has Nova give "
+                    f"[pci]device_spec = {jsonutils.dumps(spec.dev_spec_conf)} lets Nova give "
                     f"{address} to instances with a pci_passthrough:alias, and "
-                    "[DEFAULT]compute_driver has nova-gpu give it too; take it out of the former "
+                    "[DEFAULT]compute_driver lets nova-gpu give it too; take it out of the former "
                     "to have it offered (an instance that has it keeps it), or out of "
                     "[gpu]addresses"
                 )

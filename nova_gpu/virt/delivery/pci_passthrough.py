@@ -17,7 +17,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.delivery import guest_address_space, pci_aliases
-from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
+from nova_gpu.virt.delivery.delivery import Grant, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PCIPassthrough(WholeCards):
         room = guest_address_space.of_host(self._roots)
         return reason or passthrough.obstacle(card, self._roots, room)
 
-    def look(self, found: Collection[GPU]) -> None:
+    def look(self, gpus: Collection[GPU]) -> None:
         self._peers.look_again()
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
@@ -96,8 +96,8 @@ class PCIPassthrough(WholeCards):
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """Return the *cards* that the host's own processes have open; the log says which.
 
-        They could not be given, and nobody else is to be sent here for them. One that is with VFIO
-        is open only to its guest.
+        They could not be given, and no other instance is to be sent here for them. One that is with
+        VFIO is open only to its guest.
         """
         hosts_own = [
             str(card.address) for card in cards if not passthrough.is_with_vfio(card, self._roots)
@@ -111,15 +111,15 @@ class PCIPassthrough(WholeCards):
         import nova_gpu.privsep.vfio
 
         try:
-            found = nova_gpu.privsep.vfio.in_use(hosts_own)
+            devices = nova_gpu.privsep.vfio.in_use(hosts_own)
         except Exception as error:  # whatever privsep raises: binding a card asks again
-            LOG.warning("Whether a process has a GPU open is not known: %s", error)
+            LOG.warning("Cannot tell whether a process has a GPU open: %s", error)
             return {}
-        if found != self._holders:
-            for address, who in found.items():
+        if devices != self._holders:
+            for address, who in devices.items():
                 LOG.warning("GPU %s is in use by %s", address, who)
-        self._holders = found
-        return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in found}
+        self._holders = devices
+        return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in devices}
 
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
         return guest_address_space.most(cards, self._roots)
@@ -132,7 +132,7 @@ class PCIPassthrough(WholeCards):
             "check"
         )
 
-    def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
+    def refuse_flavor(self, instance: objects.Instance, request: FlavorRequest) -> None:
         """Refuse a flavor with which the guest could not start.
 
         :raises GuestUnfit: for the image's machine type
@@ -142,24 +142,24 @@ class PCIPassthrough(WholeCards):
 
         from nova_gpu.virt.delivery import guest_config
 
-        asked.check_guest_options()
+        request.check_guest_options()
         guest_config.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
 
     # What is done
 
     def begin(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
-        cards = _cards(given)
+        cards = _cards(grants)
         if all(passthrough.is_with_vfio(card, self._roots) for card in cards):
             return
         # Nothing is taken from the host for a guest that cannot have it.
-        self._refuse_unfit_guest(instance, asked, cards)
+        self._refuse_unfit_guest(instance, request, cards)
         for card in cards:
             self.bindings.begin(card, instance.uuid)
 
     def make_ready(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
         """Bind the cards, and refuse what libvirt would only notice when the guest is gone already.
 
@@ -169,46 +169,46 @@ class PCIPassthrough(WholeCards):
         :raises BetterElsewhere: where the NVSwitches cannot join them, or its driver cannot be told
             that they reach each other
         """
-        cards = _cards(given)
+        cards = _cards(grants)
         if not cards:
             return
-        self._refuse_unfit_guest(instance, asked, cards)
+        self._refuse_unfit_guest(instance, request, cards)
         for card in cards:
             self.bindings.end(card, instance.uuid)
 
     def _refuse_unfit_guest(
-        self, instance: objects.Instance, asked: FlavorRequest, cards: Sequence[GPU]
+        self, instance: objects.Instance, request: FlavorRequest, cards: Sequence[GPU]
     ) -> None:
         from nova.virt.libvirt import utils as libvirt_utils
 
         from nova_gpu.virt.delivery import guest_tree
 
-        self.refuse_flavor(instance, asked)
+        self.refuse_flavor(instance, request)
         machine_type = libvirt_utils.get_machine_type(instance.image_meta)
-        tree = guest_tree.of(instance, asked, cards, machine_type, self._roots)
-        guest_address_space.refuse(instance, asked, cards, self._roots, tree=tree is not None)
-        self._peers.cliques(instance, asked, cards)
+        tree = guest_tree.of(instance, request, cards, machine_type, self._roots)
+        guest_address_space.refuse(instance, request, cards, self._roots, tree=tree is not None)
+        self._peers.cliques(instance, request, cards)
 
     def render(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
-        given: Sequence[Given],
+        grants: Sequence[Grant],
     ) -> None:
         from nova_gpu.virt.delivery import guest_config, guest_tree
 
-        if cards := _cards(given):
-            tree = guest_tree.of(instance, asked, cards, guest.os_mach_type, self._roots)
+        if cards := _cards(grants):
+            tree = guest_tree.of(instance, request, cards, guest.os_mach_type, self._roots)
             if tree is not None:
                 guest_tree.add_cells(guest, tree, self._roots)
-            cliques = self._peers.cliques(instance, asked, cards)
+            cliques = self._peers.cliques(instance, request, cards)
             guest_config.add_cards(
-                guest, cards, option_rom=asked.option_rom, tree=tree, cliques=cliques
+                guest, cards, option_rom=request.option_rom, tree=tree, cliques=cliques
             )
             setting = guest_address_space.setting(
                 instance,
-                asked,
+                request,
                 cards,
                 self._roots,
                 is_uefi=guest_config.has_uefi(guest),
@@ -219,13 +219,13 @@ class PCIPassthrough(WholeCards):
     def told(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         cards: Sequence[GPU],
     ) -> list[GuestDevice]:
         from nova_gpu.virt.delivery import guest_tree
 
-        tree = guest_tree.of(instance, asked, cards, guest.os_mach_type, self._roots)
+        tree = guest_tree.of(instance, request, cards, guest.os_mach_type, self._roots)
         places = {} if tree is None else guest_tree.places(guest, tree)
         return told_of_cards(cards, places, self._roots)
 
@@ -237,5 +237,5 @@ class PCIPassthrough(WholeCards):
         return True
 
 
-def _cards(given: Iterable[Given]) -> list[GPU]:
-    return [each for each in given if isinstance(each, GPU)]
+def _cards(grants: Iterable[Grant]) -> list[GPU]:
+    return [grant for grant in grants if isinstance(grant, GPU)]

@@ -73,7 +73,7 @@ class Peers:
         return self._passing[pci_root]
 
     def cliques(
-        self, instance: objects.Instance, asked: FlavorRequest, cards: Sequence[GPU]
+        self, instance: objects.Instance, request: FlavorRequest, cards: Sequence[GPU]
     ) -> Mapping[PciAddress, int]:
         """Return the number of the clique that the guest is told of each of *cards*.
 
@@ -82,7 +82,7 @@ class Peers:
         :raises GuestUnfit: where the flavor insists on it, and the image on the contrary
         :raises BetterElsewhere: where the flavor insists on it, and this host has it not
         """
-        wanted = asked.whole.arrangement.peer_access if asked.whole else PeerAccess.NONE
+        wanted = request.whole.arrangement.peer_access if request.whole else PeerAccess.NONE
         if wanted is PeerAccess.NONE or len(cards) < 2:
             return _NOTHING
         if instance.image_meta.properties.get(names.IMAGE_HIDDEN):

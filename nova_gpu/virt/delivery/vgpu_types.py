@@ -48,18 +48,18 @@ class VGPUTypes:
         }
         if typed and CONF.gpu.nvml:
             self._ask(typed)
-        found = dict(divided)
+        by_card = dict(divided)
         for address in typed.keys() & self._told.keys():
-            told = self._told[address]
+            reported = self._told[address]
             if not _has(divided[address], Kind.TYPED):
                 types = divided[address].types
-                told = {
-                    each: VGPUType(each, per_guest=facts.per_guest)
-                    for each, facts in told.items()
-                    if each in types
+                reported = {
+                    item: VGPUType(item, per_guest=facts.per_guest)
+                    for item, facts in reported.items()
+                    if item in types
                 }
-            found[address] = division.with_facts(divided[address], told)
-        return found
+            by_card[address] = division.with_facts(divided[address], reported)
+        return by_card
 
     def _ask(self, typed: Mapping[PciAddress, tuple[str, ...]]) -> None:
         news = sorted(a for a in typed if a in self._layouts and self._layouts[a] != typed[a])
@@ -73,13 +73,13 @@ class VGPUTypes:
         import nova_gpu.privsep.vgpu
 
         try:
-            answer = nova_gpu.privsep.vgpu.types([str(each) for each in news])
+            answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])
         except Exception as error:  # whatever privsep raises: sysfs tells some of it
-            LOG.warning("NVML cannot be asked about the vGPU types of this host: %s", error)
+            LOG.warning("NVML does not answer about this host's vGPU types: %s", error)
             return
-        told = nvml_vgpus.parse(answer)
-        for address in told.keys() & typed.keys():
-            self._told[address], self._layouts[address] = told[address], typed[address]
+        types = nvml_vgpus.parse(answer)
+        for address in types.keys() & typed.keys():
+            self._told[address], self._layouts[address] = types[address], typed[address]
 
     def _layout(self, card: GPU) -> tuple[str, ...]:
         """Return the card's GPU instances, as its driver has them."""

@@ -20,7 +20,7 @@ from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
 from nova_gpu.virt.delivery.custody import Custody
-from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts, WholeCards
+from nova_gpu.virt.delivery.delivery import Delivery, Grant, Parts, WholeCards
 from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -34,7 +34,7 @@ from nova_gpu.virt.sets import NoSets, Sets
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
 
-_Given = TypeVar("_Given", Given, Device)
+_Grant = TypeVar("_Grant", Grant, Device)
 
 
 class Ways:
@@ -51,7 +51,7 @@ class Ways:
     def __init__(
         self,
         roots: Roots,
-        kept: Callable[[GPU], str | None],
+        reason_kept: Callable[[GPU], str | None],
         ledger: Ledger | None = None,
         libvirt_version: Callable[[], int | None] = lambda: None,
         qemu_version: Callable[[], int | None] = lambda: None,
@@ -67,7 +67,7 @@ class Ways:
         self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
         parts: Sequence[Parts]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
-            self.whole = containers = ContainerNodes(roots, kept, serves=ledger is not None)
+            self.whole = containers = ContainerNodes(roots, reason_kept, serves=ledger is not None)
             self.custody = containers.custody
             parts = [MIGInstances(roots, containers, profiles)]
             self._option, self._wanted = "mig_profile", dict[str, object](profiles)
@@ -90,7 +90,7 @@ class Ways:
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
             self._read = self._divided_for_machines
-        self.parts: Mapping[Kind, Parts] = {each.kind: each for each in parts}
+        self.parts: Mapping[Kind, Parts] = {part.kind: part for part in parts}
 
     def part(self, kind: Kind) -> Parts:
         """Return the way in which a part of this kind is given.
@@ -100,39 +100,39 @@ class Ways:
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
     def deliveries(
-        self, given: Iterable[_Given], kind: Callable[[Slot], Kind]
-    ) -> Iterator[tuple[Delivery, list[_Given]]]:
+        self, grants: Iterable[_Grant], kind: Callable[[Slot], Kind]
+    ) -> Iterator[tuple[Delivery, list[_Grant]]]:
         """Yield what a guest is *given*, or the device alone, by how it gets it.
 
         First that of whole cards, which looks after guests that have none, too.
 
         :param kind: the kind of the part at a slot
         """
-        ordered = [(self._delivery(each, kind), each) for each in given]
+        ordered = [(self._delivery(grant, kind), grant) for grant in grants]
         if not ordered or ordered[0][0] is not self.whole:
             yield self.whole, []
-        for delivery, own in itertools.groupby(ordered, key=lambda each: each[0]):
-            yield delivery, [each for _, each in own]
+        for delivery, own in itertools.groupby(ordered, key=lambda pair: pair[0]):
+            yield delivery, [pair for _, pair in own]
 
-    def _delivery(self, given: Given | Device, kind: Callable[[Slot], Kind]) -> Delivery:
-        return self.part(kind(given)).delivery if isinstance(given, Slot) else self.whole
+    def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
+        return self.part(kind(grant)).delivery if isinstance(grant, Slot) else self.whole
 
     # What the host has
 
-    def divided(self, cards: Iterable[GPU], told: division.Told) -> dict[PciAddress, DividedCard]:
+    def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
         """Return the *cards* that are divided, or can be.
 
         :param told: as :func:`nova_gpu.host.vgpu.division.divided` has it
         :raises OSError: where the kernel does not tell which mediated devices there are
         """
-        return self._read(cards, told)
+        return self._read(cards, facts)
 
     def _divided_for_machines(
-        self, cards: Iterable[GPU], told: division.Told
+        self, cards: Iterable[GPU], facts: division.Told
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        found = division.divided(gpus, self._roots, told, self._readings)
-        complete = self._types.complete(gpus, found)
+        divided = division.divided(gpus, self._roots, facts, self._readings)
+        complete = self._types.complete(gpus, divided)
         self.sets.look_at_parts(complete)
         return complete
 
@@ -151,7 +151,7 @@ class Ways:
         for function, parent in card.parents.items():
             by_kind.setdefault(parent.kind, []).append(function)
         try:
-            found = (self.part(kind).obstacle(gpu, by_kind[kind]) for kind in by_kind)
-            return next(filter(None, found), None)
+            reasons = (self.part(kind).obstacle(gpu, by_kind[kind]) for kind in by_kind)
+            return next(filter(None, reasons), None)
         except (OSError, ValueError) as error:
             return passthrough.unread(error)

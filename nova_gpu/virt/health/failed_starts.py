@@ -55,8 +55,8 @@ class FailedStarts:
         self._set({})
         if withheld := self.withheld():
             LOG.warning(
-                "Virtual functions %s are given to nobody new: before nova-compute was started, %d "
-                "guests in a row failed to start with each.",
+                "New instances do not get virtual functions %s: before nova-compute was started, "
+                "%d guests in a row failed to start with each.",
                 *(", ".join(sorted(map(str, withheld))), MOST),
             )
 
@@ -70,11 +70,11 @@ class FailedStarts:
                 counts[function] = (folder, times + 1 if before == folder else 1)
                 if counts[function] == (folder, MOST):
                     LOG.error(
-                        "Virtual function %(function)s is given to nobody new: %(times)d guests in "
-                        "a row failed to start with it, the last one with: %(why)s. Where others "
-                        "of its card start, take the card's functions away and enable them again "
-                        "while no guest has one (/usr/lib/nvidia/sriov-manage -d, then -e, with "
-                        "the card's address).",
+                        "New instances do not get virtual function %(function)s: %(times)d guests "
+                        "in a row failed to start with it, the last one with: %(why)s. If other "
+                        "functions of its card start, disable the card's functions and enable them "
+                        "again while no guest has one (/usr/lib/nvidia/sriov-manage -d, then -e, "
+                        "with the card's address).",
                         {"function": function, "times": MOST, "why": why},
                     )
             self._set(counts)
@@ -82,17 +82,23 @@ class FailedStarts:
     def started(self, functions: Iterable[PciAddress]) -> None:
         over = frozenset(functions)
         with self._lock:
-            self._set({each: count for each, count in self._counts.items() if each not in over})
+            self._set({item: count for item, count in self._counts.items() if item not in over})
 
     def withheld(self) -> frozenset[PciAddress]:
         with self._lock:
-            return frozenset(each for each, (_, times) in self._counts.items() if times >= MOST)
+            return frozenset(item for item, (_, times) in self._counts.items() if times >= MOST)
 
     def look(self) -> None:
         """Forget those that are gone, or were enabled anew."""
         with self._lock:
             counts = self._counts.items()
-            self._set({each: count for each, count in counts if count[0] == self._folder(each)})
+            self._set(
+                {
+                    function: count
+                    for function, count in counts
+                    if count[0] == self._folder(function)
+                }
+            )
 
     def _folder(self, function: PciAddress) -> int | None:
         """Return the number of its folder, ``None`` where it is gone."""
@@ -110,10 +116,10 @@ class FailedStarts:
             content = files.read_json(self._path)
             if content["boot_id"] != self._roots.boot_id():
                 return {}
-            told = [(PciAddress.parse(a), (int(n), int(t))) for a, n, t in content["functions"]]
+            counts = [(PciAddress.parse(a), (int(n), int(t))) for a, n, t in content["functions"]]
         except _NOT_UNDERSTOOD:
             return {}
-        return dict(told)
+        return dict(counts)
 
     def _set(self, counts: _Counts) -> None:
         if counts == self._counts and self._is_read:
@@ -126,12 +132,12 @@ class FailedStarts:
                 self._counts, self._is_read = {**before, **counts}, True
                 if self._counts == before:
                     return
-            functions = sorted((str(each), *count) for each, count in self._counts.items())
+            functions = sorted((str(item), *count) for item, count in self._counts.items())
             content = {"boot_id": self._roots.boot_id(), "functions": functions}
             files.write_json(self._path, content)
         except OSError as error:
             LOG.warning(
-                "Which virtual functions guests failed to start with is kept until "
+                "Failed to write which virtual functions failed to start; they are withheld until "
                 "nova-compute ends: %s",
                 error,
             )

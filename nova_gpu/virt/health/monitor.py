@@ -45,21 +45,21 @@ class Watch:
         self._told: Mapping[PciAddress, health.NvmlHealth] = {}
         self._ask_at = 0.0
 
-    def look(self, found: Collection[GPU]) -> card_groups.Ailments:
+    def look(self, gpus: Collection[GPU]) -> card_groups.Ailments:
         """Return what is wrong with the cards that are on the bus.
 
         It reads files of each card, and NVML once in ``[gpu]health_interval``, in a process of its
         own. What NVML does not answer in time it has not said: the last answer counts.
         """
         if time.monotonic() >= self._ask_at:
-            self._ask_nvml(found)
+            self._ask_nvml(gpus)
             self._ask_at = time.monotonic() + CONF.gpu.health_interval
-        self._count(found)
-        ill = {g.address: why for g in found if (why := host_health.unusable(g, self._roots))}
-        ill |= {gpu.address: SILENT for gpu in found if host_health.silent(gpu, self._roots)}
-        lost = {gpu.address: why for gpu in found if (why := _unusable(self._tells(gpu)))}
+        self._count(gpus)
+        ill = {g.address: why for g in gpus if (why := host_health.unusable(g, self._roots))}
+        ill |= {gpu.address: SILENT for gpu in gpus if host_health.silent(gpu, self._roots)}
+        lost = {gpu.address: why for gpu in gpus if (why := _unusable(self._tells(gpu)))}
         kept_back = {}
-        for gpu in found:
+        for gpu in gpus:
             verdict = self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu))
             if verdict:
                 kept_back[gpu.address] = str(verdict)
@@ -67,26 +67,26 @@ class Watch:
 
     def mended(self, address: PciAddress) -> None:
         """Count the PCIe errors of a card anew that was reset and answers."""
-        for each in (self._first, self._correctable, self._risen):
-            each.pop(address, None)
+        for counts in (self._first, self._correctable, self._risen):
+            counts.pop(address, None)
 
     def _tells(self, gpu: GPU) -> health.NvmlHealth:
         return self._told.get(gpu.address, health.NvmlHealth())
 
-    def _ask_nvml(self, found: Collection[GPU]) -> None:
-        held = [gpu.address for gpu in found if gpu.driver == nvml.DRIVER]
+    def _ask_nvml(self, gpus: Collection[GPU]) -> None:
+        held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
         if self._asks_nvml and held:
             answer = nvml.health(held, CONF.gpu.nvml_timeout)
             known = {address: self._told[address] for address in held if address in self._told}
             self._told = {**known, **answer}
 
-    def _count(self, found: Collection[GPU]) -> None:
-        here = {gpu.address for gpu in found}
+    def _count(self, gpus: Collection[GPU]) -> None:
+        here = {gpu.address for gpu in gpus}
         # A copy: a release in another thread may have one of them mended.
         for address in tuple(self._first):
             if address not in here:
                 self.mended(address)  # what comes back was found anew, and counts from zero
-        for gpu in found:
+        for gpu in gpus:
             now = host_health.bus_errors(gpu, self._roots)
             if now is not None:
                 self._compare(gpu.address, now)
@@ -102,7 +102,7 @@ class Watch:
         before = self._correctable.setdefault(address, now.correctable)
         if now.correctable > before:
             LOG.info(
-                "GPU %s: %d more PCIe errors were corrected on its link, %d since it was found",
+                "GPU %s: its link corrected %d more PCIe errors, %d since it was detected",
                 address,
                 now.correctable - before,
                 now.correctable,
@@ -110,11 +110,11 @@ class Watch:
         self._correctable[address] = now.correctable
 
 
-def _unusable(told: health.NvmlHealth) -> str | None:
+def _unusable(answer: health.NvmlHealth) -> str | None:
     """Return why no guest can use a card, by what its driver says."""
-    if told.lost:
+    if answer.lost:
         return LOST
-    return _REFUSED.format(reason=told.refused) if told.refused else None
+    return _REFUSED.format(reason=answer.refused) if answer.refused else None
 
 
 def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:
@@ -126,8 +126,8 @@ def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:
     try:
         if not CONF.gpu.nvml or iommu.driver(card.address, roots) != nvml.DRIVER:
             return
-        told = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
-        if told is not None and told.mig:
+        modes = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
+        if modes is not None and modes.mig:
             put_away(card, health.of_mig_mode(), None)
     except OSError as error:
-        LOG.error("Whether GPU %s was left in MIG mode is not noted: %s", card.address, error)
+        LOG.error("Failed to record that GPU %s was left in MIG mode: %s", card.address, error)

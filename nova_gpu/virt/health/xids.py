@@ -44,21 +44,21 @@ class Xids:
         self._read_at = 0.0
         self._unread: str | None = None
 
-    def look(self, found: Collection[GPU], put_away: PutAway) -> None:
+    def look(self, gpus: Collection[GPU], put_away: PutAway) -> None:
         """Put the cards away that the log tells of, once in ``[gpu]health_interval``.
 
         :param put_away: may raise OSError: then the same lines are read again
         """
-        is_nvidia = any(gpu.driver == nvml.DRIVER for gpu in found)
+        is_nvidia = any(gpu.driver == nvml.DRIVER for gpu in gpus)
         if not CONF.gpu.fatal_xids or not is_nvidia or time.monotonic() < self._read_at:
             return
         self._read_at = time.monotonic() + CONF.gpu.health_interval
         try:
-            self._read(found, put_away)
+            self._read(gpus, put_away)
             self._unread = None
         except Exception as error:  # whatever privsep raises: the other cards are looked at
             if str(error) != self._unread:
-                LOG.warning("Xids of this host's NVIDIA GPUs are not known: %s", error)
+                LOG.warning("Cannot read the Xids of this host's NVIDIA GPUs: %s", error)
             self._unread = str(error)
 
     def withheld(self, cards: Iterable[SharedCard]) -> frozenset[Slot]:
@@ -70,21 +70,21 @@ class Xids:
             return self._withheld.slots(cards, self._roots.boot_id)
         except (OSError, ValueError) as error:
             # What is not known is not offered.
-            slots = [s for each in cards for s in vgpu_capacity.all_instances(each.card)]
+            slots = [s for card in cards for s in vgpu_capacity.all_instances(card.card)]
             if slots:
                 LOG.warning(
-                    "Which MIG instances are withheld is not known, so that new instances get none "
-                    "of this host: %s",
+                    "Cannot read which MIG instances are withheld, so new instances get none of "
+                    "this host: %s",
                     error,
                 )
             return frozenset(slots)
 
-    def _read(self, found: Collection[GPU], put_away: PutAway) -> None:
+    def _read(self, gpus: Collection[GPU], put_away: PutAway) -> None:
         boot_id = self._roots.boot_id()
         position = kernel_log.load(self._path)
         known = position.sequence if position and position.boot_id == boot_id else 0
         last, lines = nova_gpu.privsep.kernel_log.xids(known)
-        cards = {gpu.address: gpu for gpu in found}
+        cards = {gpu.address: gpu for gpu in gpus}
         withheld: set[Named] = set()
         failures = []
         for xid in kernel_log.parse(lines):
@@ -95,9 +95,9 @@ class Xids:
             verdict = health.of_xid(xid.code, xid.text, named)
             if named and xid.code == health.CONTAINED_XID:
                 LOG.error(
-                    "MIG instance %s of GPU %s is given to nobody new: its driver reported Xid %d "
-                    "(%s); once nobody has it, destroy it, and make it again a period later "
-                    "(nvidia-smi mig -dci, -dgi, -cgi), or boot the host",
+                    "New instances do not get MIG instance %s of GPU %s: its driver reported Xid "
+                    "%d (%s). When no instance has it any more, destroy it and create it again a "
+                    "period later (nvidia-smi mig -dci, -dgi, -cgi), or boot the host.",
                     *(named, card.address, xid.code, xid.text),
                 )
                 withheld.add((card.address, named))
@@ -118,13 +118,13 @@ class Xids:
 
 
 class WithheldInstances:
-    """MIG instances that nobody new is given, while the others of their cards are.
+    """MIG instances that new instances do not get, while they get the others of the card.
 
     One file in the state path::
 
         {"boot_id": "...", "instances": [["0000:19:00.0", "9/0"], ["0000:3b:00.0", "1/*"]]}
 
-    It is over when the host has booted, and of an instance that is there no more.
+    It is over when the host has booted, and of an instance that no longer exists.
 
     :param path: need not exist yet
     """
@@ -144,12 +144,14 @@ class WithheldInstances:
             content = files.read_json(self._path)
             if content["boot_id"] != boot_id:
                 return self._unsaved
-            told = [(PciAddress.parse(each[0]), str(each[1])) for each in content["instances"]]
+            instances = [
+                (PciAddress.parse(entry[0]), str(entry[1])) for entry in content["instances"]
+            ]
         except FileNotFoundError:
             return self._unsaved
         except (LookupError, TypeError, exception.InvalidPciAddress) as error:
             raise ValueError(f"{self._path} cannot be understood: {error!r}; remove it") from error
-        return self._unsaved.union(told)
+        return self._unsaved.union(instances)
 
     def add(self, boot_id: str, instances: Set[Named]) -> None:
         """Withhold *instances* from now on, whether or not that can be written.
@@ -164,8 +166,8 @@ class WithheldInstances:
 
         :raises OSError: where it cannot be written
         """
-        told = sorted((str(address), name) for address, name in instances)
-        files.write_json(self._path, {"boot_id": boot_id, "instances": told})
+        entries = sorted((str(address), name) for address, name in instances)
+        files.write_json(self._path, {"boot_id": boot_id, "instances": entries})
         self._unsaved = frozenset()
 
     def slots(
@@ -173,7 +175,7 @@ class WithheldInstances:
     ) -> frozenset[Slot]:
         """Return those of *cards* that are withheld.
 
-        Those that the cards have no more are forgotten.
+        Those that the cards no longer have are forgotten.
 
         :param read_boot_id: not called where none is withheld
         :raises OSError: where the file cannot be read, or the host's boot is not known
@@ -185,22 +187,22 @@ class WithheldInstances:
         withheld = self.of_boot(boot_id)
         if not withheld:
             return frozenset()
-        found, over = set(), set()
+        slots, over = set(), set()
         for card in cards:
             names = {slot: _names(slot) for slot in vgpu_capacity.all_instances(card.card)}
-            found |= {slot for slot, its in names.items() if its & withheld}
-            own = {each for each in withheld if each[0] == card.gpu.address}
+            slots |= {slot for slot, its in names.items() if its & withheld}
+            own = {instance for instance in withheld if instance[0] == card.gpu.address}
             over |= own.difference(*names.values()) if card.card.has_instances else set()
         if over or self._unsaved:
             with contextlib.suppress(OSError):  # it is tried in the next period
                 self.save(boot_id, withheld - over)
-        return frozenset(found)
+        return frozenset(slots)
 
 
 def _names(slot: Slot) -> frozenset[Named]:
     gpu_instance, compute_instance = of_slot(slot.number)
     names = (f"{gpu_instance}/{compute_instance}", f"{gpu_instance}/*")
-    return frozenset((slot.parent, each) for each in names)
+    return frozenset((slot.parent, name) for name in names)
 
 
 def _named(xid: kernel_log.Xid) -> str | None:

@@ -52,9 +52,9 @@ class Assigned:
         """Return what *resources* have of this host, of whole cards and of vGPUs.
 
         :raises DeviceUnavailable: where one of them is not here, or cannot be given
-        :raises ProvidersUnknown: where nobody says which providers are this host's
+        :raises ProvidersUnknown: if it is unknown which providers are this host's
         """
-        return {each: self.held_of(each, resources) for each in self.supplies}
+        return {supply: self.held_of(supply, resources) for supply in self.supplies}
 
     def held_of(
         self, supply: Published[Group, Key], resources: Iterable[objects.Resource] | None
@@ -68,18 +68,18 @@ class Assigned:
         :raises ProvidersUnknown: as :meth:`held`
         """
         return [
-            each
+            dev
             for supply in self.supplies
             if self._concern(supply, resources)
-            for each in sorted(supply.devices(resources))
+            for dev in sorted(supply.devices(resources))
         ]
 
     def _concern(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
         """Return whether *resources* may be of this host.
 
-        Of others nobody is asked about them.
+        Of other instances nothing is asked about them.
         """
-        if not any(supply.counts(each) for each in resources or ()) or not supply:
+        if not any(supply.counts(resource) for resource in resources or ()) or not supply:
             return False
         self.ask_for_providers()
         return True
@@ -87,19 +87,20 @@ class Assigned:
     # vGPUs of Nova's own ([devices]enabled_mdev_types), of the same resource class as ours: its
     # driver would make and render ours as well.
 
-    def allocations_of_others(self, found: Any) -> Any:
+    def allocations_of_others(self, allocations: Any) -> Any:
         """Return the allocations of an instance, except those of this host's vGPU groups."""
         has_any = any(
-            names.VGPU_RESOURCE_CLASS in each["resources"] for each in (found or {}).values()
+            names.VGPU_RESOURCE_CLASS in allocation["resources"]
+            for allocation in (allocations or {}).values()
         )
         if not has_any or not self.parts:
-            return found
+            return allocations
         self.ask_for_providers()
         ours = set(self.parts.provider_uuids.values())
-        return {uuid: found[uuid] for uuid in found if uuid not in ours}
+        return {uuid: allocations[uuid] for uuid in allocations if uuid not in ours}
 
     def devices_of_others(
-        self, instance: objects.Instance | None, found: dict[str, str], ledger: Ledger
+        self, instance: objects.Instance | None, uuids: dict[str, str], ledger: Ledger
     ) -> dict[str, str]:
         """Return those of the mediated devices *found* of the *instance* that Nova itself made.
 
@@ -107,22 +108,24 @@ class Assigned:
         2024.1, which it has to make again after a host boot. On a host with vGPUs of ours it gets
         all of them where it has types of its own, otherwise none.
         """
-        if not found or not self.parts:
-            return found
+        if not uuids or not self.parts:
+            return uuids
         if instance is None:
-            return found if CONF.devices.enabled_mdev_types else {}
+            return uuids if CONF.devices.enabled_mdev_types else {}
         self.ask_for_providers()
         # What the instance has, and what its domain names or named until it was taken away
         named = device.slots(ledger.now.kept_by(instance.uuid))
         slots = named | self.parts.devices(instance.resources)
         ours = {device_uuid(instance.uuid, slot) for slot in slots}
-        return {uuid: guest for uuid, guest in found.items() if uuid not in ours}
+        return {uuid: guest for uuid, guest in uuids.items() if uuid not in ours}
 
     # Providers
 
     def provider_uuids(self) -> dict[GroupKey, str]:
         """Return the providers of all groups, by what is known."""
-        return {key: uuid for each in self.supplies for key, uuid in each.provider_uuids.items()}
+        return {
+            key: uuid for supply in self.supplies for key, uuid in supply.provider_uuids.items()
+        }
 
     def keep_providers(self, nodename: str) -> None:
         """Note the providers for the next start of the service.
@@ -134,11 +137,11 @@ class Assigned:
     def ask_for_providers(self) -> None:
         """Look up which providers stand for this host's groups, once.
 
-        :raises ProvidersUnknown: where nobody says so
+        :raises ProvidersUnknown: if that is unknown
         """
         if any(supply.provider_uuids for supply in self.supplies):
             return  # without asking libvirt for the node's name: this is in the way of every start
-        found = self.providers.of(self.placement(), self.nodename(), self.keys())
+        uuids = self.providers.of(self.placement(), self.nodename(), self.keys())
         for supply in self.supplies:
-            own = {key: found[key] for key in found if key.is_in_parts is supply.in_parts}
+            own = {key: uuids[key] for key in uuids if key.is_in_parts is supply.in_parts}
             supply.provider_uuids.update(own)

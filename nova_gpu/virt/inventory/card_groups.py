@@ -34,7 +34,7 @@ class Ailments:
 
 
 def offered(
-    found: Iterable[GPU],
+    gpus: Iterable[GPU],
     before: CardGroups,
     mode: DeliveryMode,
     obstacles: Mapping[PciAddress, str],
@@ -48,7 +48,7 @@ def offered(
 
     :param obstacles: what this host lacks for cards to be given to a guest, of those that cannot
     """
-    by_address = {gpu.address: gpu for gpu in found}
+    by_address = {gpu.address: gpu for gpu in gpus}
     groups: dict[GroupKey, GPUGroup] = {}
     sized = {gpu.product.key for gpu in by_address.values() if gpu.product.memory_mib}
     for gpu in by_address.values():
@@ -57,10 +57,10 @@ def offered(
         obstacle = obstacles.get(gpu.address)
         if obstacle is None or known:
             reason = ailments.ill.get(gpu.address, obstacle)
-            kept = ailments.kept_back.get(gpu.address)
-            if kept is None and gpu.product.memory_mib is None and gpu.product.key in sized:
-                kept = _UNSIZED
-            groups[key] = _with(groups.get(key), key, gpu, reason, kept)
+            reason_kept = ailments.kept_back.get(gpu.address)
+            if reason_kept is None and gpu.product.memory_mib is None and gpu.product.key in sized:
+                reason_kept = _UNSIZED
+            groups[key] = _with(groups.get(key), key, gpu, reason, reason_kept)
     for key, group in before.items():
         for address, gpu in group.gpus.items():
             if key in groups and address in groups[key].gpus:
@@ -70,13 +70,13 @@ def offered(
     return groups
 
 
-def including(offered: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
+def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
     """Return *offered* with a card that an instance has but that the host does not find."""
-    if key in offered and address in offered[key].gpus:
-        return offered
-    group = offered.get(key)
+    if key in groups and address in groups[key].gpus:
+        return groups
+    group = groups.get(key)
     gpu = missing(key, address) if group is None else GPU(address, group.product, class_code=0)
-    return {**offered, key: _with(group, key, gpu, NOT_FOUND)}
+    return {**groups, key: _with(group, key, gpu, NOT_FOUND)}
 
 
 def missing(key: GroupKey, address: PciAddress) -> GPU:
@@ -84,19 +84,19 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
-def keeping_back(offered: CardGroups, reasons: Mapping[PciAddress, str]) -> CardGroups:
-    """Return *offered* with cards that nobody new is given from now on."""
+def keeping_back(groups: CardGroups, reasons: Mapping[PciAddress, str]) -> CardGroups:
+    """Return *offered* with cards that new instances do not get from now on."""
     return {
         key: dataclasses.replace(
             group,
             kept_back={**group.kept_back, **{a: reasons[a] for a in reasons if a in group.gpus}},
         )
-        for key, group in offered.items()
+        for key, group in groups.items()
     }
 
 
 def report(
-    offered: CardGroups,
+    card_groups: CardGroups,
     hypervisor_type: str,
     free: Collection[PciAddress],
     reserved: stats.Reserved = stats.NOTHING,
@@ -122,16 +122,16 @@ def report(
             islands=topology.islands(group.gpus.values()),
             partitions=tuple(room(group.gpus.keys())),
         )
-        for key, group in offered.items()
+        for key, group in card_groups.items()
     )
     left = [
         [gpu for address, gpu in group.gpus.items() if address in free]
-        for group in offered.values()
+        for group in card_groups.values()
     ]
     cells = tuple(map(topology.cells, left))
     near = tuple(map(beside, left))
     host = stats.HostStats(hypervisor_type, groups)
-    sets = tuple(tuple(room(group.gpus.keys() & free).items()) for group in offered.values())
+    sets = tuple(tuple(room(group.gpus.keys() & free).items()) for group in card_groups.values())
     return stats.dumps(
         stats.Report(
             *(host, cells, reserved, divided),
@@ -146,15 +146,19 @@ def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
 
 
 def _with(
-    group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None, kept: str | None = None
+    group: GPUGroup | None,
+    key: GroupKey,
+    gpu: GPU,
+    reason: str | None,
+    reason_kept: str | None = None,
 ) -> GPUGroup:
     group = group or GPUGroup(key, gpu.product, {}, {})
     product = group.product.completed_by(gpu.product)
     # Cards of one product id may differ in it. The group is what each of them is at least; one that
     # does not tell, as a dead one, is given to nobody where others tell.
-    sizes = [each.memory_mib for each in (group.product, gpu.product) if each.memory_mib]
+    sizes = [product.memory_mib for product in (group.product, gpu.product) if product.memory_mib]
     product = dataclasses.replace(product, memory_mib=min(sizes, default=None))
     ill = {**group.ill, gpu.address: reason} if reason else group.ill
-    kept_back = {**group.kept_back, gpu.address: kept} if kept else group.kept_back
+    kept_back = {**group.kept_back, gpu.address: reason_kept} if reason_kept else group.kept_back
     gpus = {**group.gpus, gpu.address: gpu}
     return dataclasses.replace(group, product=product, gpus=gpus, ill=ill, kept_back=kept_back)

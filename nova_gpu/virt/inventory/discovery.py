@@ -105,26 +105,26 @@ class Discovery:
 
         :raises DiscoveryFailed: where sysfs cannot be read
         """
-        found = self._discover()
-        held = {gpu.address for gpu in found if gpu.driver == nvml.DRIVER}
+        gpus = self._discover()
+        held = {gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER}
         wanted = CONF.gpu.nvml and self.delivery.shares_driver
-        if wanted and (held - self._nvml_facts.keys() or self._may_change(found)):
+        if wanted and (held - self._nvml_facts.keys() or self._may_change(gpus)):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
-            found = self._discover()
-        self.ways.sets.look(found)
-        self.delivery.look(found)
+            gpus = self._discover()
+        self.ways.sets.look(gpus)
+        self.delivery.look(gpus)
         if not self.delivery.shares_driver:
-            self.links.look(found)
-        return found
+            self.links.look(gpus)
+        return gpus
 
-    def _may_change(self, found: Iterable[GPU]) -> bool:
-        return any(mig_layout.is_divided(gpu, self.roots) for gpu in found)
+    def _may_change(self, gpus: Iterable[GPU]) -> bool:
+        return any(mig_layout.is_divided(gpu, self.roots) for gpu in gpus)
 
     def _discover(self) -> tuple[GPU, ...]:
-        found = discovery.discover(
+        gpus = discovery.discover(
             self.roots, self._selection, self._overrides, lambda: self._nvml_facts
         )
-        return direct_links.with_links(found, self._linked)
+        return direct_links.with_links(gpus, self._linked)
 
     def keep_modules(self) -> None:
         """Write down which modules of their board the cards are, before guests have them."""
@@ -133,10 +133,10 @@ class Discovery:
                 self.ways.sets.began(self._discover())
 
     def in_parts(
-        self, found: Iterable[GPU]
+        self, cards: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         """Return the cards given in parts, by :func:`in_parts`."""
-        made, gpus = MadeVGPUs(self.vgpus), tuple(found)
+        made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
         parts, others = in_parts(gpus, self.ways, made.told())
         addresses = [gpu.address for gpu in gpus]
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
@@ -148,15 +148,15 @@ class Discovery:
         """
         if not self.delivery.shares_driver:
             return {}
-        found = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
-        return {gpu.address: _DIVIDED_SINCE for gpu in found}
+        cards = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
+        return {gpu.address: _DIVIDED_SINCE for gpu in cards}
 
-    def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
+    def obstacles(self, cards: Iterable[GPU]) -> dict[PciAddress, str]:
         """Return why cards of *found* cannot be given to guests of this host, and what to do.
 
         It reads the host, file after file, for every card.
         """
-        gpus = tuple(found)
+        gpus = tuple(cards)
         judged = {gpu.address: self.obstacle(gpu) for gpu in gpus}
         reasons = {address: reason for address, reason in judged.items() if reason}
         return {
@@ -181,15 +181,15 @@ class Discovery:
         if not consoles.is_boot_display(gpu.functions, self.roots):
             return None
         return (
-            "it is the display the host booted on; name it in [gpu]addresses if it is for "
-            "instances all the same"
+            "it is the display the host booted on; name it in [gpu]addresses if instances are to "
+            "get it nevertheless"
         )
 
-    def quarantined(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
+    def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
         """Return the quarantine, as :func:`nova_gpu.host.state.quarantine.reasons`."""
-        return quarantine.reasons(self.quarantine, found, self.roots, self.identities)
+        return quarantine.reasons(self.quarantine, gpus, self.roots, self.identities)
 
-    def identities(self, found: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
+    def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
         """Return what tells the cards apart, by address.
 
         With what nova-compute itself can read where the privileged process fails.
@@ -197,11 +197,11 @@ class Discovery:
         # Only now: half a second, and only nova-compute asks for privilege here.
         import nova_gpu.privsep.identity
 
-        own = {card.address: identity.read(card, self.roots) for card in found}
+        own = {card.address: identity.read(card, self.roots) for card in gpus}
         try:
             more = nova_gpu.privsep.identity.read([str(address) for address in own])
         except Exception as error:  # whatever privsep raises
-            LOG.warning("The serial numbers of GPUs are not known: %s", error)
+            LOG.warning("Cannot read the serial numbers of GPUs: %s", error)
             more = {}
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}
 
@@ -216,8 +216,8 @@ def sorted_out(
         if reason := card.unread or _novas_own(card):
             others[address] = reason
         elif part := selected(card, unfit):
-            for each in unfit.values():
-                _report(address, each)
+            for reasons_by_card in unfit.values():
+                _report(address, reasons_by_card)
             if card.sharing:
                 _report(address, _SHARING)
             if reason := ways.obstacle(gpus[address], part):
@@ -234,8 +234,8 @@ def sorted_out(
             )
         elif any(parent.made for parent in card.parents.values()):
             others[address] = (
-                "somebody has made vGPUs of it, of types that [gpu]vgpu_types does not name; "
-                "remove those, or name their type"
+                "it has vGPUs of types that [gpu]vgpu_types does not name; remove those, or name "
+                "their type"
             )
     for address in gpus.keys() - cards.keys() - others.keys():
         if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
@@ -244,7 +244,7 @@ def sorted_out(
 
 
 def in_parts(
-    found: Iterable[GPU], ways: Ways, told: division.Told = MappingProxyType({})
+    cards_: Iterable[GPU], ways: Ways, facts: division.Told = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
     """Return the cards that nova-compute would give in parts, and why others are not given.
 
@@ -254,8 +254,8 @@ def in_parts(
     :param told: as :func:`nova_gpu.host.vgpu.division.divided`
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
-    gpus = {gpu.address: gpu for gpu in found}
-    cards, others = sorted_out(gpus, ways.divided(gpus.values(), told), ways)
+    gpus = {gpu.address: gpu for gpu in cards_}
+    cards, others = sorted_out(gpus, ways.divided(gpus.values(), facts), ways)
     return {address: shared.card for address, shared in cards.items()}, others
 
 
@@ -266,10 +266,10 @@ def held_in_parts(
 
     :param held: what instances have
     """
-    found = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
+    slots = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
     return {
         card: f"{_HELD} {slot}"
-        for card, slot in found.items()
+        for card, slot in slots.items()
         if card is not None and card not in divided
     }
 
@@ -279,7 +279,8 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
 
     ``None`` where it has none of those.
 
-    How many of each it carries may only be seen beside the others, so that it is told here.
+    How many of each it carries may only be seen while the others are there, so that it is told
+    here.
     """
     patterns = CONF.gpu.vgpu_types
     types = {
@@ -287,7 +288,9 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
         for type_id, facts in card.types.items()
         if type_id not in unfit
         and any(
-            fnmatch.fnmatchcase(n, each) for n in (type_id, facts.name or "") for each in patterns
+            fnmatch.fnmatchcase(n, pattern)
+            for n in (type_id, facts.name or "")
+            for pattern in patterns
         )
     }
     return dataclasses.replace(card, types=types) if types else None

@@ -38,8 +38,8 @@ class LinkGroups:
             known = members.union(*(self._joined.get(card, ()) for card in members))
             if known != self._joined.get(min(known)) and CONF.gpu.split_link_groups:
                 LOG.warning(
-                    "GPUs %s are joined by direct links and given to several guests, which can "
-                    "reach each other's memory over them ([gpu]split_link_groups)",
+                    "Direct links join GPUs %s, and several guests get them: these guests can "
+                    "reach each other's memory over the links ([gpu]split_link_groups)",
                     ", ".join(map(str, sorted(known))),
                 )
             self._joined.update(dict.fromkeys(known, known))

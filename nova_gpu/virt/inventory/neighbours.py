@@ -2,8 +2,8 @@
 """The network functions and disks that Nova's own passthrough gives to instances with GPUs.
 
 Nova claims them first, then the GPUs (``ResourceTracker.instance_claim`` and ``_move_claim``, the
-same in Nova 32 to 34). So the GPUs are chosen beside what is claimed already; and that there are
-some, the pools that Nova draws from are kept in an order in which those beside free GPUs come
+same in Nova 32 to 34). So the GPUs are chosen near what is claimed already; and that there are
+some, the pools that Nova draws from are kept in an order in which those near free GPUs come
 first. It draws "in any order", as it says itself (``PciDeviceStats.consume_requests``), unless
 Placement has said which (``[filter_scheduler]pci_in_placement``). A claim tells the driver neither
 its instance nor what else it has: doc/source/contributor/upstream.rst.
@@ -48,24 +48,24 @@ class Neighbours:
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
         """Return what the instance has on this host."""
-        return self._at(each.address for each in instance.get_pci_devices())
+        return self._at(device.address for device in instance.get_pci_devices())
 
     def claimant(self) -> Claimant | None:
         """Return whose claim the tracker fills at this moment, under its lock.
 
-        ``None`` where it has nothing beside its GPUs, or where that cannot be told, and any GPUs
-        will do.
+        ``None`` where it has no device other than its GPUs, or where that cannot be told, and any
+        GPUs will do.
 
         The tracker does not say whose it is, and its record of PCI devices does: what is claimed
         and not yet allocated is this claim's. What a claim that failed has left there, until the
         next period, is older; one without PCI devices is taken for it, and that costs no more than
         the set that fits tightest. The flavor is read from the database, in which Nova has saved
-        the instance in this very claim, and only of those that have something beside their GPUs.
+        the instance in this very claim, and only of those that have other devices than their GPUs.
         """
         try:
             return self._claimant()
         except Exception as error:  # whatever the conductor, the bus or the database raise
-            LOG.warning("GPUs are not chosen beside what their instance has: %s", error)
+            LOG.warning("Cannot choose GPUs near the other devices of their instance: %s", error)
             return None
 
     def _claimant(self) -> Claimant | None:
@@ -79,16 +79,16 @@ class Neighbours:
         uuid = next(reversed(pci.claims), None) if pci else None
         if uuid is None:
             return None
-        found = self._at(each.address for each in pci.claims[uuid])
-        if all(each.kind is Near.ANY for each in found):
+        neighbour = self._at(claim.address for claim in pci.claims[uuid])
+        if all(neighbour.kind is Near.ANY for neighbour in neighbour):
             return None
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
         flavor = instance.new_flavor or instance.flavor
-        return _of_flavor(records.request_of_flavor(flavor), found)
+        return _of_flavor(records.request_of_flavor(flavor), neighbour)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
-        """Return what some of *gpus* are near to, whoever has it.
+        """Return the devices that some of *gpus* are near, in use or free.
 
         Nothing before Nova's first period.
         """
@@ -96,13 +96,15 @@ class Neighbours:
             if (pci := self._tracker.pci) is None:
                 return frozenset()
             # Of virtual functions the card, of which there are few.
-            self._there = self._at({each.parent_addr or each.address for each in pci.pci_devs})
-        found = (
-            each.kind
-            for each in self._there
-            if any(nearness.distance(gpu, [each]) < nearness.FAR for gpu in gpus)
+            self._there = self._at(
+                {pci_dev.parent_addr or pci_dev.address for pci_dev in pci.pci_devs}
+            )
+        neighbours = (
+            neighbour.kind
+            for neighbour in self._there
+            if any(nearness.distance(gpu, [neighbour]) < nearness.FAR for gpu in gpus)
         )
-        return frozenset(found) - {Near.ANY}
+        return frozenset(neighbours) - {Near.ANY}
 
     def beside_free(self, gpus: Collection[GPU]) -> tuple[int, ...]:
         """Return the most of *gpus*, which are free, near one free function or disk.
@@ -112,18 +114,18 @@ class Neighbours:
         """
         pci = self._tracker.pci
         pools = list(pci.stats.pools) if pci else []
-        free = self._at(each["address"] for each in pools if each["count"])
-        found = []
+        free = self._at(pool["address"] for pool in pools if pool["count"])
+        entries = []
         for kind in stats.NEAR:
             distances = [
-                [nearness.distance(gpu, [each]) for gpu in gpus]
-                for each in free
-                if each.kind is kind
+                [nearness.distance(gpu, [card]) for gpu in gpus]
+                for card in free
+                if card.kind is kind
             ]
             for farthest in (0, nearness.FAR - 1):
-                counts = (sum(each <= farthest for each in of_one) for of_one in distances)
-                found.append(max(counts, default=0))
-        return tuple(found)
+                counts = (sum(pool <= farthest for pool in of_one) for of_one in distances)
+                entries.append(max(counts, default=0))
+        return tuple(entries)
 
     def sort_pools(self, free: Iterable[GPU]) -> None:
         """Let Nova draw functions first that have most of the *free* GPUs near them.
@@ -138,7 +140,7 @@ class Neighbours:
             here = self._at([pool["address"]])
             distances = [nearness.distance(gpu, here) for gpu in gpus]
             within = (
-                -sum(each <= distance for each in distances) for distance in range(nearness.FAR)
+                -sum(pair <= distance for pair in distances) for distance in range(nearness.FAR)
             )
             return len(pool), *within
 
@@ -146,18 +148,18 @@ class Neighbours:
 
     def _at(self, addresses: Iterable[str]) -> tuple[Neighbour, ...]:
         """Return what there is at them."""
-        found = []
+        neighbours = []
         for address in addresses:
             if address not in self._read:
                 self._read[address] = sysfs.neighbour(address, self._roots)
-            if (each := self._read[address]) is not None:
-                found.append(each)
-        return tuple(found)
+            if (neighbour := self._read[address]) is not None:
+                neighbours.append(neighbour)
+        return tuple(neighbours)
 
 
-def _of_flavor(asked: FlavorRequest, found: tuple[Neighbour, ...]) -> Claimant | None:
+def _of_flavor(request: FlavorRequest, neighbours: tuple[Neighbour, ...]) -> Claimant | None:
     """Return the claimant of a flavor.
 
     :raises InvalidExtraSpec: where the flavor does not say how its GPUs are to lie
     """
-    return Claimant(asked.whole.arrangement, found) if asked.whole else None
+    return Claimant(request.whole.arrangement, neighbours) if request.whole else None

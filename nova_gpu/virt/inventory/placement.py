@@ -41,11 +41,11 @@ def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> 
 
     :param client: Nova's report client
     """
-    found = read_consumer(client, instance_uuid)["allocations"]
+    answer = read_consumer(client, instance_uuid)["allocations"]
     return {
-        uuid: each
-        for uuid, each in found.items()
-        if uuid in providers and gpus_in(each["resources"])
+        uuid: item
+        for uuid, item in answer.items()
+        if uuid in providers and gpus_in(item["resources"])
     }
 
 
@@ -60,9 +60,9 @@ def write_allocations(
     :raises PlacementFailed: where others write the same all the time
     """
     for _ in range(_ATTEMPTS):
-        found = read_consumer(client, instance.uuid)
+        consumer = read_consumer(client, instance.uuid)
         try:
-            return write_consumer(client, instance, found, providers, amounts)
+            return write_consumer(client, instance, consumer, providers, amounts)
         except nova_exception.AllocationUpdateFailed:
             continue
     raise exception.PlacementFailed(
@@ -75,16 +75,16 @@ def read_consumer(client: Any, instance_uuid: str) -> dict[str, Any]:
 
     :param client: Nova's report client
     """
-    found: dict[str, Any] = client.get_allocs_for_consumer(
+    consumer: dict[str, Any] = client.get_allocs_for_consumer(
         nova_context.get_admin_context(), instance_uuid
     )
-    return found
+    return consumer
 
 
 def write_consumer(
     client: Any,
     instance: objects.Instance,
-    found: Mapping[str, Any],
+    consumer: Mapping[str, Any],
     providers: Collection[str],
     amounts: Amounts,
     beside: Callable[[], dict[str, Any]] = dict,
@@ -92,14 +92,14 @@ def write_consumer(
     """Write once what :func:`write_allocations` does, over what was *found* before.
 
     :param found: the answer of :func:`read_consumer`
-    :param beside: what it is to count beside, where it counts nothing
+    :param beside: what else it is to count, where it counts nothing
     :raises nova.exception.AllocationUpdateFailed: where that has changed since
     """
-    counted = dict(found["allocations"] or beside())
+    counted = dict(consumer["allocations"] or beside())
     for uuid in {*providers, *amounts}:
         resources = counted.pop(uuid, {}).get("resources", {})
         rest = {
-            name: each for name, each in resources.items() if name not in names.RESOURCE_CLASSES
+            name: item for name, item in resources.items() if name not in names.RESOURCE_CLASSES
         }
         if wanted := {**rest, **amounts.get(uuid, {})}:
             counted[uuid] = {"resources": wanted}
@@ -107,7 +107,7 @@ def write_consumer(
         "allocations": counted,
         "project_id": instance.project_id,
         "user_id": instance.user_id,
-        "consumer_generation": found.get("consumer_generation"),
+        "consumer_generation": consumer.get("consumer_generation"),
     }
     context = nova_context.get_admin_context()
     return bool(client.put_allocations(context, instance.uuid, payload))

@@ -28,7 +28,7 @@ from nova_gpu.core.topology.nearness import Neighbour
 class Claimant:
     """Whose claim it is, as far as that matters to which GPUs it gets.
 
-    How these are to lie, and what the instance has beside them of Nova's own passthrough.
+    How these are to lie, and what else the instance has of Nova's own passthrough.
     """
 
     arrangement: Arrangement
@@ -111,7 +111,7 @@ def without_free(provider_uuid: str, addresses: Collection[Device]) -> DeviceSet
 
 
 class DeviceSet(set[Any]):
-    """The GPUs of one provider, as ``objects.Resource``. Nobody changes it, nor what is in it."""
+    """The GPUs of one provider, as ``objects.Resource``. It is not changed, nor what is in it."""
 
     addresses: frozenset[Device] = frozenset()
 
@@ -121,12 +121,12 @@ class DeviceSet(set[Any]):
 
     @functools.cached_property
     def devices(self) -> Mapping[Device, objects.Resource]:
-        return {device.parse(each.identifier): each for each in self}
+        return {device.parse(member.identifier): member for member in self}
 
     def __sub__(self, assigned: Set[Any]) -> Pool:
         left = set(self) - set(assigned)
-        addresses = frozenset(a for a, each in self.devices.items() if each in left)
-        provider_uuid = next((each.provider_uuid for each in self), "")
+        addresses = frozenset(a for a, item in self.devices.items() if item in left)
+        provider_uuid = next((dev.provider_uuid for dev in self), "")
         supply = _supply_by_provider.get(provider_uuid)
         # Nobody to ask means that nothing is known of these GPUs: none is free.
         usable = supply.usable(provider_uuid, addresses, assigned) if supply else frozenset()

@@ -55,8 +55,8 @@ def groups_in(
 
     :param in_parts: those of vGPUs, else those of whole cards
     """
-    found = _all_in(tree, nodename).items()
-    return {key: uuid for key, uuid in found if key.is_in_parts is in_parts}
+    items = _all_in(tree, nodename).items()
+    return {key: uuid for key, uuid in items if key.is_in_parts is in_parts}
 
 
 def _all_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupKey, str]:
@@ -72,13 +72,13 @@ def ensure(
     tree: nova_provider_tree.ProviderTree,
     nodename: str,
     present: Mapping[GroupKey, str],
-    offered: Iterable[GroupKey],
+    keys: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
     """Return providers by group: those *present*, and new ones of *offered* groups without one.
 
     :param present: as :func:`groups_in` has found them
     """
-    missing = [key for key in offered if key not in present]
+    missing = [key for key in keys if key not in present]
     new = {key: tree.new_child(names.provider_name(nodename, key), nodename) for key in missing}
     return {**present, **new}
 
@@ -89,13 +89,13 @@ def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, 
     :param client: Nova's report client
     """
     context = nova_context.get_admin_context()
-    found = {}
+    uuids = {}
     for key in keys:
         # A group that is new since the last run is not there yet, and nobody's.
         with contextlib.suppress(nova_exception.ResourceProviderNotFound):
             provider = client.get_provider_by_name(context, names.provider_name(nodename, key))
-            found[key] = provider["uuid"]
-    return found
+            uuids[key] = provider["uuid"]
+    return uuids
 
 
 def publish(
@@ -132,8 +132,8 @@ def traits(
     host's. The list of CUDA's compute capabilities ends before today's cards.
     """
     wanted = inventory.traits(product, hypervisor_type, present, islands, near)
-    takes = {each for each in wanted if os_traits.is_custom(each) or each in _STANDARD}
-    own = takes | {f"{os_traits.CUSTOM_NAMESPACE}{each}" for each in wanted - takes}
+    takes = {trait for trait in wanted if os_traits.is_custom(trait) or trait in _STANDARD}
+    own = takes | {f"{os_traits.CUSTOM_NAMESPACE}{trait}" for trait in wanted - takes}
     return frozenset(own | inventory.type_traits(vgpu_type, _STANDARD) if vgpu_type else own)
 
 
@@ -170,7 +170,7 @@ def refuse_claims(
     for key, uuid in keys.items():
         resource_class = device.resource_class_of(key)
         if resource_class not in tree.data(uuid).resources:
-            own = [each for of, each in had if of == key]
+            own = [allocation for of, allocation in had if of == key]
             tree.update_resources(uuid, {resource_class: pool.without_free(uuid, own)})
 
 
@@ -192,8 +192,8 @@ class Providers:
 
         {"node": "compute-7", "providers": {"compute-7_gpu_10de_2335_lxc": "4e8e5957-..."}}
 
-    A provider that is not in it was never published, and is nobody's. It is only believed of the
-    node that it names: the uuids are unique, and what stands for nothing matches nothing.
+    A provider that is not in it was never published, and no instance uses it. It is only believed
+    of the node that it names: the uuids are unique, and what stands for nothing matches nothing.
 
     :param path: of the file; need not exist yet
     """
@@ -208,7 +208,7 @@ class Providers:
 
         Runs inside every claim.
         """
-        by_name = {names.provider_name(nodename, key): each for key, each in uuids.items()}
+        by_name = {names.provider_name(nodename, key): item for key, item in uuids.items()}
         if self._kept == (nodename, by_name) or not (by_name or self._path.exists()):
             return
         try:
@@ -216,7 +216,7 @@ class Providers:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)  # it would lack what is new
-            LOG.warning("After a host boot Placement has to answer before guests start: %s", error)
+            LOG.warning("After a host boot guests start only when Placement answers: %s", error)
         self._kept = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
@@ -225,11 +225,11 @@ class Providers:
         :param client: Nova's report client
         :raises ProvidersUnknown: where neither tells
         """
-        kept = self._load(nodename)
-        if kept is None:
+        uuids = self._load(nodename)
+        if uuids is None:
             return self._asked(client, nodename, list(keys))
         named = {key: names.provider_name(nodename, key) for key in keys}
-        return {key: kept[name] for key, name in named.items() if name in kept}
+        return {key: uuids[name] for key, name in named.items() if name in uuids}
 
     def _asked(self, client: Any, nodename: str, keys: list[GroupKey]) -> dict[GroupKey, str]:
         while True:
@@ -238,7 +238,7 @@ class Providers:
             except Exception as error:  # whatever Placement or the way there raise
                 if self._until is None:
                     self._until = time.monotonic() + _PATIENCE_S
-                    LOG.warning("Placement is waited for, %g s at most: %s", _PATIENCE_S, error)
+                    LOG.warning("Waiting for Placement, at most %g s: %s", _PATIENCE_S, error)
                 if time.monotonic() >= self._until:
                     raise exception.ProvidersUnknown(str(error)) from error
             time.sleep(_PAUSE_S)
@@ -249,7 +249,7 @@ class Providers:
             content = files.read_json(self._path)
             if content["node"] != nodename:
                 return None
-            found = content["providers"].items()
-            return {str(name): str(UUID(each)) for name, each in found}
+            items = content["providers"].items()
+            return {str(name): str(UUID(item)) for name, item in items}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None

@@ -17,7 +17,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.delivery.delivery import Given
+from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.inventory import pool, provider_tree
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage.ledger import Ledger
@@ -28,11 +28,11 @@ Key = TypeVar("Key", PciAddress, Slot)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding(Generic[Group, Key]):
-    """A device that an instance has. ``given``: what its way of delivery is told of it."""
+    """A device that an instance has. ``grant``: what its way of delivery is told of it."""
 
     group: Group
     device: Key
-    given: Given
+    grant: Grant
 
 
 class Published(pool.Supply, Generic[Group, Key]):
@@ -76,9 +76,10 @@ class Published(pool.Supply, Generic[Group, Key]):
         as well: only the provider tells.
         """
         return [
-            (group, self._parse(each.identifier))
-            for each in resources or ()
-            if self.counts(each) and (group := self.group_of(each.provider_uuid)) is not None
+            (group, self._parse(resource.identifier))
+            for resource in resources or ()
+            if self.counts(resource)
+            and (group := self.group_of(resource.provider_uuid)) is not None
         ]
 
     def counts(self, resource: objects.Resource) -> bool:
@@ -87,21 +88,21 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
         """Return the devices of :meth:`of_this_host`."""
-        return frozenset(each for _, each in self.of_this_host(resources))
+        return frozenset(key for _, key in self.of_this_host(resources))
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
         """Return what *resources* have of this host, in the order of the devices.
 
         :raises DeviceUnavailable: where one of them is not here, or cannot be given
         """
-        found = []
-        for group, each in self.of_this_host(resources):
-            if reason := self._unavailable(group, each):
+        holdings = []
+        for group, item in self.of_this_host(resources):
+            if reason := self._unavailable(group, item):
                 raise exception.DeviceUnavailable(
-                    str(each), reason, "mend or replace the card, or move the instance"
+                    str(item), reason, "repair or replace the card, or move the instance"
                 )
-            found.append(Holding(group, each, self._given(group, each)))
-        return sorted(found, key=lambda holding: holding.device)
+            holdings.append(Holding(group, item, self._given(group, item)))
+        return sorted(holdings, key=lambda holding: holding.device)
 
     @abc.abstractmethod
     def _parse(self, identifier: str) -> Key:
@@ -109,16 +110,16 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def _unavailable(self, group: Group, key: Key) -> str | None:
-        """Return why nobody at all can be given the device, ``None`` where who has it can."""
+        """Return why no instance can get the device, ``None`` if the instance that has it can."""
 
     @abc.abstractmethod
-    def _given(self, group: Group, key: Key) -> Given:
+    def _given(self, group: Group, key: Key) -> Grant:
         """Return what the way of delivery is told of a device that is well."""
 
     @abc.abstractmethod
     def mismatch(
         self,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         held: Collection[Holding[Group, Key]],
         hypervisor_type: str,
         *,
@@ -126,12 +127,12 @@ class Published(pool.Supply, Generic[Group, Key]):
     ) -> str | None:
         """Return why what an instance holds is not what its flavor asks for, ``None`` where it is.
 
-        :param is_new: whether it is given them now, and did not have them before: what the host may
-            not be able to tell any more keeps nobody from what they have
+        :param is_new: whether it is given them now, and did not have them before: what the host can
+            no longer tell does not keep instances from what they have
         """
 
     def apart(
-        self, asked: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
+        self, request: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
     ) -> str | None:
         """Return why what is held is not as near each other as the flavor insists on."""
         return None

@@ -75,18 +75,18 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
 
     def take_in(
         self,
-        found: Iterable[GPU],
+        gpus: Iterable[GPU],
         mode: DeliveryMode,
         obstacles: Mapping[PciAddress, str],
         ailments: card_groups.Ailments,
     ) -> None:
         """Offer what was found, as :func:`nova_gpu.virt.inventory.card_groups.offered`."""
         with self._lock:
-            offered = card_groups.offered(found, self._groups, mode, obstacles, ailments)
-            self._groups = card_groups.keeping_back(offered, self._kept_meanwhile)
+            groups = card_groups.offered(gpus, self._groups, mode, obstacles, ailments)
+            self._groups = card_groups.keeping_back(groups, self._kept_meanwhile)
             self._most = {
                 key: self._delivery.most_in_one_guest(group.gpus.values())
-                for key, group in offered.items()
+                for key, group in groups.items()
             }
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
@@ -97,7 +97,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
 
     def given_whole(self) -> frozenset[PciAddress]:
         """Return the cards of instances, by the database or by starts it may not know of yet."""
-        recorded = {each for _, each in self._recorded(self.provider_uuids)}
+        recorded = {address for _, address in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
     # What instances have
@@ -113,15 +113,15 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
 
     def mismatch(
         self,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         held: Collection[Holding[GPUGroup, PciAddress]],
         hypervisor_type: str,
         *,
         is_new: bool,
     ) -> str | None:
-        if not held and not asked.asks_for_gpus:
+        if not held and not request.asks_for_gpus:
             return None
-        whole, facts = asked.whole, self._facts(held, hypervisor_type, {})
+        whole, facts = request.whole, self._facts(held, hypervisor_type, {})
         reason = compare.gpu_mismatch(whole, facts, hypervisor_type)
         if whole and reason is None and is_new:
             return compare.other_product(whole, facts)
@@ -129,14 +129,14 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
 
     def apart(
         self,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         held: Collection[Holding[GPUGroup, PciAddress]],
         hypervisor_type: str,
     ) -> str | None:
-        if asked.whole is None or asked.whole.arrangement.topology is Topology.ANY:
+        if request.whole is None or request.whole.arrangement.topology is Topology.ANY:
             return None
-        circles = topology.circles([each.group.gpus[each.device] for each in held])
-        return compare.apart(asked.whole, self._facts(held, hypervisor_type, circles))
+        circles = topology.circles([holding.group.gpus[holding.device] for holding in held])
+        return compare.apart(request.whole, self._facts(held, hypervisor_type, circles))
 
     def _facts(
         self,
@@ -148,14 +148,14 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         return [
             compare.Held(
                 count=1,
-                architecture=each.group.product.architecture,
-                traits=functools.partial(self._traits, each.group, hypervisor_type),
-                model=each.group.product.name,
-                memory_mib=each.group.product.memory_mib,
-                numa_node=each.group.gpus[each.device].numa_node,
-                circle=circles.get(each.device),
+                architecture=holding.group.product.architecture,
+                traits=functools.partial(self._traits, holding.group, hypervisor_type),
+                model=holding.group.product.name,
+                memory_mib=holding.group.product.memory_mib,
+                numa_node=holding.group.gpus[holding.device].numa_node,
+                circle=circles.get(holding.device),
             )
-            for each in held
+            for holding in held
         ]
 
     # Publishing
@@ -164,18 +164,18 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         self, present: Mapping[GroupKey, str], hypervisor_type: str
     ) -> tuple[Iterable[GroupKey], Callable[[GPUGroup], provider_tree.Offer]]:
         with self._lock:
-            for key, each in self._recorded(present):
-                for address in device.cards([each]):
+            for key, card in self._recorded(present):
+                for address in device.cards([card]):
                     self._groups = card_groups.including(self._groups, key, address)
-            offered, most = self._groups, self._most
+            groups, most = self._groups, self._most
         usage = self._ledger.now
-        kept = usage.unjudged().keys() | usage.strangers().keys()
+        withheld_cards = usage.unjudged().keys() | usage.strangers().keys()
         # What one guest reaches and another has is counted for that one.
-        kept -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
+        withheld_cards -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
 
         def offer(group: GPUGroup) -> provider_tree.Offer:
-            given = usage.taken() | usage.counted() | usage.started()
-            away = kept | (self._beside_given() - given)
+            used_devices = usage.taken() | usage.counted() | usage.started()
+            away = withheld_cards | (self._beside_given() - used_devices)
             reserved = len(self._lost(group) | (away & group.gpus.keys()))
             return provider_tree.Offer(
                 inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
@@ -183,7 +183,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
                 group.gpus,
             )
 
-        return offered, offer
+        return groups, offer
 
     def _traits(
         self, group: GPUGroup, hypervisor_type: str, present: Iterable[str] = ()
@@ -198,16 +198,16 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         if not self._sets.offered(group.gpus.keys(), (), None):
             return own
         board = self._sets.offered(group.gpus.keys(), self.free(), None)
-        return own | published.traits(board.offered, board.free) if board else own
+        return own | published.traits(board.partitions, board.free) if board else own
 
     def owners(self) -> dict[Device, Owner]:
         """Return the owners of the cards."""
         return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Return the cards of a group that cannot be given now and that nobody has."""
+        """Return the cards of a group that cannot be given now and that no instance has."""
         recorded = self._recorded(self.provider_uuids)
-        ours = {each for key, each in recorded if key == group.key}
+        ours = {address for key, address in recorded if key == group.key}
         bad = group.withheld.keys() | (self._custody.refused() & group.gpus.keys())
         return bad - ours - self._ledger.now.started()
 
@@ -221,30 +221,30 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
         usage = self._ledger.now
-        given = device.cards(device.parse(each.identifier) for each in assigned)
-        taken = usage.taken() | usage.used | self._beside_given(given)
+        cards = device.cards(device.parse(resource.identifier) for resource in assigned)
+        taken = usage.taken() | usage.used | self._beside_given(cards)
         return frozenset(well & set(addresses)) - taken - unbound
 
     def free(self) -> frozenset[PciAddress]:
         """Return all that an instance could be given, by what was read last."""
         usage = self._ledger.now
-        given = usage.taken() | usage.used | usage.counted() | self._beside_given()
+        used_devices = usage.taken() | usage.used | usage.counted() | self._beside_given()
         well = {a for group in self._groups.values() for a in group.gpus.keys() - group.withheld}
-        return frozenset(well - given - self._custody.refused())
+        return frozenset(well - used_devices - self._custody.refused())
 
-    def _beside_given(self, given: Collection[Device] = ()) -> frozenset[PciAddress]:
+    def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
         """Return the cards that direct links join with one that an instance has.
 
         One guest may have those, and a later claim is another's.
 
-        :param given: what else is given, beside what is known
+        :param given: what else is given, in addition to what is known
         """
         joined = self._links.joined()
         if not joined:
             return frozenset()
         usage = self._ledger.now
         every = usage.taken() | usage.used | usage.counted() | usage.started()
-        cards = device.cards(every.union(given)) & joined.keys()
+        cards = device.cards(every.union(devices)) & joined.keys()
         return frozenset[PciAddress]().union(*(joined[card] - {card} for card in cards))
 
     def claimant(self) -> Claimant | None:

@@ -61,7 +61,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         Before it is known which providers are this host's, all that the database counts here.
         """
         usage, uuids = self._ledger.now, self.provider_uuids
-        recorded = {each for _, each in self._recorded(uuids)} if uuids else usage.counted()
+        recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
         return device.slots(recorded | usage.started() | usage.used) | self._made.instances().keys()
 
     def _parse(self, identifier: str) -> Slot:
@@ -78,18 +78,18 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
 
     def mismatch(
         self,
-        asked: FlavorRequest,
+        request: FlavorRequest,
         held: Collection[Holding[VGPUGroup, Slot]],
         hypervisor_type: str,
         *,
         is_new: bool,
     ) -> str | None:
-        reason = compare.vgpu_mismatch(asked, [each.group.facts for each in held])
+        reason = compare.vgpu_mismatch(request, [holding.group.facts for holding in held])
         if reason is None and is_new:
-            groups = [each.group for each in held]
-            reason = compare.more_than_a_guest_can_have([each.facts for each in groups])
-            if asked.vgpus and reason is None:
-                return compare.other_vgpu_facts(asked.vgpus, groups)
+            groups = [holding.group for holding in held]
+            reason = compare.more_than_a_guest_can_have([group.facts for group in groups])
+            if request.vgpus and reason is None:
+                return compare.other_vgpu_facts(request.vgpus, groups)
         return reason
 
     # Publishing
@@ -126,7 +126,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
     ) -> frozenset[str]:
         free = [a for a in group.cards if by_card[a].rooms[group.facts.id].free]
         board = self._sets.offered(group.cards.keys(), free, group.facts.id)
-        return published.traits(board.offered, board.free) if board else frozenset()
+        return published.traits(board.partitions, board.free) if board else frozenset()
 
     # The pool
 
@@ -137,7 +137,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         group = self.group_of(provider_uuid)
         if group is None:
             return frozenset()
-        here = {device.parse(each.identifier) for each in assigned}
+        here = {device.parse(resource.identifier) for resource in assigned}
         # What the tracker does not count any more, the database may not have said yet.
         usage = self._ledger.now
         taken = usage.taken() | usage.used | (usage.counted() - set(addresses)) | here
@@ -176,10 +176,10 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
         joined: dict[str, dict[PciAddress, bool]] = {}
         with_room = 0
-        for address, each in by_card.items():
-            with_room += any(room.free for room in each.rooms.values())
-            for type_id, room in each.rooms.items():
-                facts = each.card.card.types[type_id]
+        for address, item in by_card.items():
+            with_room += any(room.free for room in item.rooms.values())
+            for type_id, room in item.rooms.items():
+                facts = item.card.card.types[type_id]
                 key = type_id, facts.name, facts.memory_mib, facts.heads
                 free[key] = free.get(key, 0) + room.free
                 joined.setdefault(type_id, {})[address] = bool(room.free)
@@ -211,8 +211,8 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         named = usage.taken()
         taken = device.slots(named | usage.used | usage.counted() | usage.started())
         # What Placement counts for nobody
-        kept = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
-        counted = device.slots((named - kept) | usage.counted() | usage.started())
+        withheld_cards = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
+        counted = device.slots((named - withheld_cards) | usage.counted() | usage.started())
         return Use(taken, self._pending(taken, look), counted, named)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
@@ -238,7 +238,7 @@ class Use:
     def of(self, card: SharedCard) -> Use:
         """Return what of it is the card's."""
         functions = card.card.parents.keys()
-        own = {each for each in self.named if card.has(each) or each == card.gpu.address}
+        own = {part for part in self.named if card.has(part) or part == card.gpu.address}
         taken, pending, counted = (
             frozenset(slot for slot in slots if slot.parent in functions)
             for slots in (self.taken, self.pending, self.counted)
@@ -271,9 +271,9 @@ class Rooms:
     def of(self, cards: Iterable[SharedCard], use: Use) -> Mapping[PciAddress, CardRooms]:
         """Return the rooms by the card's address."""
         before = self._by_card
-        found = {card.gpu.address: _of(card, use, before.get(card.gpu.address)) for card in cards}
-        self._by_card = found
-        return found
+        rooms = {card.gpu.address: _of(card, use, before.get(card.gpu.address)) for card in cards}
+        self._by_card = rooms
+        return rooms
 
     def slots(self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> _Slots:
         """Return all that there can be of the group's type, and what there is.

@@ -34,7 +34,7 @@ def reserved() -> stats.Reserved:
 
 def refuse(
     instance: objects.Instance,
-    asked: FlavorRequest,
+    request: FlavorRequest,
     free_gpus: Callable[[], int],
     left: Callable[[], tuple[float, float]],
 ) -> None:
@@ -46,22 +46,22 @@ def refuse(
     :param left: how many vCPUs, and MiB of memory, no instance has
     :raises BetterElsewhere: so it is
     """
-    each = reserved()
-    if not each or instance.vm_state != vm_states.BUILDING:
+    reserve = reserved()
+    if not reserve or instance.vm_state != vm_states.BUILDING:
         return
     free = free_gpus()
-    if not free or not asked.is_cpu_only:
+    if not free or not request.is_cpu_only:
         return
     try:
         vcpus, memory_mib = left()
     except Exception as error:  # whatever Placement or the way there raise
         LOG.warning(
-            "Whether it leaves enough for this host's free GPUs is not known: %s",
+            "Cannot tell whether it leaves enough for this host's free GPUs: %s",
             error,
             instance=instance,
         )
         return
-    if reason := fit.stranded(vcpus, memory_mib, free, each):
+    if reason := fit.stranded(vcpus, memory_mib, free, reserve):
         raise exception.BetterElsewhere(
             None, f"this host keeps that for its GPUs: {reason}", "another host has no GPUs free"
         )
@@ -75,8 +75,8 @@ def left(client: Any, nodename: str) -> tuple[float, float]:
     inventories = placement.get(client, f"{url}/inventories")["inventories"]
     usages = placement.get(client, f"{url}/usages")["usages"]
     left = {
-        resource_class: (each["total"] - each["reserved"]) * each["allocation_ratio"]
+        resource_class: (item["total"] - item["reserved"]) * item["allocation_ratio"]
         - usages.get(resource_class, 0)
-        for resource_class, each in inventories.items()
+        for resource_class, item in inventories.items()
     }
     return left.get("VCPU", 0) + left.get("PCPU", 0), left.get("MEMORY_MB", 0)

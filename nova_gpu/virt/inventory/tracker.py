@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that Nova's resource tracker takes back, and hands out, beside its own claims.
+"""Devices that Nova's resource tracker takes back, and hands out, outside its own claims.
 
 That is the tracker's record of what is assigned, and ``instance.resources``, of which that is made
 in every period. Both are changed under its lock, as a claim of its own does it. Nova has no way for
@@ -45,11 +45,13 @@ class Tracker:
         """Note that the *instance* no longer has *own*."""
 
         def take_back() -> None:
-            _save(instance, [each for each in instance.resources or () if each not in own])
+            _save(
+                instance, [resource for resource in instance.resources or () if resource not in own]
+            )
             assigned = self._find().assigned_resources
-            for each in own:
-                if each.provider_uuid in assigned:  # else it is another host's
-                    assigned[each.provider_uuid][each.resource_class].discard(each)
+            for resource in own:
+                if resource.provider_uuid in assigned:  # else it is another host's
+                    assigned[resource.provider_uuid][resource.resource_class].discard(resource)
 
         _locked(take_back)()
 
@@ -61,7 +63,7 @@ class Tracker:
 
         def hand_out() -> None:
             tracker = self._find()
-            wanted = {uuid: {"resources": dict(each)} for uuid, each in amounts.items()}
+            wanted = {uuid: {"resources": dict(item)} for uuid, item in amounts.items()}
             try:
                 if tracker.provider_tree is None:
                     raise nova_exception.ComputeResourcesUnavailable(

@@ -65,7 +65,7 @@ class VGPUCards:
     """Reads when it is told to, never while a claim waits; ``look`` is what it knows."""
 
     def __init__(
-        self, roots: Roots, ways: Ways, told: division.Told = MappingProxyType({})
+        self, roots: Roots, ways: Ways, facts: division.Told = MappingProxyType({})
     ) -> None:
         """Store the ways of delivery.
 
@@ -74,7 +74,7 @@ class VGPUCards:
         """
         self._roots = roots
         self._ways = ways
-        self._told = told
+        self._told = facts
         self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._read: Look = Look()
@@ -90,7 +90,7 @@ class VGPUCards:
 
     def read(
         self,
-        found: Iterable[GPU],
+        cards_: Iterable[GPU],
         whole: Collection[PciAddress] = (),
         held: Collection[Slot] = (),
     ) -> Mapping[PciAddress, str]:
@@ -103,7 +103,7 @@ class VGPUCards:
             their driver shows of them now
         :raises OSError: where the kernel does not tell which mediated devices there are
         """
-        gpus = {gpu.address: gpu for gpu in found if gpu.address not in whole}
+        gpus = {gpu.address: gpu for gpu in cards_ if gpu.address not in whole}
         with self._reading:
             there = frozenset(mdev.devices(self._roots))
             divided = self._divided(gpus.values())
@@ -167,10 +167,10 @@ class VGPUCards:
         with self._reading:
             try:
                 there = frozenset(mdev.devices(self._roots))
-                gpus = [each.gpu for each in self.look.cards.values() if each.has(part)]
+                gpus = [card.gpu for card in self.look.cards.values() if card.has(part)]
                 divided = self._divided(gpus)
             except OSError as error:
-                LOG.warning("What can be made beside vGPU %s is not known: %s", part, error)
+                LOG.warning("Cannot tell which vGPUs fit next to vGPU %s: %s", part, error)
                 return
             with self._lock:
                 cards = dict(self._read.cards)
@@ -185,7 +185,7 @@ class VGPUCards:
     def undivided(self) -> list[GPU]:
         """Return the cards that were given in parts, are there, and are whole now."""
         cards = self.look.cards.values()
-        return [each.gpu for each in cards if each.ill == _NOT_DIVIDED]
+        return [card.gpu for card in cards if card.ill == _NOT_DIVIDED]
 
     def names(self, slot: Slot) -> Mapping[str, str]:
         """Return what the types of the card of *slot* are called, by id.
@@ -200,27 +200,27 @@ class VGPUCards:
 
         :raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`
         """
-        found = self._ways.divided(gpus, self._told)
+        divided = self._ways.divided(gpus, self._told)
         news = {
             address: card.types
-            for card in found.values()
+            for card in divided.values()
             for address, parent in card.parents.items()
             if parent.kind is Kind.TYPED
         }
         self._told = {**self._told, **news}
-        return found
+        return divided
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
         """Keep vGPUs that instances hold, even if their card or type is gone; do not offer them."""
         with self._lock:
             cards = dict(self._read.cards)
-            for key, slot in ((key, slot) for key, each in recorded for slot in slots([each])):
+            for key, slot in ((key, slot) for key, other in recorded for slot in slots([other])):
                 group = self.look.groups.get(key)
                 card = group.card_of(slot) if group else None
                 if card is None or card.lacks(slot):
                     if slot not in self._missed:
                         self._missed.add(slot)
-                        LOG.error("vGPU %s of an instance is not one that this host offers", slot)
+                        LOG.error("This host does not offer vGPU %s, which an instance has", slot)
                     known = next((card for card in cards.values() if card.has(slot)), None)
                     added = _with_slot(known or self._unknown(key, slot), slot)
                     cards[added.gpu.address] = added
@@ -228,7 +228,7 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """Return the card of *slot*, of which no more is known."""
+        """Return the card of *slot*, of which nothing else is known."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent
@@ -257,12 +257,12 @@ class VGPUCards:
     def _say(self) -> None:
         """Log it once, until it changes."""
         now = {address: card.ill or card.withheld for address, card in self.look.cards.items()}
-        for address, reason in sorted(now.items() - self._said.items(), key=lambda each: each[0]):
+        for address, reason in sorted(now.items() - self._said.items(), key=lambda item: item[0]):
             if reason is None:
                 types = ", ".join(sorted(self.look.cards[address].card.types))
-                LOG.info("GPU %s is offered to instances in parts: %s", address, types)
+                LOG.info("Instances are offered parts of GPU %s: %s", address, types)
             else:
-                LOG.error("GPU %s is not given to new instances in parts: %s", address, reason)
+                LOG.error("New instances do not get parts of GPU %s: %s", address, reason)
         self._said = now
 
 

@@ -80,15 +80,15 @@ def release(
             continue  # another's domain, or gone since
         except Exception as error:  # whatever libvirt, the database or the bus raise
             LOG.warning(
-                "The GPUs that its shut-off domain names are not released: %s; the next period "
-                "tries it again",
+                "Failed to release the GPUs that its shut-off domain names, will retry in the next "
+                "period: %s",
                 error,
                 instance_uuid=uuid,
             )
         else:
             LOG.warning(
-                "Took GPUs %s out of the shut-off domain that a failed move has left here: the "
-                "instance is on %s. If nobody needs the domain, remove it with virsh.",
+                "Removed GPUs %s from the shut-off domain that a failed move left here: the "
+                "instance is on %s. If the domain is not needed, remove it with virsh.",
                 *(_list(devices), instance.host),
                 instance=instance,
             )

@@ -53,7 +53,7 @@ class LostReasons:
                 if _is_over(context, uuid, reason, self._compute_host):
                     self._reasons.pop(uuid, None)
             except Exception as error:  # whatever the bus or the database raise
-                LOG.warning("Cannot write the reason into its fault: %s", error, instance_uuid=uuid)
+                LOG.warning("Cannot write the reason to its fault: %s", error, instance_uuid=uuid)
 
 
 def _is_over(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:

@@ -57,14 +57,14 @@ class Proofs:
         :param shared: the cards of which containers get MIG instances
         """
         here: dict[Device, GPU] = {card.address: card for card in cards}
-        for each in shared:
-            for type_id in each.card.types:
-                here.update(dict.fromkeys(vgpu_capacity.instances(each.card, type_id), each.gpu))
-        told = self._identities({card.address: card for card in here.values()}.values())
+        for part in shared:
+            for type_id in part.card.types:
+                here.update(dict.fromkeys(vgpu_capacity.instances(part.card, type_id), part.gpu))
+        identities = self._identities({card.address: card for card in here.values()}.values())
         before, new, judged = self._judged, [], {}
         for device, card in here.items():
             product, known = before.get(device, ("", {}))
-            now = told[card.address]
+            now = identities[card.address]
             if product != card.product.key or identity.same(known, now) is False:
                 new.append(device)
                 known = {}
@@ -104,7 +104,7 @@ class Proofs:
         try:
             proofs.revoke(self._folder, [card.address], self._judged)
         except OSError as error:
-            LOG.error("The proof that GPU %s is clean is still there: %s", card.address, error)
+            LOG.error("Failed to remove the proof that GPU %s is clean: %s", card.address, error)
 
     def withdraw_used(self) -> None:
         """Take the proofs away of what guests have that were not started here.

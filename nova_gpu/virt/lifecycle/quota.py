@@ -20,7 +20,7 @@ _IS_ENFORCED = getattr(limit_utils, "should_enforce", lambda over: True)
 
 
 def refuse_over(
-    client: Any, instance: objects.Instance, asked: FlavorRequest, *, has_them: bool
+    client: Any, instance: objects.Instance, flavor: FlavorRequest, *, has_them: bool
 ) -> None:
     """Refuse an instance whose project would be over its unified limits with its GPUs.
 
@@ -33,7 +33,7 @@ def refuse_over(
     if not limit_utils.use_unified_limits():
         return
     counts: dict[str, int] = {}
-    for request in asked.requests:
+    for request in flavor.requests:
         if request.counted:
             name = f"class:{request.resource_class}"
             counts[name] = counts.get(name, 0) + request.count
@@ -50,7 +50,7 @@ def refuse_over(
         limit.Enforcer(used).enforce(instance.project_id, deltas)
     except limit_exception.ProjectOverLimit as over:
         # A negative limit is none, which not every release of oslo.limit knows.
-        exceeded = [each for each in over.over_limit_info_list if each.limit >= 0]
+        exceeded = [info for info in over.over_limit_info_list if info.limit >= 0]
         if exceeded and _IS_ENFORCED(over):
             raise exception.OverQuota(
                 "; ".join(map(_in_words, exceeded)), "stop or delete others, or ask for more quota"
@@ -58,7 +58,7 @@ def refuse_over(
     except Exception as error:  # whatever Keystone, Placement or the way there raise
         raise exception.OverQuota(
             "the limits of its project cannot be read",
-            "the operator sees to [oslo_limit] of nova-compute",
+            "the operator must check [oslo_limit] of nova-compute",
             f"{type(error).__name__}: {error}",
         ) from error
 

@@ -139,11 +139,11 @@ class Refusals:
 
         :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
         """
-        asked = records.request_of_flavor(flavor)
-        if not asked.asks_for_gpus:
+        request = records.request_of_flavor(flavor)
+        if not request.asks_for_gpus:
             return
         try:
-            self.ways.whole.refuse_flavor(instance, asked)
+            self.ways.whole.refuse_flavor(instance, request)
         except exception.GPUError as error:
             raise nova_exception.InstanceFaultRollback(
                 expected(nova_exception.ResizeError(reason=str(error)))
@@ -168,11 +168,11 @@ class Refusals:
 
         :raises nova.exception.NoValidHost: the instance goes on as it was
         """
-        asked = records.request_of(instance)
+        request = records.request_of(instance)
         ways: list[Delivery] = []
-        if asked.asks_for_gpus:
+        if request.asks_for_gpus:
             ways.append(self.ways.whole)
-        if asked.vgpu_words:
+        if request.vgpu_words:
             ways += [way.delivery for way in self.ways.parts.values()]
         if reason := _first(ways, Operation.LIVE_MIGRATION):
             raise expected(nova_exception.NoValidHost(reason=reason))
@@ -187,10 +187,10 @@ class Refusals:
     def _refused(self, instance: objects.Instance, operation: Operation) -> str | None:
         """Return why the instance cannot have the operation, by its devices of this host."""
         devices = self.assigned.devices(instance.resources)
-        found = self.ways.deliveries(devices, self.cards.look.kind)
-        return _first((delivery for delivery, own in found if own), operation)
+        deliveries = self.ways.deliveries(devices, self.cards.look.kind)
+        return _first((delivery for delivery, own in deliveries if own), operation)
 
 
 def _first(deliveries: Iterable[Delivery], operation: Operation) -> str | None:
-    found = (each.refused.get(operation) for each in deliveries)
-    return next(filter(None, found), None)
+    reasons = (delivery.refused.get(operation) for delivery in deliveries)
+    return next(filter(None, reasons), None)

@@ -51,11 +51,11 @@ class Releases:
 
     def __init__(
         self,
-        looked: discovery.Discovery,
-        offered: published_cards.PublishedCards,
+        host: discovery.Discovery,
+        groups: published_cards.PublishedCards,
         ledger: Ledger,
-        asked: reader.UsageReader,
-        said: reporter.Reporter,
+        usage_reader: reader.UsageReader,
+        reports: reporter.Reporter,
         mended: Callable[[PciAddress], None],
         parts: vgpus.VGPUs,
         known: proofs.Proofs,
@@ -71,17 +71,17 @@ class Releases:
         # Those that could not be put into quarantine, by what was to be written.
         self._unwritten: dict[PciAddress, Entry] = {}
         self._vgpus = parts
-        self._custody = looked.ways.custody
-        self._roots = looked.roots
-        self._folder = looked.quarantine
-        self._discovery = looked
-        self._published = offered
+        self._custody = host.ways.custody
+        self._roots = host.roots
+        self._folder = host.quarantine
+        self._discovery = host
+        self._published = groups
         self._ledger = ledger
-        self._usage_reader = asked
-        self._reporter = said
+        self._usage_reader = usage_reader
+        self._reporter = reports
         self._mended = mended
         self._is_resumed = self._is_settled = False
-        self._cleaning = cleaning.Cleaning(looked.delivery, looked.roots)
+        self._cleaning = cleaning.Cleaning(host.delivery, host.roots)
 
     @contextlib.contextmanager
     def domain_goes(
@@ -144,7 +144,7 @@ class Releases:
         if self._is_resumed:
             return
         try:
-            found = self._discovery.find()
+            gpus = self._discovery.find()
         except exception.DiscoveryFailed:
             return  # nothing is offered before it can be read
         counters.begin(self._folder.parent)
@@ -157,27 +157,27 @@ class Releases:
                     over.reason,
                 )
         with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
-            self._follow(found)
+            self._follow(gpus)
             quarantine.forget_cleaning(self._folder)
         self._is_resumed = True
 
-    def _follow(self, found: Collection[GPU]) -> None:
+    def _follow(self, gpus: Collection[GPU]) -> None:
         """Follow the cards whose addresses have changed.
 
         :raises OSError: where the folder cannot be read
         """
         try:
-            moved = quarantine.follow(self._folder, found, self._roots, self._discovery.identities)
+            moved = quarantine.follow(self._folder, gpus, self._roots, self._discovery.identities)
         except OSError as error:
-            LOG.warning("The files of GPUs in quarantine keep their former addresses: %s", error)
+            LOG.warning("Failed to give the quarantine files the GPUs' new addresses: %s", error)
             return
         for old, new in moved:
-            LOG.warning("GPU %s, of which gpu-quarantine has a file, is GPU %s now", old, new)
+            LOG.warning("GPU %s, which has a file in gpu-quarantine, is now GPU %s", old, new)
 
     def settle(self, *, starting: bool = False) -> None:
-        """Clean what guests had and nobody has any more, without its release having been seen.
+        """Clean what no guest has any more and whose release was not seen.
 
-        Somebody else removed the domain, or the service had ended meanwhile.
+        Another program removed the domain, or the service had ended meanwhile.
 
         :param starting: not yet: no guest waits for it, and those that are to be resumed would
         """
@@ -218,7 +218,7 @@ class Releases:
             self._discovery.ways.sets.part()
 
     def left(self) -> frozenset[PciAddress]:
-        """Return the cards that are nobody's and yet to be cleaned."""
+        """Return the cards that no instance has and that are yet to be cleaned."""
         return device.cards(self._ledger.now.left())
 
     def quarantine(
@@ -276,9 +276,9 @@ class Releases:
 
         :raises OSError: where it cannot be written
         """
-        found = quarantine.load(self._folder).get(new.address)
+        entry = quarantine.load(self._folder).get(new.address)
         # What lasts until it is released is not replaced by what ends when the host boots.
-        if not (found and new.until_boot and not found.until_boot and _is_same_card(found, new)):
+        if not (entry and new.until_boot and not entry.until_boot and _is_same_card(entry, new)):
             quarantine.put(self._folder, new)
         self._unwritten.pop(new.address, None)
 
@@ -294,12 +294,12 @@ class Releases:
 
         :raises OSError: as :meth:`quarantine`
         """
-        found = None
+        entry = None
         with contextlib.suppress(OSError):  # then it is put there as well
-            found = quarantine.load(self._folder).get(card.address)
+            entry = quarantine.load(self._folder).get(card.address)
         seen = self._seen(card)
-        is_about = found and quarantine.is_about(found, card, seen.identity if seen else None)
-        if found and is_about and (until_boot or not found.until_boot):
+        is_about = entry and quarantine.is_about(entry, card, seen.identity if seen else None)
+        if entry and is_about and (until_boot or not entry.until_boot):
             LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
             return
         owner = self._published.owners().get(card.address)
@@ -341,7 +341,7 @@ class Releases:
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
         """Clean *card*, and return whether it is clean.
 
-        :raises DeviceUnavailable: where it is somebody's
+        :raises DeviceUnavailable: if an instance has it
         :raises NotCleanedYet: where it is tried again later
         :raises OSError: where what is known of it cannot be written
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No guest starts without its GPUs, and none with somebody else's."""
+"""Check, reserve and prepare an instance's GPUs before libvirt starts its guest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
-from nova_gpu.virt.delivery.delivery import Delivery, Given
+from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assigned import Assigned, Supply
@@ -83,8 +83,8 @@ class Starts:
             return  # then there is nothing to be had from it
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
-            asked = records.request_of(instance)
-            self.ways.whole.begin(instance, asked, [each.given for each in held])
+            flavor_request = records.request_of(instance)
+            self.ways.whole.begin(instance, flavor_request, [holding.grant for holding in held])
 
     @contextlib.contextmanager
     def starting(
@@ -114,24 +114,24 @@ class Starts:
             if spawning:
                 stack.enter_context(self.lost_reasons.noting(instance.uuid))
             with _in_novas_words(instance, spawning):
-                asked, again = records.request_of(instance), False
+                flavor, again = records.request_of(instance), False
                 if end and self.assigned:
                     self.stops.give_up(instance, end)
                 if running:
-                    again = stack.enter_context(self.stops.starting(instance, asked))
-                elif self.stops.is_released(instance, asked):
-                    asked = request.of({})  # it gets its GPUs when it is started
+                    again = stack.enter_context(self.stops.starting(instance, flavor))
+                elif self.stops.is_released(instance, flavor):
+                    flavor = request.of({})  # it gets its GPUs when it is started
                 held = self._held(instance)
-                devices, given = _devices(held), _given(held)
+                devices, grants = _devices(held), _given(held)
                 # First, because the pool has them back as soon as a hold ends or is refused.
                 before = stack.enter_context(self.holding(instance.uuid, devices))
                 self._compare(
-                    *(instance, asked, held), spawning=spawning, arriving=arriving, again=again
+                    *(instance, flavor, held), spawning=spawning, arriving=arriving, again=again
                 )
                 if spawning and not devices:
-                    stranding.refuse(instance, asked, self.free, self.left)
-                for delivery, own in self._deliveries(given):
-                    delivery.make_ready(instance, asked, own)
+                    stranding.refuse(instance, flavor, self.free, self.left)
+                for delivery, own in self._deliveries(grants):
+                    delivery.make_ready(instance, flavor, own)
                     self.ways.sets.join(_devices_of(own), instance.uuid)
                 # From now on a guest may have used them.
                 self.proofs.revoke(devices)
@@ -141,11 +141,11 @@ class Starts:
                 # What is rebuilt in its place is spawned with what it has.
                 self._report(instance, held, before)
             if devices:
-                words = ", ".join(str(each.device) for own in held.values() for each in own)
+                words = ", ".join(str(holding.device) for own in held.values() for holding in own)
                 LOG.info("Starting with GPUs %s", words, instance=instance)
             with (
                 _in_novas_words(instance, spawning),
-                libvirt_errors.translated(instance.uuid, given),
+                libvirt_errors.translated(instance.uuid, grants),
                 self.vgpus.start(devices),
             ):
                 yield again
@@ -163,11 +163,11 @@ class Starts:
         """
         if instance.task_state != task_states.REBUILDING:
             return
-        asked = records.request_of(instance)
-        if self.stops.is_released(instance, asked):
+        flavor_request = records.request_of(instance)
+        if self.stops.is_released(instance, flavor_request):
             try:
                 with _in_novas_words(instance, spawning=False):
-                    self.stops.take_again(instance, asked)
+                    self.stops.take_again(instance, flavor_request)
             except nova_exception.NovaException as error:
                 raise nova_exception.InstanceFaultRollback(error) from error
 
@@ -182,15 +182,17 @@ class Starts:
         While Nova reboots a guest it has no domain: a card that it has by an alias would seem free.
 
         :raises DeviceUnavailable: when another start or domain has one of them
-        :raises DomainsUnreadable: when nobody can say so
+        :raises DomainsUnreadable: if that is unknown
         """
-        kept = self.ledger.now.kept_by(instance_uuid)
-        if not devices | kept:
-            yield kept
+        devices_kept = self.ledger.now.kept_by(instance_uuid)
+        if not devices | devices_kept:
+            yield devices_kept
             return
-        with self.ledger.hold(instance_uuid, devices, self.usage_reader.look_at_domains, kept):
+        with self.ledger.hold(
+            instance_uuid, devices, self.usage_reader.look_at_domains, devices_kept
+        ):
             try:
-                yield kept
+                yield devices_kept
             finally:
                 self.ways.custody.started(instance_uuid)
 
@@ -203,7 +205,7 @@ class Starts:
         if not self.ways.whole.needs_hard_reboot:
             return False
         supplies, resources = self.assigned.supplies, instance.resources or ()
-        has_any = any(supply.counts(each) for each in resources for supply in supplies)
+        has_any = any(supply.counts(resource) for resource in resources for supply in supplies)
         return has_any or bool(self.ledger.now.kept_by(instance.uuid))
 
     def add_gpus(
@@ -216,15 +218,17 @@ class Starts:
         if not self.assigned:
             return guest
         with _in_novas_words(instance, spawning=False):
-            asked, held = records.request_of(instance), self._held(instance)
+            flavor_request, held = records.request_of(instance), self._held(instance)
             self._refuse_unheld(instance, _devices(held))
             for delivery, own in self._deliveries(_given(held)):
-                delivery.render(instance, asked, guest, own)
+                delivery.render(instance, flavor_request, guest, own)
             if any(held.values()):
                 cards = _cards(_given(held))
-                told = self.ways.whole.told(instance, asked, guest, cards) if cards else []
-                parts = [each.group.facts for each in held[self.assigned.parts]]
-                _tell(instance, told, parts)
+                elements = (
+                    self.ways.whole.told(instance, flavor_request, guest, cards) if cards else []
+                )
+                parts = [holding.group.facts for holding in held[self.assigned.parts]]
+                _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
 
     def _held(self, instance: objects.Instance) -> Held:
@@ -234,26 +238,26 @@ class Starts:
         """
         return self.assigned.held(instance.resources if self.assigned else ())
 
-    def _deliveries(self, given: Collection[Given]) -> Iterator[tuple[Delivery, list[Given]]]:
-        return self.ways.deliveries(given, self.vgpus.cards.look.kind)
+    def _deliveries(self, grants: Collection[Grant]) -> Iterator[tuple[Delivery, list[Grant]]]:
+        return self.ways.deliveries(grants, self.vgpus.cards.look.kind)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
         """Refuse devices of a start that nothing holds: a way of Nova's that is not overridden.
 
         :raises DeviceUnavailable: where no other check has seen that they are free
         """
-        for each in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
+        for device in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
             raise exception.DeviceUnavailable(
-                str(each),
-                "Nova starts the guest in a way that this nova-gpu does not know, and nobody has "
-                "seen that no other guest has it",
+                str(device),
+                "Nova starts the guest in a way that this nova-gpu does not know, and has not "
+                "checked that no other guest has it",
                 "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
             )
 
     def _compare(
         self,
         instance: objects.Instance,
-        asked: FlavorRequest,
+        flavor_request: FlavorRequest,
         held: Held,
         *,
         spawning: bool,
@@ -267,19 +271,21 @@ class Starts:
             have, or on neighbours
         :raises NoneFree: the same of one that gets GPUs *again*
         """
-        if not any(held.values()) and not (asked.asks_for_gpus or asked.vgpu_words):
+        if not any(held.values()) and not (
+            flavor_request.asks_for_gpus or flavor_request.vgpu_words
+        ):
             return
         hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving or again
         for supply, own in held.items():
-            if reason := supply.mismatch(asked, own, hypervisor_type, is_new=is_new):
+            if reason := supply.mismatch(flavor_request, own, hypervisor_type, is_new=is_new):
                 raise exception.RequestMismatch(
                     reason,
                     "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was "
                     f"its flavor changed to one with {supply.noun} by a resize?",
                 )
             if is_new and (
-                reason := supply.apart(asked, own, hypervisor_type)
-                or self._not_beside(instance, asked, own)
+                reason := supply.apart(flavor_request, own, hypervisor_type)
+                or self._not_beside(instance, flavor_request, own)
             ):
                 if spawning:
                     raise exception.BetterElsewhere(
@@ -288,38 +294,43 @@ class Starts:
                 if again:
                     raise exception.NoneFree(reason, "start it when others are free")
                 # Nobody would schedule it a second time: an error would cost the instance.
-                LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
+                LOG.warning("The instance continues nevertheless: %s", reason, instance=instance)
 
     def _not_beside(
-        self, instance: objects.Instance, asked: FlavorRequest, own: Collection[Holding[Any, Any]]
+        self,
+        instance: objects.Instance,
+        flavor_request: FlavorRequest,
+        own: Collection[Holding[Any, Any]],
     ) -> str | None:
         """Return the reason of :func:`nova_gpu.core.compare.not_beside`."""
-        if not (asked.whole and asked.whole.arrangement.insists_on_near):
+        if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
             return None
-        cards = _cards([each.given for each in own])
-        return compare.not_beside(asked.whole.arrangement, cards, self.neighbours(instance))
+        cards = _cards([holding.grant for holding in own])
+        return compare.not_beside(
+            flavor_request.whole.arrangement, cards, self.neighbours(instance)
+        )
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Send notifications of what the instance has now and did not have *before*."""
-        new = (each for own in held.values() for each in own if each.device not in before)
-        self.reporter.claimed(instance, {each.device: each.group.product for each in new})
+        new = (holding for own in held.values() for holding in own if holding.device not in before)
+        self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
 
 
 def _devices(held: Held) -> frozenset[Device]:
-    return frozenset(each.device for own in held.values() for each in own)
+    return frozenset(holding.device for own in held.values() for holding in own)
 
 
-def _given(held: Held) -> list[Given]:
+def _given(held: Held) -> list[Grant]:
     """Return what the ways of delivery are told, whole cards first."""
-    return [each.given for own in held.values() for each in own]
+    return [holding.grant for own in held.values() for holding in own]
 
 
-def _devices_of(given: Collection[Given]) -> list[Device]:
-    return [each.address if isinstance(each, GPU) else each for each in given]
+def _devices_of(grants: Collection[Grant]) -> list[Device]:
+    return [grant.address if isinstance(grant, GPU) else grant for grant in grants]
 
 
-def _cards(given: Collection[Given]) -> list[GPU]:
-    return [each for each in given if isinstance(each, GPU)]
+def _cards(grants: Collection[Grant]) -> list[GPU]:
+    return [grant for grant in grants if isinstance(grant, GPU)]
 
 
 def _tell(
@@ -330,13 +341,16 @@ def _tell(
     Nova writes that when the guest has started, and before where a config drive is made then: what
     is on it is asked of a service that reads what was saved.
     """
-    told = [*cards, *itertools.starmap(guest_devices.of_part, enumerate(parts, start=len(cards)))]
-    metadata, said = instance.system_metadata, guest_devices.to_metadata(told)
-    if said == {key: metadata[key] for key in guest_devices.keys_of(metadata)}:
+    guest_list = [
+        *cards,
+        *itertools.starmap(guest_devices.of_part, enumerate(parts, start=len(cards))),
+    ]
+    metadata, text = instance.system_metadata, guest_devices.to_metadata(guest_list)
+    if text == {key: metadata[key] for key in guest_devices.keys_of(metadata)}:
         return
     for key in guest_devices.keys_of(metadata):
         del metadata[key]
-    metadata.update(said)
+    metadata.update(text)
     if "DynamicJSON" in CONF.api.vendordata_providers and configdrive.required_by(instance):
         instance.save()
 
@@ -352,7 +366,7 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
         counters.failed(error)
         # With what the instance's user is not told. Of a reboot that failed while the guest runs
         # Nova's own log does not say why.
-        LOG.warning("The guest is not started: %s", error, instance=instance)
+        LOG.warning("Refused to start the guest: %s", error, instance=instance)
         raise refusals.expected(_in_novas_word(error, instance, spawning)) from error
 
 

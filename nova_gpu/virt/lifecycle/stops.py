@@ -68,7 +68,7 @@ class Stops:
     def _providers(self) -> Mapping[GroupKey, str]:
         """Return the providers of the host's groups.
 
-        :raises ProvidersUnknown: where nobody says which
+        :raises ProvidersUnknown: if that is unknown
         """
         self.assigned.ask_for_providers()
         return self.assigned.provider_uuids()
@@ -84,19 +84,21 @@ class Stops:
                 self._give_back(instance, own)
         except Exception as error:  # whatever libvirt, the database or the bus raise
             LOG.warning(
-                "Its GPUs are given back within a period, and not now: %s", error, instance=instance
+                "Cannot release its GPUs now, will retry in the next period: %s",
+                error,
+                instance=instance,
             )
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
         """Return what it has of this host, where it is to have none when it is stopped."""
-        asked = records.request_of(instance)
+        request = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
-        if not asked.gives_back(image, OnStop(CONF.gpu.on_stop)):
+        if not request.gives_back(image, OnStop(CONF.gpu.on_stop)):
             return []
         ours = set(self._providers().values())
-        own = [each for each in _gpus(instance) if each.provider_uuid in ours]
+        own = [gpu for gpu in _gpus(instance) if gpu.provider_uuid in ours]
         # What it could not ask for again it keeps.
-        return own if len(own) == _count(asked) else []
+        return own if len(own) == _count(request) else []
 
     def give_up(self, instance: objects.Instance, end: Callable[[], None]) -> None:
         """Give back what a failed move left, so that a start gets what the flavor asks for.
@@ -105,8 +107,8 @@ class Stops:
 
         :param end: ends the guest
         """
-        asked = records.request_of(instance)
-        if asked.asks_for_vgpus and not asked.vgpu_words:
+        request = records.request_of(instance)
+        if request.asks_for_vgpus and not request.vgpu_words:
             return
         if records.is_left_by_move(instance, set(self._providers().values())):
             end()
@@ -114,7 +116,9 @@ class Stops:
 
     def _give_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         ours = set(self._providers().values())
-        devices = {device.parse(each.identifier) for each in own if each.provider_uuid in ours}
+        devices = {
+            device.parse(holding.identifier) for holding in own if holding.provider_uuid in ours
+        }
         with self.releases.domain_goes(instance, devices):
             left_domains.take_out(self.host, instance, devices, self.parts())
             # First, or who finds none in a start would not know that it is to get some.
@@ -122,11 +126,11 @@ class Stops:
             instance.save()
             self.tracker.take_back(instance, own)
         LOG.info(
-            "Gave back GPUs %s",
+            "Released GPUs %s",
             ", ".join(sorted(map(str, devices))),
             instance=instance,
         )
-        self._count_none(instance, {each.provider_uuid for each in own})
+        self._count_none(instance, {holding.provider_uuid for holding in own})
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
         """Let Placement count none for it; where that fails, the next period does.
@@ -141,17 +145,17 @@ class Stops:
 
     # A start
 
-    def is_released(self, instance: objects.Instance, asked: FlavorRequest) -> bool:
+    def is_released(self, instance: objects.Instance, request: FlavorRequest) -> bool:
         """Return whether the instance gave its GPUs back and has none since.
 
         :param asked: what its flavor asks for
         """
-        if not (asked.asks_for_gpus or asked.vgpu_words) or _has_gpus(instance):
+        if not (request.asks_for_gpus or request.vgpu_words) or _has_gpus(instance):
             return False
         return names.RELEASED in instance.system_metadata
 
     @contextlib.contextmanager
-    def starting(self, instance: objects.Instance, asked: FlavorRequest) -> Iterator[bool]:
+    def starting(self, instance: objects.Instance, request: FlavorRequest) -> Iterator[bool]:
         """Wrap a start; yield whether the instance was given GPUs for it.
 
         Where the start fails it gives them back.
@@ -159,77 +163,77 @@ class Stops:
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
         """
-        if not self.is_released(instance, asked):
+        if not self.is_released(instance, request):
             yield False
             return
-        self.take_again(instance, asked)
+        self.take_again(instance, request)
         try:
             yield True
         except BaseException:
             try:
                 self._give_back(instance, _gpus(instance))
             except Exception as error:  # whatever libvirt, the database or the bus raise
-                LOG.warning("It has GPUs, and is not started: %s", error, instance=instance)
+                LOG.warning("It has its GPUs but is not started: %s", error, instance=instance)
             raise
 
-    def take_again(self, instance: objects.Instance, asked: FlavorRequest) -> None:
+    def take_again(self, instance: objects.Instance, request: FlavorRequest) -> None:
         """Give GPUs to an instance that gave its own back.
 
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
-        :raises OverQuota: where its project may have no more
+        :raises OverQuota: if its project has reached its limit
         """
         client = self.assigned.placement()
-        quota.refuse_over(client, instance, asked, has_them=False)
+        quota.refuse_over(client, instance, request, has_them=False)
         try:
             # Placement may count them, and its answer be lost.
-            amounts = self._find(instance, asked, self._providers())
+            amounts = self._find(instance, request, self._providers())
             # Once more: another start of the project may have been judged at the same time.
-            quota.refuse_over(client, instance, asked, has_them=True)
+            quota.refuse_over(client, instance, request, has_them=True)
             self.tracker.hand_out(instance, amounts)
         except BaseException:
             try:
                 self._count_none(instance)
             except Exception as error:  # whatever Placement or the way there raise
                 LOG.warning(
-                    "Placement may count GPUs for it until the next period: %s",
+                    "Placement may allocate GPUs to it until the next period: %s",
                     error,
                     instance=instance,
                 )
             raise
 
     def _find(
-        self, instance: objects.Instance, asked: FlavorRequest, ours: Mapping[GroupKey, str]
+        self, instance: objects.Instance, flavor: FlavorRequest, ours: Mapping[GroupKey, str]
     ) -> placement.Amounts:
         """Let Placement count GPUs for the instance; return what it counts.
 
         :raises NoneFree: where it has room for none of the ways to serve it
         """
         client = self.assigned.placement()
-        remedy = _remedy(asked)
-        self._refuse_closed(client, asked, remedy)
+        remedy = _remedy(flavor)
+        self._refuse_closed(client, flavor, remedy)
         groups = {uuid: _group(client, key, uuid) for key, uuid in ours.items()}
         known = frozenset[str]().union(*(group.traits for group in groups.values()))
-        found = []
-        for request in asked.requests:
+        choices = []
+        for request in flavor.requests:
             of_kind = {
                 uuid: groups[uuid]
                 for key, uuid in ours.items()
                 if device.resource_class_of(key) == request.resource_class
             }
-            ways = list(_ways(instance, asked, request, of_kind, known))
+            ways = list(_ways(instance, flavor, request, of_kind, known))
             if not ways:
                 raise self._none_free(client, request, of_kind, remedy)
-            found.append((request, of_kind, ways))
-        for chosen in itertools.product(*(ways for _, _, ways in found)):
-            amounts = {uuid: each for way in chosen for uuid, each in way.items()}
+            choices.append((request, of_kind, ways))
+        for chosen in itertools.product(*(ways for _, _, ways in choices)):
+            amounts = {uuid: item for way in chosen for uuid, item in way.items()}
             # Placement itself is the judge: somebody else may have had them since.
             if placement.write_allocations(client, instance, set(ours.values()), amounts):
                 return amounts
-        request, of_kind, _ = found[0]
+        request, of_kind, _ = choices[0]
         raise self._none_free(client, request, of_kind, remedy)
 
-    def _refuse_closed(self, client: Any, asked: FlavorRequest, remedy: str) -> None:
+    def _refuse_closed(self, client: Any, request: FlavorRequest, remedy: str) -> None:
         """Refuse a host whose GPUs no new instance gets, or no preemptible one.
 
         :raises NoneFree: where that is so
@@ -239,7 +243,7 @@ class Stops:
         traits = placement.get(client, f"/resource_providers/{node}/traits")["traits"]
         if names.DRAINED in traits:
             raise exception.NoneFree("its host is drained", remedy)
-        if asked.is_preemptible and kept.in_force(traits, timeutils.utcnow()):
+        if request.is_preemptible and kept.in_force(traits, timeutils.utcnow()):
             raise exception.NoneFree(
                 "its host has GPUs for who is not preemptible, for now", remedy
             )
@@ -258,7 +262,7 @@ class Stops:
         return exception.NoneFree(
             f"{summary.all_of(request)} asked for, at most {most} free on its host",
             remedy,
-            f"in use by {', '.join(sorted(holders)) or 'nobody'}",
+            f"in use by {', '.join(sorted(holders)) or 'no instance'}",
         )
 
     # A period
@@ -285,7 +289,7 @@ class Stops:
             except Exception as error:  # whatever libvirt, Placement, the bus or the database raise
                 now.pop(uuid, None)
                 LOG.warning(
-                    "Its GPUs are not given back now: %s; the next period tries it again",
+                    "Cannot release its GPUs, will retry in the next period: %s",
                     error,
                     instance_uuid=uuid,
                 )
@@ -326,7 +330,9 @@ class Stops:
 
 def _gpus(instance: objects.Instance) -> list[objects.Resource]:
     return [
-        each for each in instance.resources or () if each.resource_class in names.RESOURCE_CLASSES
+        resource
+        for resource in instance.resources or ()
+        if resource.resource_class in names.RESOURCE_CLASSES
     ]
 
 
@@ -334,25 +340,25 @@ def _has_gpus(instance: objects.Instance) -> bool:
     return bool(_gpus(instance))
 
 
-def _count(asked: FlavorRequest) -> int:
+def _count(request: FlavorRequest) -> int:
     """Return how many GPUs it asks for; 0 where its words cannot be read."""
     try:
-        return sum(each.count for each in asked.requests)
+        return sum(request.count for request in request.requests)
     except exception.InvalidExtraSpec:
         return 0
 
 
-def _remedy(asked: FlavorRequest) -> str:
+def _remedy(request: FlavorRequest) -> str:
     """Return what the user can do where its host has none free."""
     with contextlib.suppress(exception.InvalidExtraSpec):
-        return _MOVES if asked.on_stop_move else _ELSEWHERE
+        return _MOVES if request.on_stop_move else _ELSEWHERE
     return _ELSEWHERE
 
 
 def _required(instance: objects.Instance) -> Collection[str]:
     """Return the traits that its image requires."""
-    found: Collection[str] = instance.image_meta.properties.get("traits_required", ())
-    return found
+    traits: Collection[str] = instance.image_meta.properties.get("traits_required", ())
+    return traits
 
 
 def _group(client: Any, key: GroupKey, uuid: str) -> Group:
@@ -369,7 +375,7 @@ def _group(client: Any, key: GroupKey, uuid: str) -> Group:
 
 def _ways(
     instance: objects.Instance,
-    asked: FlavorRequest,
+    flavor: FlavorRequest,
     request: Request,
     groups: Mapping[str, Group],
     known: Collection[str],
@@ -380,7 +386,7 @@ def _ways(
         return
     uuids = list(groups)
     image = frozenset(filter(request_group.is_gpu_trait, _required(instance)))
-    for way in capacity.ways(parts, list(groups.values()), isolate=asked.is_isolated):
+    for way in capacity.ways(parts, list(groups.values()), isolate=flavor.is_isolated):
         if not image <= frozenset().union(*(groups[uuids[index]].traits for index in way)):
             continue
         amounts: dict[str, dict[str, int]] = {}

@@ -45,23 +45,23 @@ _MOST_PERIODS = 60
 
 
 class VGPUs:
-    def __init__(self, looked: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
+    def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
         """Wire the parts of cards.
 
         :param known: which MIG instances are clean
         """
         self._proofs = known
-        self._discovery = looked
-        self._roots = looked.roots
+        self._discovery = host
+        self._roots = host.roots
         self._ledger = ledger
-        self._made = MadeVGPUs(looked.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
+        self._made = MadeVGPUs(host.vgpus)
+        self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.told())
         self.retries = Retries(self._card_of)
         self.published = published_vgpus.PublishedVGPUs(
-            self.cards, self._made, ledger, looked.ways.sets
+            self.cards, self._made, ledger, host.ways.sets
         )
-        kept = pathlib.Path(CONF.state_path, "gpu-failed-starts")
-        self._failed = failed_starts.FailedStarts(kept, self._roots)
+        path = pathlib.Path(CONF.state_path, "gpu-failed-starts")
+        self._failed = failed_starts.FailedStarts(path, self._roots)
         # What an earlier service has made may be nobody's by now.
         ledger.was_used(self._made.instances())
 
@@ -73,21 +73,20 @@ class VGPUs:
         """Return the groups, and those in which their cards would be whole."""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
         keys = [
-            GroupKey(each.vendor_id, each.product_id, self._discovery.delivery.mode)
-            for each in whole
+            GroupKey(dev.vendor_id, dev.product_id, self._discovery.delivery.mode) for dev in whole
         ]
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:
         """Return the functions that vGPUs are made at, or that are vGPUs themselves."""
-        return frozenset(itertools.chain.from_iterable(each.parents for each in self.divided()))
+        return frozenset(itertools.chain.from_iterable(card.parents for card in self.divided()))
 
     def divided(self) -> list[DividedCard]:
-        return [each.card for each in self.cards.look.cards.values()]
+        return [card.card for card in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
         """Return the cards of which containers have parts, by the nodes of the host."""
-        return [each.gpu for each in self.shared_with_containers()]
+        return [card.gpu for card in self.shared_with_containers()]
 
     def shared_with_containers(self) -> list[SharedCard]:
         """Return the cards of which containers have parts."""
@@ -99,10 +98,10 @@ class VGPUs:
         """Return the groups' products of the slots of known cards among *devices*."""
         groups = self.cards.look.groups.values()
         return {
-            each: group.product
-            for each in device.slots(devices)
+            slot: group.product
+            for slot in device.slots(devices)
             for group in groups
-            if group.facts.id == each.type_id and group.card_of(each)
+            if group.facts.id == slot.type_id and group.card_of(slot)
         }
 
     def way(self, slot: Slot) -> Parts:
@@ -133,7 +132,7 @@ class VGPUs:
                 with nvml_turn.held_back(CONF.gpu.nvml_timeout):
                     divide(str(card.address))
             except Exception as error:  # what privsep itself may raise must not end the service
-                LOG.error("GPU %s is not divided: %s", card.address, error)
+                LOG.error("Failed to divide GPU %s: %s", card.address, error)
         return True
 
     def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
@@ -159,7 +158,7 @@ class VGPUs:
                 raise
             except OSError as error:
                 raise exception.DeviceUnavailable(
-                    str(slot), f"it cannot be noted that it is made: {error}", "mend that first"
+                    str(slot), f"it cannot be noted that it is made: {error}", "fix that first"
                 ) from error
             finally:
                 self.cards.read_again(slot)
@@ -214,7 +213,7 @@ class VGPUs:
                 try:
                     self.make(owner.instance_uuid, [slot])
                 except Exception as error:  # what privsep itself may raise must not end the service
-                    LOG.error("vGPU %s is not made again: %s", slot, error)
+                    LOG.error("Failed to create vGPU %s again: %s", slot, error)
 
     def release(
         self,
@@ -231,13 +230,13 @@ class VGPUs:
         :param instance_uuid: who had them, where that is known
         """
         those = self._to_release(devices)
-        cards = {self._card_of(each) for each in those}
+        cards = {self._card_of(dev) for dev in those}
         release = functools.partial(self._release, clean=clean, instance_uuid=instance_uuid)
 
         def release_of(card: PciAddress) -> None:
-            for each in those:
-                if self._card_of(each) == card:
-                    release(each)
+            for dev in those:
+                if self._card_of(dev) == card:
+                    release(dev)
 
         threads.for_each(release_of, cards)
         if those:
@@ -247,17 +246,17 @@ class VGPUs:
         """Begin to remove, once in a period, what no guest has any more; wait for nothing."""
         self._ledger.was_used(self._made.read_again())
 
-        def release(each: Device) -> bool:
+        def release(dev: Device) -> bool:
             # Asked again: it may be long after that look.
-            return each not in self._ledger.now.left() or self._release(each, clean)
+            return dev not in self._ledger.now.left() or self._release(dev, clean)
 
         self.retries.begin(self._to_release(left), release)
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
         """Return the slots among them, and functions of another domain."""
-        functions = {each for each in self.functions() if not self._proofs.covers(each)}
+        functions = {function for function in self.functions() if not self._proofs.covers(function)}
         ours = functions | device.slots(devices)
-        return [each for each in devices if each in ours]
+        return [dev for dev in devices if dev in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
         """Return the first function of its card, where it is known as the part of one."""
@@ -280,7 +279,7 @@ class VGPUs:
         except exception.DeviceUnavailable:
             return True  # another guest has it, or it is being removed already
         except Exception as error:  # also what privsep itself may raise
-            LOG.error("vGPU %s is kept from instances until it is removed: %s", part, error)
+            LOG.error("Instances do not get vGPU %s until it is removed: %s", part, error)
             return False
         LOG.info("vGPU %s is free", part)
         return True
@@ -306,14 +305,14 @@ class VGPUs:
 
         What is done to that one concerns its own guest.
         """
-        cards = [each for each in self.cards.look.cards.values() if each.has(slot)]
-        lacking = any(each.lacks(slot) for each in cards)
+        cards = [card for card in self.cards.look.cards.values() if card.has(slot)]
+        lacking = any(card.lacks(slot) for card in cards)
         is_another = lacking and self.way(slot).is_there(slot, "", None)
         if is_another:
             LOG.error(
-                "vGPU %s is not cleaned: its card was divided anew while an instance had it, and "
-                "the MIG instance of its number is another one now. Divide a card only while no "
-                "instance has any of it.",
+                "Cannot clean vGPU %s: its card was divided again while an instance had it, and "
+                "its number now belongs to another MIG instance. Divide a card only while no "
+                "instance has a part of it.",
                 slot,
             )
         return is_another
@@ -344,9 +343,9 @@ class Retries:
         self._period += 1
         devices = sorted(left, key=str)
         with self._lock:
-            known = {each: self._failed[each] for each in devices if each in self._failed}
+            known = {dev: self._failed[dev] for dev in devices if dev in self._failed}
             self._failed = known
-        self._begun = {card: each for card, each in self._begun.items() if not each.done()}
+        self._begun = {card: item for card, item in self._begun.items() if not item.done()}
         due = collections.defaultdict(list)
         for part in devices:
             if known.get(part, (0, 0))[1] <= self._period:
@@ -361,9 +360,9 @@ class Retries:
         Return whether anything did since the period began.
         """
         begun = list(self._begun.values())
-        for each in begun:
+        for thread in begun:
             with contextlib.suppress(futures.TimeoutError):
-                each.result(None if until is None else max(0.0, until - time.monotonic()))
+                thread.result(None if until is None else max(0.0, until - time.monotonic()))
         return bool(begun)
 
     def _release(self, devices: Collection[Device], release: Callable[[Device], bool]) -> None:

@@ -31,26 +31,26 @@ def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> A
     if not claim.claimed_numa_topology:
         # Without pins in it Nova's pre_live_migration fails.
         delattr(data, "dst_numa_info")
-    asked = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
+    types = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
     # Else Nova looks for mediated devices of its own.
     data.source_mdev_types = {}
-    if reason := _mismatch(host, instance, asked):
+    if reason := _mismatch(host, instance, types):
         claim.abort()
         raise moves.refused(f"on {host.nodename()}: {reason}")
     return data
 
 
-def _mismatch(host: Moves, instance: objects.Instance, asked: dict[Slot, str]) -> str | None:
+def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -> str | None:
     host.assigned.ask_for_providers()
     new = instance.migration_context.new_resources
     try:
-        given = host.described(host.assigned.parts.held(new))
+        descriptions = host.described(host.assigned.parts.held(new))
     except exception.DeviceUnavailable as error:
         return error.user_text
-    if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
-        return f"the guest has {len(asked)} vGPUs, and {len(given)} were claimed"
+    if len(descriptions) != len(types) or len(moves.recorded(new)) != len(types):
+        return f"the guest has {len(types)} vGPUs, and {len(descriptions)} were claimed"
     for old, place in moves.pairs(instance):
-        if reason := moves.not_alike(asked.get(old), given[place]):
+        if reason := moves.not_alike(types.get(old), descriptions[place]):
             return reason
         stateless = host.vgpus.way(place).stateless(place, is_running=False)
         if reason := stateless or host.sets.unmovable(place):

@@ -50,10 +50,10 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
     :raises nova.exception.MigrationPreCheckError: where its vGPUs cannot leave this host as it runs
     """
     try:
-        found = host.assigned.held_of(host.assigned.parts, instance.resources)
+        holdings = host.assigned.held_of(host.assigned.parts, instance.resources)
     except exception.DeviceUnavailable as error:
         raise moves.refused(error.user_text) from error
-    if not found:
+    if not holdings:
         return data
     if "target_mdevs" not in data:
         raise moves.refused(
@@ -62,14 +62,14 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
         )
     if "source_mdev_types" in data and data.source_mdev_types:
         raise moves.refused(
-            "it has vGPUs of Nova's own ([devices]enabled_mdev_types) beside nova-gpu's"
+            "it has vGPUs of Nova's own ([devices]enabled_mdev_types) as well as nova-gpu's"
         )
-    for each in found:
-        way = host.vgpus.way(each.device)
-        stateless = way.stateless(each.device, is_running=True)
-        if reason := stateless or host.sets.unmovable(each.device):
+    for holding in holdings:
+        way = host.vgpus.way(holding.device)
+        stateless = way.stateless(holding.device, is_running=True)
+        if reason := stateless or host.sets.unmovable(holding.device):
             raise moves.refused(reason)
-    described = host.described(found)
+    described = host.described(holdings)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}
     data.src_supports_numa_live_migration = True
     return data
@@ -90,7 +90,7 @@ def leaving(
         yield guest
         return
     slots = host.assigned.parts.devices(instance.resources)
-    new = [each for _, each in moves.pairs(instance)]
+    new = [pair for _, pair in moves.pairs(instance)]
     # Its domain may be gone a while before Nova comes to clean up after it.
     host.vgpus.keep(instance.uuid, slots)
     try:
@@ -99,12 +99,15 @@ def leaving(
         host.stays(instance)
         names = {str(slot.parent): slot for slot in slots}
         names |= {device_uuid(instance.uuid, slot): slot for slot in slots}
-        said = libvirt_errors.of_move(error, names)
-        if said is None:
+        message = libvirt_errors.of_move(error, names)
+        if message is None:
             raise
-        LOG.error("The guest stays on this host: %s; %s", said, COLD_REMEDY, instance=instance)
+        LOG.error("The guest stays on this host: %s; %s", message, COLD_REMEDY, instance=instance)
         _note(
-            context, host, instance, nova_exception.MigrationError(reason=f"{said}; {COLD_REMEDY}")
+            context,
+            host,
+            instance,
+            nova_exception.MigrationError(reason=f"{message}; {COLD_REMEDY}"),
         )
 
 

@@ -55,13 +55,13 @@ _FACTS = re.compile(r"; driver ([0-9.]+)|; ECC ([01])")
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
-    """Return the vGPUs among *resources*, of whatever host, those of one type beside each other."""
-    found = (
-        Slot.parse(each.identifier)
-        for each in resources or ()
-        if each.resource_class == names.VGPU_RESOURCE_CLASS
+    """Return the vGPUs among *resources*, of whatever host, those of one type together."""
+    recordings = (
+        Slot.parse(resource.identifier)
+        for resource in resources or ()
+        if resource.resource_class == names.VGPU_RESOURCE_CLASS
     )
-    return sorted(found, key=lambda slot: (slot.type_id, slot))
+    return sorted(recordings, key=lambda slot: (slot.type_id, slot))
 
 
 def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
@@ -76,8 +76,8 @@ def refused(reason: str) -> nova_exception.MigrationPreCheckError:
 
     Of a destination that says so the conductor tries another.
     """
-    said = nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
-    return refusals.expected(said)
+    error = nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
+    return refusals.expected(error)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,24 +95,24 @@ class Moves:
         """Return whether it has vGPUs, which then are this host's, or are to be."""
         return bool(self.vgpus) and bool(recorded(instance.resources))
 
-    def described(self, found: Held) -> dict[Slot, str]:
+    def described(self, holdings: Held) -> dict[Slot, str]:
         """Return what each is: only of one that is the same can another take the state."""
         cards = {
-            each.device: card.gpu
-            for each in found
-            if (card := each.group.card_of(each.device)) is not None
+            holding.device: card.gpu
+            for holding in holdings
+            if (card := holding.group.card_of(holding.device)) is not None
         }
         facts = facts_of({gpu.address: gpu for gpu in cards.values()}.values(), self.roots)
         return {
-            each.device: self._words(each) + facts.get(cards[each.device].address, "")
-            if each.device in cards
-            else self._words(each)
-            for each in found
+            holding.device: self._words(holding) + facts.get(cards[holding.device].address, "")
+            if holding.device in cards
+            else self._words(holding)
+            for holding in holdings
         }
 
-    def _words(self, each: Holding[VGPUGroup, Slot]) -> str:
-        way = self.vgpus.way(each.device)
-        return f"{each.device.type_id} of {each.group.product.key}, {way.words}"
+    def _words(self, holding: Holding[VGPUGroup, Slot]) -> str:
+        way = self.vgpus.way(holding.device)
+        return f"{holding.device.type_id} of {holding.group.product.key}, {way.words}"
 
     def stays(self, instance: objects.Instance) -> None:
         """Keep the vGPUs of a guest that stays here: its domain names them from now on."""
@@ -128,7 +128,7 @@ class Moves:
             with self.starts.holding(instance.uuid, frozenset()):
                 pass
         except exception.GuestError as error:
-            LOG.error("Which vGPUs it has is not known: %s", error, instance=instance)
+            LOG.error("Cannot tell which vGPUs it has: %s", error, instance=instance)
 
     def refuse_too_old(self, instance: objects.Instance, *, is_able: bool) -> None:
         """Refuse hosts that cannot move a guest with vGPUs.
@@ -149,17 +149,17 @@ class Moves:
 
 def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
     """Return what is reported of the driver and of each of *cards*, for NVIDIA's only."""
-    asked = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
-    if not asked:
+    addresses = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
+    if not addresses:
         return {}
-    told = nvml.modes(asked, CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
+    modes = nvml.modes(addresses, CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
     driver = proc.version(roots)
-    said = {}
-    for address in asked:
-        ecc = told[address].ecc if address in told else None
-        said[address] = f"; driver {driver}" if driver else ""
-        said[address] += "" if ecc is None else f"; ECC {ecc}"
-    return said
+    facts = {}
+    for address in addresses:
+        ecc = modes[address].ecc if address in modes else None
+        facts[address] = f"; driver {driver}" if driver else ""
+        facts[address] += "" if ecc is None else f"; ECC {ecc}"
+    return facts
 
 
 def not_alike(has: str | None, gets: str) -> str | None:
@@ -187,8 +187,8 @@ def not_alike(has: str | None, gets: str) -> str | None:
 
 def _read_facts(words: str) -> tuple[str | None, str | None]:
     """Return the driver's version and the ECC mode, as far as they are said."""
-    found = [match.groups() for match in _FACTS.finditer(words)]
+    matches = [match.groups() for match in _FACTS.finditer(words)]
     return (
-        next((driver for driver, _ in found if driver), None),
-        next((ecc for _, ecc in found if ecc), None),
+        next((driver for driver, _ in matches if driver), None),
+        next((ecc for _, ecc in matches if ecc), None),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs libvirt's domains name, Nova's and anybody else's."""
+"""Which GPUs libvirt's domains name, Nova's and all others."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Parts:
         the card's own alone.
         """
         divided = {slot.parent for slot in self.nodes_by_instance}
-        found = (self.card_by_node.get(node) for node in known)
-        whole = frozenset(each for each in found if each and device.function(each) not in divided)
+        cards = (self.card_by_node.get(node) for node in known)
+        whole = frozenset(card for card in cards if card and device.function(card) not in divided)
         return whole.union(s for s, needed in self.nodes_by_instance.items() if needed <= known)
 
 
@@ -83,11 +83,11 @@ class Named:
     ``own`` is what its metadata says and its PCI devices are; for a container without metadata what
     its nodes lead to. ``reached`` is what the nodes of a running container lead to beyond those:
     their numbers have become another card's, or another MIG instance's, since it was started. One
-    node of a MIG instance is enough for that: nobody else is given what it may yet be able to use.
-    ``opened`` is what it can open now: nothing unless it runs, and for a container what its nodes
-    open together, whatever its metadata says and whatever the card is given as. ``led`` is what the
-    nodes of a running container lead to, and ``run`` libvirt's number of it, another one at each
-    start.
+    node of a MIG instance is enough for that: other guests do not get what it may still be able to
+    use. ``opened`` is what it can open now: nothing unless it runs, and for a container what its
+    nodes open together, whatever its metadata says and whatever the card is given as. ``led`` is
+    what the nodes of a running container lead to, and ``run`` libvirt's number of it, another one
+    at each start.
     """
 
     own: frozenset[Device] = frozenset()
@@ -121,9 +121,9 @@ class Named:
         """Add what its nodes *led* to, but for its own."""
         own = {*self.own, *(slot.place for slot in device.slots(self.own))}
         earlier = {
-            each
-            for each in led
-            if not own & {each, device.function(each), getattr(each, "place", each)}
+            node
+            for node in led
+            if not own & {node, device.function(node), getattr(node, "place", node)}
         }
         return dataclasses.replace(self, led=self.led | led, reached=self.reached | earlier)
 
@@ -138,7 +138,7 @@ def parts(
 
     :param divided: those that are given in parts, of which each function is its own, and a node
         that is one MIG instance's alone is that one's
-    :param undivided: those of them that somebody has made whole since: who has a card's node, as
+    :param undivided: those of them that are whole again: who has a card's node, as
         who has a MIG instance does, can open all of it
     """
     whole, in_parts = tuple(gpus), tuple(divided)
@@ -153,7 +153,7 @@ def parts(
     numbers = {nodes.number(node, roots): node for node in every}
     return Parts(
         by_node,
-        {each: each for card in in_parts for each in card.parents}
+        {parent: parent for card in in_parts for parent in card.parents}
         | {function: gpu.address for gpu in whole for function in gpu.functions},
         {number: node for number, node in numbers.items() if number is not None},
         lambda node: nodes.number(node, roots),
@@ -168,7 +168,7 @@ def _nodes_by_instance(
 
     :param slots: those of which it is known what they are
     """
-    known = {(each.parent, each.number): each for each in slots}
+    known = {(slot.parent, slot.number): slot for slot in slots}
     return {
         known.get((address, number)) or Slot(address, _UNKNOWN, number): frozenset(own)
         for address in set(map(device.function, (*with_nodes, *slots)))
@@ -184,10 +184,10 @@ def look(
     :param before: what an earlier look has found, of which running guests may have files open
     :raises DomainsUnreadable: where libvirt does not list them
     """
-    found: dict[str, Named] = {}
+    guests: dict[str, Named] = {}
     for uuid, xml in _domains(host):
-        found[uuid] = found.get(uuid, Named()).and_also(named_in(xml, parts))
-    return {uuid: each.since(before.get(uuid)) for uuid, each in found.items()}
+        guests[uuid] = guests.get(uuid, Named()).and_also(named_in(xml, parts))
+    return {uuid: item.since(before.get(uuid)) for uuid, item in guests.items()}
 
 
 def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device]]) -> None:
@@ -198,23 +198,23 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
     :raises DomainsUnreadable: where libvirt does not list them
     """
     with _unreadable():
-        found = [
+        paths = [
             (guest, _metadata(_parsed(guest.get_xml_desc()), _REACHED))
             for guest in host.list_guests(only_running=True)
             if guest.uuid in reached
         ]
-    for guest, noted in found:
+    for guest, noted in paths:
         if not reached[guest.uuid] <= (noted or frozenset()):
             element = etree.Element("gpus")
-            for each in sorted(map(str, reached[guest.uuid] | (noted or frozenset()))):
-                etree.SubElement(element, "gpu", address=each)
+            for node in sorted(map(str, reached[guest.uuid] | (noted or frozenset()))):
+                etree.SubElement(element, "gpu", address=node)
             xml, kind = etree.tostring(element, encoding="unicode"), _ELEMENT
             try:
                 guest._domain.setMetadata(kind, xml, "reached", _REACHED, _LIVE)
             except libvirt.libvirtError as error:
                 LOG.warning(
-                    "What the guest %s reaches is not noted with its domain, the next period "
-                    "tries again: %s",
+                    "Failed to record in its domain what the guest %s reaches, will retry in the "
+                    "next period: %s",
                     *(guest.uuid, error),
                 )
 
@@ -226,17 +226,17 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
-    found: dict[str, str | None] = {}
+    failures: dict[str, str | None] = {}
     with _unreadable():
         guests = [guest for guest in host.list_guests(only_running=True) if guest.uuid in uuids]
     for guest in guests:
         try:
             guest.poweroff()
         except libvirt.libvirtError as error:
-            found[guest.uuid] = str(error)
+            failures[guest.uuid] = str(error)
         else:
-            found[guest.uuid] = None
-    return found
+            failures[guest.uuid] = None
+    return failures
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:
@@ -275,15 +275,17 @@ def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], froz
     """
     with _unreadable():
         xmls = [guest.get_xml_desc() for guest in host.list_guests(only_running=True)]
-    found = ((_metadata(domain), frozenset(_made(domain))) for domain in map(_parsed, xmls))
-    return [(own, nodes) for own, nodes in found if own and nodes]
+    nodes_by_guest = (
+        (_metadata(domain), frozenset(_made(domain))) for domain in map(_parsed, xmls)
+    )
+    return [(own, nodes) for own, nodes in nodes_by_guest if own and nodes]
 
 
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
     """Return uuid and XML of every domain.
 
-    Of one that runs and is not Nova's, also as it is to start next time: somebody may have given it
-    another card for then, and libvirt-LXC will not refuse it.
+    Of one that runs and is not Nova's, also as it is to start next time: it may have another card
+    then, and libvirt-LXC will not refuse it.
     """
     with _unreadable():
         return list(_listed(host))
@@ -307,14 +309,14 @@ def _unreadable() -> Iterator[None]:
 def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
     for guest in host.list_guests(only_running=False):
         try:
-            found = [guest.get_xml_desc()]
-            if _NOVAS not in found[0] and _runs(_parsed(found[0])):
-                found.append(guest.get_xml_desc(dump_inactive=True))
+            xmls = [guest.get_xml_desc()]
+            if _NOVAS not in xmls[0] and _runs(_parsed(xmls[0])):
+                xmls.append(guest.get_xml_desc(dump_inactive=True))
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
             continue  # gone since it was listed
-        yield from ((guest.uuid, xml) for xml in found)
+        yield from ((guest.uuid, xml) for xml in xmls)
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
@@ -332,8 +334,8 @@ def named_in(xml: str, parts: Parts) -> Named:
     may be another card's by now, and it gets others when it starts. One that runs can open what
     they lead to now, whatever its metadata says; a node that it only has bound opens nothing, as
     libvirt's device cgroup allows those that it has made (virLXCCgroupSetupDeviceACL). PCI
-    addresses stay: somebody may have added one, or copied the domain. Metadata that somebody edited
-    into what is no address is none. Who has one function of a card has the card; other devices of
+    addresses stay: an operator may have added one, or copied the domain. Edited metadata that is no
+    address is ignored. Who has one function of a card has the card; other devices of
     the host that a guest may have are left out. A virtual function of which the metadata says which
     vGPU that is counts as that vGPU.
 
@@ -341,21 +343,21 @@ def named_in(xml: str, parts: Parts) -> Named:
     """
     domain = _parsed(xml)
     ours = _metadata(domain)
-    vgpus = {each.parent for each in device.slots(ours or ())}
-    found: list[Device | None] = [
+    vgpus = {slot.parent for slot in device.slots(ours or ())}
+    devices: list[Device | None] = [
         parts.card_by_function.get(function)
         for function in _hostdevs(domain)
         if function not in vgpus
     ]
-    functions = frozenset(each for each in found if each)
+    functions = frozenset(dev for dev in devices if dev)
     own = functions | (ours or frozenset())
     runs = _runs(domain)
     if ours is not None and not runs:
         return Named(own)
     known = frozenset(map(parts.known, _nodes(domain) if ours is None else _made(domain)))
-    nodes = frozenset(each for each in map(parts.card_by_node.get, known) if each)
-    given = functions if domain.get("type") == "lxc" else own
-    opened = given | parts.opened_by(known) if runs else frozenset[Device]()
+    nodes = frozenset(card for card in map(parts.card_by_node.get, known) if card)
+    addresses = functions if domain.get("type") == "lxc" else own
+    opened = addresses | parts.opened_by(known) if runs else frozenset[Device]()
     led = nodes if runs else frozenset[Device]()
     if ours is None:
         return Named(own | nodes, frozenset(), opened, led, domain.get("id"))
@@ -374,12 +376,12 @@ def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is None:
         return xml
-    left = {str(each) for each in gone}
+    left = {str(dev) for dev in gone}
     for element in list(ours):
         if element.get("address") in left:
             ours.remove(element)
-    for each in new:
-        etree.SubElement(ours, f"{{{NAMESPACE}}}gpu", address=str(each))
+    for dev in new:
+        etree.SubElement(ours, f"{{{NAMESPACE}}}gpu", address=str(dev))
     return str(etree.tostring(domain, encoding="unicode"))
 
 
@@ -390,10 +392,10 @@ def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collecti
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
     domain = _parsed(xml)
-    named = {str(each) for each in devices}
-    for each in domain.findall(f"metadata/{{{NAMESPACE}}}gpus/*"):
-        if each.get("address") in named:
-            _remove(each)
+    named = {str(dev) for dev in devices}
+    for element in domain.findall(f"metadata/{{{NAMESPACE}}}gpus/*"):
+        if element.get("address") in named:
+            _remove(element)
     functions = {slot.parent for slot in device.slots(devices)}
     for hostdev in domain.findall("devices/hostdev"):
         nodes = [char.text or "" for char in hostdev.iterfind("source/char")]
@@ -401,7 +403,9 @@ def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collecti
             parts.card_by_function.get(function) in devices or function in functions
             for function in _functions(hostdev)
         ]
-        is_made = any(each.get("uuid") in mdevs for each in hostdev.iterfind("source/address"))
+        is_made = any(
+            address.get("uuid") in mdevs for address in hostdev.iterfind("source/address")
+        )
         if any(of_cards) or is_made or any(parts.card_of(node) in devices for node in nodes):
             _remove(hostdev)
     for source in domain.findall("devices/filesystem/source[@dir]"):
@@ -438,7 +442,7 @@ def _metadata(domain: etree._Element, namespace: str = NAMESPACE) -> frozenset[D
     if ours is not None:
         with contextlib.suppress(exception.InvalidValue):
             gpus = ours.iterchildren(tag=etree.Element)  # and no comment of somebody's
-            return frozenset(device.parse(each.get("address", "")) for each in gpus)
+            return frozenset(device.parse(gpu.get("address", "")) for gpu in gpus)
     return None
 
 

@@ -81,15 +81,15 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that this process knows of who has what. Nobody changes it.
+    """Everything that this process knows of who has what. It is immutable.
 
     ``domains`` is what libvirt named last and ``reached`` what of that is not the domain's own, as
     :class:`nova_gpu.virt.usage.domains.Named` has them. ``records`` is the database's last answer,
     ``None`` before the first. ``asking`` are the starts that wait for libvirt's word that no other
     domain has their devices, ``starting`` those that have it, and ``unseen`` those that are over
     without an answer of libvirt since. ``last_starts`` is what the last start of an instance
-    gave it, while the database may not count that yet; ``kept`` what it is to find again. ``used``
-    are the devices that a guest has, or had and that were not cleaned since.
+    gave it, while the database may not count that yet; ``moving`` what it is to find again.
+    ``used`` are the devices that a guest has, or had and that were not cleaned since.
     """
 
     claims: Mapping[Device, Claim] = dataclasses.field(default_factory=dict)
@@ -99,7 +99,7 @@ class Snapshot:
     domains: Named = dataclasses.field(default_factory=dict)
     reached: Named = dataclasses.field(default_factory=dict)
     last_starts: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
-    kept: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
+    moving: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
     used: frozenset[Device] = _NO_DEVICE
     cleaning: frozenset[Device] = _NO_DEVICE
     records: Records | None = None
@@ -116,7 +116,7 @@ class Snapshot:
             yield from self.domains.items()
             yield from _pairs(self.unseen)
         elif state is State.MOVING:
-            yield from _pairs(self.kept.values())
+            yield from _pairs(self.moving.values())
         elif state is State.CLAIMED:
             yield "", frozenset(self.claims)
         else:
@@ -128,10 +128,10 @@ class Snapshot:
 
     def state_of(self, wanted: Device) -> State | None:
         """Return ``None`` of a device that is free for all that this process knows."""
-        return next((each for each in State if wanted in self.devices(each)), None)
+        return next((state for state in State if wanted in self.devices(state)), None)
 
     def taken(self) -> frozenset[Device]:
-        """Return the devices that somebody has, or that are being cleaned."""
+        """Return the devices that are in use or being cleaned."""
         return _NO_DEVICE.union(*(self.devices(e) for e in State if e is not State.DIRTY))
 
     def left(self) -> frozenset[Device]:
@@ -141,32 +141,34 @@ class Snapshot:
     # By instance
 
     def is_starting(self, instance_uuid: str) -> bool:
-        return any(each.instance_uuid == instance_uuid for each in self.starting)
+        return any(start.instance_uuid == instance_uuid for start in self.starting)
 
     def is_between(self, instance_uuid: str) -> bool:
         """Return whether the instance's guest is starting, or about to be here again."""
-        coming = (*self.asking, *self.starting, *self.kept.values())
+        coming = (*self.asking, *self.starting, *self.moving.values())
         returning = self.records.returning if self.records else ()
         return instance_uuid in returning or any(e.instance_uuid == instance_uuid for e in coming)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
-        """Return what a start of the instance that is under way has seen to be nobody else's."""
-        held = (each.devices for each in self.starting if each.instance_uuid == instance_uuid)
+        """Return what a start of the instance that is under way has found in no other guest."""
+        held = (start.devices for start in self.starting if start.instance_uuid == instance_uuid)
         return _NO_DEVICE.union(*held)
 
     def had_by(self, instance_uuid: str) -> frozenset[Device]:
         """Return the devices of the instance's domain, of its start, or kept for it."""
-        given = (each.get(instance_uuid) for each in (self.last_starts, self.kept))
+        assignments = (
+            assignments.get(instance_uuid) for assignments in (self.last_starts, self.moving)
+        )
         named = self.domains.get(instance_uuid, _NO_DEVICE)
-        return named.union(*(each.devices for each in given if each))
+        return named.union(*(assignment.devices for assignment in assignments if assignment))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
         """Return what the instance's domain names, or named before it went to come back."""
         named = self.domains.get(instance_uuid, _NO_DEVICE)
         # Its next start gets other nodes, and these may be somebody else's own.
         named -= self.reached.get(instance_uuid, _NO_DEVICE)
-        kept = self.kept.get(instance_uuid)
-        return named | kept.devices if kept else named
+        assignment = self.moving.get(instance_uuid)
+        return named | assignment.devices if assignment else named
 
     # By the database
 
@@ -200,8 +202,10 @@ class Snapshot:
 
     def reached_of_others(self) -> dict[str, frozenset[Device]]:
         """Return what running guests reach, by uuid, that the database does not count for them."""
-        found = {uuid: each - self.counted_for(uuid) for uuid, each in self.reached.items()}
-        return {uuid: devices for uuid, devices in found.items() if devices}
+        devices_by_guest = {
+            uuid: item - self.counted_for(uuid) for uuid, item in self.reached.items()
+        }
+        return {uuid: devices for uuid, devices in devices_by_guest.items() if devices}
 
     def counted_instances(self, wanted: Device) -> frozenset[str]:
         """Return the instances that have the device, or a part or all of its card."""
@@ -213,7 +217,7 @@ class Snapshot:
 
     def started(self) -> frozenset[Device]:
         """Return what guests were started with that the database may not count yet."""
-        return _NO_DEVICE.union(*(each.devices for each in self.last_starts.values()))
+        return _NO_DEVICE.union(*(start.devices for start in self.last_starts.values()))
 
     def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
         """Return the owners of cards, by the database and by the last starts.
@@ -223,9 +227,9 @@ class Snapshot:
         """
         projects = self.records.projects if self.records else {}
         owners = {
-            each: Owner(uuid, projects.get(uuid))
+            dev: Owner(uuid, projects.get(uuid))
             for uuid, started in self.last_starts.items()
-            for each in started.devices
+            for dev in started.devices
         }
         for uuid, recorded in self.counted_by_instance().items():
             for provider_uuid, identifier in recorded:
@@ -244,15 +248,15 @@ class Snapshot:
     def _uncounted(self) -> dict[Device, str]:
         returning = self.records.returning if self.records else frozenset()
         return {
-            each: uuid
+            dev: uuid
             for uuid, named in self.domains.items()
             if uuid not in self.last_starts and uuid not in returning
-            for each in named - self.counted_for(uuid)
+            for dev in named - self.counted_for(uuid)
         }
 
 
 def _pairs(assignments: Iterable[Assignment]) -> Iterator[tuple[str, frozenset[Device]]]:
-    return ((each.instance_uuid, each.devices) for each in assignments)
+    return ((assignment.instance_uuid, assignment.devices) for assignment in assignments)
 
 
 def _devices(recorded: Iterable[tuple[str, str]]) -> frozenset[Device]:
@@ -283,9 +287,9 @@ class Ledger:
     @property
     def now(self) -> Snapshot:
         """The snapshot of now, without the claims whose time is over."""
-        found, now = self._now, self._clock()
-        claims = {each: claim for each, claim in found.claims.items() if claim.until > now}
-        return _with(found, claims=claims) if len(claims) < len(found.claims) else found
+        snapshot, now = self._now, self._clock()
+        claims = {item: claim for item, claim in snapshot.claims.items() if claim.until > now}
+        return _with(snapshot, claims=claims) if len(claims) < len(snapshot.claims) else snapshot
 
     # Claims. The tracker counts a claimed device as assigned at once, until it fills its sets anew.
     # From one filling to the next such a set is one and the same object: what is no longer in it
@@ -316,16 +320,16 @@ class Ledger:
         """
         if not self._now.claims:
             return
-        known = {device.parse(each.identifier) for each in assigned}
+        known = {device.parse(item.identifier) for item in assigned}
         with self._lock:
             claims = dict(self._now.claims)
-            for each in known & claims.keys():
-                claims[each] = dataclasses.replace(claims[each], assigned=assigned)
+            for claim in known & claims.keys():
+                claims[claim] = dataclasses.replace(claims[claim], assigned=assigned)
             missing = claims.keys() & set(unassigned)
-            released = {each for each in missing if claims[each].assigned is assigned}
+            released = {item for item in missing if claims[item].assigned is assigned}
             self._now = _with(self._now, claims=_without(claims, released))
-        for each in missing - released:
-            _log_forgotten(each, claims[each], self._clock())
+        for dev in missing - released:
+            _log_forgotten(dev, claims[dev], self._clock())
 
     # Starts
 
@@ -335,7 +339,7 @@ class Ledger:
         instance_uuid: str,
         devices: frozenset[Device],
         look: Callable[[], Named],
-        kept: frozenset[Device] = frozenset(),
+        devices_kept: frozenset[Device] = frozenset(),
     ) -> Iterator[None]:
         """Reserve *devices* for the instance until libvirt has said whether its new guest has them.
 
@@ -345,7 +349,7 @@ class Ledger:
         :raises DeviceUnavailable: when another start or domain has one of them
         :raises DomainsUnreadable: when libvirt does not say
         """
-        start = Assignment(instance_uuid, devices | kept)
+        start = Assignment(instance_uuid, devices | devices_kept)
         try:
             with self._lock:
                 _refuse(self._now, start.devices, instance_uuid)
@@ -358,11 +362,11 @@ class Ledger:
                 self._now = _not_asking(self._now, start, devices)
             raise
         with self._lock:
-            before = self._now.kept.get(instance_uuid)
+            before = self._now.moving.get(instance_uuid)
             now = _not_asking(self._now, start, devices)
-            given = {instance_uuid: Assignment(instance_uuid, devices)} if devices else {}
+            assignments = {instance_uuid: Assignment(instance_uuid, devices)} if devices else {}
             self._now = _with(
-                now, starting=(*now.starting, start), last_starts={**now.last_starts, **given}
+                now, starting=(*now.starting, start), last_starts={**now.last_starts, **assignments}
             )
         try:
             yield
@@ -376,24 +380,24 @@ class Ledger:
         """
         with self._lock:
             now = self._now
-            is_back = now.kept.get(start.instance_uuid) is before
+            is_back = now.moving.get(start.instance_uuid) is before
             self._now = _with(
                 now,
-                starting=tuple(each for each in now.starting if each is not start),
+                starting=tuple(item for item in now.starting if item is not start),
                 unseen=now.unseen if is_seen else (*now.unseen, start),
-                kept=_without(now.kept, [start.instance_uuid]) if is_back else now.kept,
+                moving=_without(now.moving, [start.instance_uuid]) if is_back else now.moving,
             )
 
     def keep(self, instance_uuid: str, devices: Collection[Device]) -> None:
         """Reserve *devices* until the instance is started with them or is no longer here."""
-        kept = {instance_uuid: Assignment(instance_uuid, frozenset(devices))}
+        assignments = {instance_uuid: Assignment(instance_uuid, frozenset(devices))}
         with self._lock:
-            self._now = _with(self._now, kept={**self._now.kept, **kept})
+            self._now = _with(self._now, moving={**self._now.moving, **assignments})
 
     def let_go(self, instance_uuid: str) -> None:
         """Stop keeping devices for their instance."""
         with self._lock:
-            self._now = _with(self._now, kept=_without(self._now.kept, [instance_uuid]))
+            self._now = _with(self._now, moving=_without(self._now.moving, [instance_uuid]))
 
     # Between two guests
 
@@ -425,10 +429,10 @@ class Ledger:
                 now,
                 used=now.used - {wanted},
                 last_starts={
-                    uuid: Assignment(uuid, each.devices - {wanted})
-                    if wanted in each.devices
-                    else each
-                    for uuid, each in now.last_starts.items()
+                    uuid: Assignment(uuid, item.devices - {wanted})
+                    if wanted in item.devices
+                    else item
+                    for uuid, item in now.last_starts.items()
                 },
                 records=now.records and now.records.without(str(wanted)),
             )
@@ -444,51 +448,51 @@ class Ledger:
         :param since: what was known when libvirt was asked; by default what is known now. Of starts
             that ended later it has said nothing
         """
-        asked = (since or self._now).unseen
+        unseen = (since or self._now).unseen
         with self._lock:
             self._now = _with(
                 self._now,
                 domains=dict(named),
-                reached={uuid: each for uuid, each in (reached or {}).items() if each},
-                unseen=tuple(each for each in self._now.unseen if each not in asked),
+                reached={uuid: item for uuid, item in (reached or {}).items() if item},
+                unseen=tuple(uuid for uuid in self._now.unseen if uuid not in unseen),
                 used=self._now.used.union(*named.values()),
             )
 
     def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
         """Take what the database counts now.
 
-        A guest that was started before the database was asked is in its answer, or is nobody's
-        unless its start or another task of the instance is under way: then a later answer says it.
-        Where no instance has a task, every claim from before was started or given up.
+        A guest that was started before the database was asked is in its answer, or has no
+        instance unless its start or another task of the instance is under way: then a later answer
+        says it. Where no instance has a task, every claim from before was started or given up.
 
         :param read: asks the database, given the uuids of the domains that name devices
         """
-        before, asked = self._now, self._clock()
+        before, when = self._now, self._clock()
         records = read({uuid for uuid, named in before.domains.items() if named})
         with self._lock:
             now = _with(self._now, records=records)
             claims = now.claims
             if not records.busy:
-                claims = {each: claim for each, claim in claims.items() if claim.since >= asked}
+                claims = {item: claim for item, claim in claims.items() if claim.since >= when}
             settled = {
                 uuid
-                for uuid, each in before.last_starts.items()
+                for uuid, item in before.last_starts.items()
                 # Another start of the same instance, since then, is another assignment.
-                if now.last_starts.get(uuid) is each
+                if now.last_starts.get(uuid) is item
                 and not now.is_starting(uuid)
-                and (uuid not in records.busy or each.devices <= now.counted_for(uuid))
+                and (uuid not in records.busy or item.devices <= now.counted_for(uuid))
             }
             gone = {
                 uuid
-                for uuid, each in before.kept.items()
-                if now.kept.get(uuid) is each and uuid not in records.counted
+                for uuid, item in before.moving.items()
+                if now.moving.get(uuid) is item and uuid not in records.counted
             }
             is_first = self._now.records is None
             self._now = _with(
                 now,
                 claims=claims,
                 last_starts=_without(now.last_starts, settled),
-                kept=_without(now.kept, gone),
+                moving=_without(now.moving, gone),
                 # What was before this service is not known: an instance's card may have been used.
                 used=now.used | now.counted() if is_first else now.used,
             )
@@ -498,12 +502,12 @@ _with = dataclasses.replace
 
 
 def _without(mapping: Mapping[Any, Any], keys: Collection[Any]) -> dict[Any, Any]:
-    return {key: each for key, each in mapping.items() if key not in keys}
+    return {key: item for key, item in mapping.items() if key not in keys}
 
 
 def _not_asking(now: Snapshot, start: Assignment, claimed: Collection[Device]) -> Snapshot:
     """Return *start* has its answer: it holds what was claimed for it, or gives the claim up."""
-    asking = tuple(each for each in now.asking if each is not start)
+    asking = tuple(item for item in now.asking if item is not start)
     return _with(now, asking=asking, claims=_without(now.claims, claimed))
 
 
@@ -511,7 +515,7 @@ def _answers(look: Callable[[], Named]) -> bool:
     try:
         look()
     except exception.DomainsUnreadable as error:
-        LOG.error("%s. What was known before is kept.", error)
+        LOG.error("%s. The former state of the GPUs stays in force.", error)
         return False
     return True
 
@@ -523,9 +527,9 @@ def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> Non
 
     :raises DeviceUnavailable: with the first of *wanted*
     """
-    for each in sorted(device.clashing(wanted, now.cleaning), key=str):
+    for clash in sorted(device.clashing(wanted, now.cleaning), key=str):
         raise exception.DeviceUnavailable(
-            str(each), "it is being cleaned of its last guest", "try again when it is done"
+            str(clash), "it is being cleaned of its last guest", "try again when it is done"
         )
     for state, fact in _FACTS.items():
         if state is not State.IN_USE or not instance_uuid:
@@ -547,9 +551,9 @@ def _refuse_others(wanted: frozenset[Device], instance_uuid: str, others: Named,
 def _log_forgotten(wanted: Device, claim: Claim, now: float) -> None:
     if claim.until > now:
         LOG.warning(
-            "GPU %s is kept from a claim: %d s ago it was handed out to another, which Nova's "
-            "resource tracker does not know any more and whose guest is not being started. It can "
-            "be claimed in %d s at the latest ([gpu]claim_grace_period).",
+            "A claim does not get GPU %s: %d s ago another claim got it, which Nova's resource "
+            "tracker no longer has and whose guest is not being started. It can be claimed in %d s "
+            "at the latest ([gpu]claim_grace_period).",
             wanted,
             now - claim.since,
             claim.until - now + 1,

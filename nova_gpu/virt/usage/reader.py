@@ -42,7 +42,7 @@ class UsageReader:
     @property
     def opened(self) -> ledger.Named:
         """The devices that each guest could open at the last look, by uuid."""
-        return {uuid: each.opened for uuid, each in self._seen.items()}
+        return {uuid: item.opened for uuid, item in self._seen.items()}
 
     def look_at_domains(self) -> ledger.Named:
         """Return which GPUs the domains name, now.
@@ -56,9 +56,9 @@ class UsageReader:
             )
         try:
             since = self._noted.now
-            found = self._seen = domains.look(self._host, self._parts(), self._seen)
-            named = {uuid: each.every for uuid, each in found.items()}
-            self._noted.saw_domains(named, {u: each.reached for u, each in found.items()}, since)
+            guests = self._seen = domains.look(self._host, self._parts(), self._seen)
+            named = {uuid: item.every for uuid, item in guests.items()}
+            self._noted.saw_domains(named, {u: item.reached for u, item in guests.items()}, since)
         finally:
             self._looking.release()
         return named
@@ -68,7 +68,7 @@ class UsageReader:
         try:
             self.look_at_domains()
         except exception.DomainsUnreadable as error:
-            LOG.error("%s. What was known before is kept.", error)
+            LOG.error("%s. The former state of the GPUs stays in force.", error)
 
     def read_records(self) -> bool:
         """Return whether the database answered."""
@@ -81,6 +81,6 @@ class UsageReader:
                 )
             )
         except Exception as error:  # whatever the conductor, the bus or the database raise
-            LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
+            LOG.warning("Cannot read the GPUs of this host's instances: %s", error)
             return False
         return True

@@ -49,7 +49,7 @@ class Records:
     def without(self, identifier: str) -> Records:
         """Return these records without any holder of the GPU *identifier*."""
         counted = {
-            uuid: frozenset(each for each in recorded if each[1] != identifier)
+            uuid: frozenset(gpu for gpu in recorded if gpu[1] != identifier)
             for uuid, recorded in self.counted.items()
         }
         return dataclasses.replace(self, counted=counted)
@@ -95,7 +95,7 @@ def read(
         except Exception as error:  # whatever its fields are made of
             unread.add(uuid)
             LOG.warning(
-                "Cannot read the GPUs in its record: %s. It keeps those that it had.",
+                "Cannot read the GPUs in its record, it keeps its former ones: %s",
                 error,
                 instance_uuid=uuid,
             )
@@ -124,8 +124,8 @@ def read(
             sides += [(migration.dest_compute, "new_resources")]
             for compute, attribute in sides:
                 if compute == host and attribute in moving.migration_context:
-                    kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
-                    counted[uuid] = counted.get(uuid, frozenset()) | kept
+                    devices_kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
+                    counted[uuid] = counted.get(uuid, frozenset()) | devices_kept
                     projects[uuid] = moving.project_id
     for uuid in unread:
         before = last.counted.get(uuid) if last else None
@@ -176,8 +176,8 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
     if instance.new_flavor is None or instance.task_state in task_states.resizing_states:
         return False
     moving, own = instance.migration_context, set(_gpus(instance.resources))
-    asked = request_of(instance)
-    if moving is None or not (own or asked.asks_for_gpus or asked.vgpu_words):
+    flavor_request = request_of(instance)
+    if moving is None or not (own or flavor_request.asks_for_gpus or flavor_request.vgpu_words):
         return False
     if own == set(_gpus(moving.new_resources)):
         return bool(instance.flavor.id != instance.new_flavor.id)
@@ -197,7 +197,10 @@ def _is_settled(instance: objects.Instance, migrations: objects.MigrationList) -
     if _is_busy(instance) or instance.vm_state not in (*_SETTLED, vm_states.ERROR):
         return False
     failed = () if instance.vm_state == vm_states.ERROR else ("error",)
-    return all(each.instance_uuid != instance.uuid or each.status in failed for each in migrations)
+    return all(
+        migration.instance_uuid != instance.uuid or migration.status in failed
+        for migration in migrations
+    )
 
 
 def _is_returning(context: nova_context.RequestContext, uuid: str) -> bool:
@@ -217,10 +220,10 @@ def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, s
 
     :raises InvalidValue: where an identifier is none
     """
-    for each in resources or ():
-        if each.resource_class in names.RESOURCE_CLASSES:
-            device.parse(each.identifier)
-            yield each.provider_uuid, each.identifier
+    for resource in resources or ():
+        if resource.resource_class in names.RESOURCE_CLASSES:
+            device.parse(resource.identifier)
+            yield resource.provider_uuid, resource.identifier
 
 
 def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:

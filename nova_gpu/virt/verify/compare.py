@@ -27,7 +27,7 @@ from nova_gpu.virt.verify.sources import (
 _NONE: Cards = frozenset()
 _NOUNS = {names.RESOURCE_CLASS: "GPUs", names.VGPU_RESOURCE_CLASS: "vGPUs"}
 _REMEDY = (
-    "nova-compute corrects it within a period, or where somebody else wrote it within "
+    "nova-compute corrects it within a period, or if another service wrote it within "
     "[compute]resource_provider_association_refresh; see its log, and whether it runs"
 )
 
@@ -63,7 +63,7 @@ def _shared(state: HostState) -> Iterator[Difference]:
             f"GPU {card} is named by the domains {', '.join(uuids)}",
             "stop all of them but one, and reboot the instances that are left with --hard",
         )
-    by_instance = {uuid: each.cards for uuid, each in (state.instances or {}).items()}
+    by_instance = {uuid: item.cards for uuid, item in (state.instances or {}).items()}
     for card, uuids in device.shared(by_instance).items():
         yield Difference(
             Kind.SHARED_BY_INSTANCES,
@@ -98,7 +98,7 @@ def _domains(state: HostState) -> Iterator[Difference]:
                 Kind.FOREIGN_DOMAIN,
                 uuid,
                 f"the domain {uuid} has {_words(guest.cards)}, and is no instance of this host",
-                "if nobody needs it: virsh destroy and virsh undefine; until then the cards are "
+                "if it is not needed: virsh destroy and virsh undefine; until then the cards are "
                 "reserved",
             )
 
@@ -107,12 +107,12 @@ def _instances(state: HostState) -> Iterator[Difference]:
     for uuid, instance in (state.instances or {}).items():
         if not instance.settled:
             continue
-        if len(instance.counted) != instance.asked:
+        if len(instance.counted) != instance.flavor_count:
             yield Difference(
                 Kind.FLAVOR_DIFFERS,
                 uuid,
                 f"instance {uuid} holds {len(instance.counted)} GPUs and its flavor asks for "
-                f"{instance.asked}",
+                f"{instance.flavor_count}",
                 "resize it, or delete it: it cannot be started as it is",
             )
         guest = (state.guests or {}).get(uuid)
@@ -183,7 +183,7 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                 )
             elif (counts := provider.allocated.get(uuid, 0)) != amount:
                 # Placement may only be told what the flavor says as well.
-                safe = instance.asked == len(instance.counted)
+                safe = instance.flavor_count == len(instance.counted)
                 yield Difference(
                     Kind.ALLOCATION_DIFFERS,
                     uuid,
@@ -256,14 +256,14 @@ def _free(provider: Provider, state: HostState) -> int | None:
     if state.cards is None or state.guests is None:
         return None
     by_guests = _NONE.union(*(guest.cards for guest in state.guests.values()))
-    used = by_guests.union(*(each.cards for each in (state.instances or {}).values()))
+    used = by_guests.union(*(instance.cards for instance in (state.instances or {}).values()))
     return len(provider.fit - used)
 
 
 def _held(provider_uuid: str, instances: Mapping[str, Instance]) -> collections.Counter[str]:
     """Return how many of the group each instance has."""
-    counted = ((uuid, each) for uuid, has in instances.items() for each, _ in has.counted)
-    return collections.Counter(uuid for uuid, each in counted if each == provider_uuid)
+    counted = ((uuid, dev) for uuid, has in instances.items() for dev, _ in has.counted)
+    return collections.Counter(uuid for uuid, dev in counted if dev == provider_uuid)
 
 
 def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
@@ -275,9 +275,9 @@ def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
 
 
 def _all_settled(state: HostState, provider: Provider) -> bool:
-    """Return whether nobody is on the way to or from the group."""
-    return all(each.settled for each in (state.instances or {}).values()) and all(
-        state.holders.get(each) is not Holder.ON_ITS_WAY for each in provider.allocated
+    """Return whether no instance moves to or from the group."""
+    return all(instance.settled for instance in (state.instances or {}).values()) and all(
+        state.holders.get(uuid) is not Holder.ON_ITS_WAY for uuid in provider.allocated
     )
 
 
@@ -292,10 +292,10 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
     yield from _left_vgpus(state)
 
 
-def _is_here(each: Device, state: HostState) -> bool:
+def _is_here(item: Device, state: HostState) -> bool:
     """Return whether the host has it, or what a vGPU is made at."""
-    at = {slot.parent for slot in device.slots([each])}
-    return each in (state.cards or ()) or bool(at & state.functions)
+    at = {slot.parent for slot in device.slots([item])}
+    return item in (state.cards or ()) or bool(at & state.functions)
 
 
 def _missing_vgpus(state: HostState) -> Iterator[Difference]:
@@ -327,7 +327,7 @@ def _left_vgpus(state: HostState) -> Iterator[Difference]:
             yield Difference(
                 Kind.VGPU_LEFT,
                 str(slot),
-                f"vGPU {slot} was made for {uuid}, which has it no more",
+                f"vGPU {slot} was made for {uuid}, which no longer has it",
                 "nova-compute removes it within a period; see its log, and whether it runs",
             )
 

@@ -48,7 +48,7 @@ class Sources:
     ``ask`` calls what it is given, and may give up on it with any exception.
     """
 
-    looked: discovery.Discovery
+    host: discovery.Discovery
     libvirt: libvirt_host.Host
     placement: Any
     obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
@@ -80,28 +80,28 @@ def gather(sources: Sources) -> HostState:
     """
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
-    looked = sources.looked
-    cards = answers.of("sysfs", lambda: gather_host.read(looked, sources.obstacles))
+    host = sources.host
+    cards = answers.of("sysfs", lambda: gather_host.read(host, sources.obstacles))
     whole = cards.whole if cards is not None else {}
     guests, nodename = None, None
     if cards is not None:
-        guests = answers.of("libvirt", lambda: gather_host.guests(looked, sources.libvirt, cards))
+        guests = answers.of("libvirt", lambda: gather_host.guests(host, sources.libvirt, cards))
         if guests is not None:
             nodename = answers.of("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
         nodename = answers.of("Nova's database", lambda: _nodename(context))
-    found = providers = None
+    answer = providers = None
     if nodename is not None:
-        node, mode = nodename, looked.delivery.mode
+        node, mode = nodename, host.delivery.mode
         # Before the database: who comes to be in between is looked up there.
         providers = answers.of(
             "Placement",
             lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
         )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
-        found = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
-    instances, returning = found or (None, frozenset())
-    consumers = {each for provider in (providers or {}).values() for each in provider.allocated}
+        answer = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
+    instances, returning = answer or (None, frozenset())
+    consumers = {uuid for provider in (providers or {}).values() for uuid in provider.allocated}
     holders = None
     if instances is not None:
         others = consumers - instances.keys()
@@ -111,7 +111,7 @@ def gather(sources: Sources) -> HostState:
         owners = {uuid: guest.cards for uuid, guest in guests.items()}
         for uuid, instance in instances.items():
             owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
-        made = answers.of("sysfs", lambda: gather_host.made(looked, cards.parts, owners))
+        made = answers.of("sysfs", lambda: gather_host.made(host, cards.parts, owners))
     if cards is not None and made is not None and nodename is not None:
         there_are = frozenset().union(*made.values())
         taken = there_are.union(*owners.values())
@@ -119,7 +119,7 @@ def gather(sources: Sources) -> HostState:
         vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
     return HostState(
         cards=None if cards is None else frozenset(whole),
-        unfit=gather_host.unfit(looked, whole),
+        unfit=gather_host.unfit(host, whole),
         guests=guests,
         instances=instances,
         returning=returning,
@@ -144,23 +144,23 @@ def _instances(
     """Return the host's instances, and those on their way back to it."""
     counted = records.read(context, CONF.host, nodename, guests)
     migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
-    moving = {each.instance_uuid for each in migrations if each.status != "error"}
+    moving = {migration.instance_uuid for migration in migrations if migration.status != "error"}
     listed = objects.InstanceList.get_by_host(context, CONF.host, expected_attrs=["flavor"])
     by_uuid = {instance.uuid: instance for instance in listed}
     instances = {}
     for uuid, identifiers in counted.counted.items():
         instance = by_uuid.get(uuid)
         state = instance.vm_state if instance else None
-        asked = records.request_of(instance) if instance else request.of({})
+        flavor = records.request_of(instance) if instance else request.of({})
         devices = [(provider, device.parse(text)) for provider, text in identifiers]
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            asked=0
+            flavor_count=0
             if _is_released(instance, devices)
-            else asked_of(asked, [d for _, d in devices]),
+            else asked_of(flavor, [d for _, d in devices]),
             counted=frozenset(devices),
-            aliased="pci_passthrough:alias" in asked.extra_specs,
+            aliased="pci_passthrough:alias" in flavor.extra_specs,
         )
     return instances, counted.returning
 
@@ -175,17 +175,17 @@ def _is_released(instance: objects.Instance | None, devices: Collection[Any]) ->
     return names.RELEASED in instance.system_metadata
 
 
-def asked_of(asked: FlavorRequest, held: Collection[Device]) -> int:
+def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:
     """Return the number of GPUs and vGPUs that the flavor asks for.
 
     Of a flavor that cannot be read any more, what it has: the API and the scheduler refuse it. Of
     one that asks for vGPUs in Nova's words alone, those of ours it has.
     """
     try:
-        count = sum(each.count for each in asked.requests)
+        count = sum(flavor_request.count for flavor_request in flavor_request.requests)
     except exception.InvalidExtraSpec:
         return len(held)
-    if asked.asks_for_vgpus and asked.vgpus is None:
+    if flavor_request.asks_for_vgpus and flavor_request.vgpus is None:
         count += len(device.slots(held))
     return count
 

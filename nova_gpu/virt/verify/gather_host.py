@@ -44,82 +44,80 @@ class Cards:
 
 
 def read(
-    looked: discovery.Discovery, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
+    host: discovery.Discovery, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
 ) -> Cards:
     """Return what the host has now.
 
     :param obstacles: why cards cannot be given
     :raises DiscoveryFailed: where sysfs cannot be read
     """
-    found = looked.find()
-    parts, others = looked.in_parts(found)
-    whole = [gpu for gpu in found if gpu.address not in parts]
+    gpus = host.find()
+    parts, others = host.in_parts(gpus)
+    whole = [gpu for gpu in gpus if gpu.address not in parts]
     reasons = obstacles(whole)
     unread: Set[PciAddress] = frozenset()
-    if looked.delivery.shares_driver:
-        mig = (gpu.address for gpu in whole if mig_layout.is_divided(gpu, looked.roots))
+    if host.delivery.shares_driver:
+        mig = (gpu.address for gpu in whole if mig_layout.is_divided(gpu, host.roots))
         unread = others.keys() & mig
         reasons = {**reasons, **{address: others[address] for address in unread}}
     cards = {
         gpu.address: Card(gpu, reasons.get(gpu.address), others.get(gpu.address)) for gpu in whole
     }
     return Cards(
-        cards, parts, tuple(gpu for gpu in found if gpu.address in parts), frozenset(unread)
+        cards, parts, tuple(gpu for gpu in gpus if gpu.address in parts), frozenset(unread)
     )
 
 
-def unfit(looked: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
+def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     """Return why whole cards cannot be given to a guest, or are with another driver than needed."""
-    found = {a: looked.delivery.unfit(card.gpu) or card.obstacle for a, card in cards.items()}
-    return {address: reason for address, reason in found.items() if reason}
+    reasons = {a: host.delivery.unfit(card.gpu) or card.obstacle for a, card in cards.items()}
+    return {address: reason for address, reason in reasons.items() if reason}
 
 
-def guests(
-    looked: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards
-) -> dict[str, Guest]:
+def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) -> dict[str, Guest]:
     """Return the domains by uuid, each with what it names of the host's cards.
 
     :raises DomainsUnreadable: where libvirt does not say
     """
     whole = (card.gpu for card in cards.whole.values())
-    parts = domains.parts(whole, looked.roots, cards.parts.values())
+    parts = domains.parts(whole, host.roots, cards.parts.values())
     named = domains.look(libvirt, parts)
     running = domains.running(libvirt)
-    found = {}
-    for uuid, each in named.items():
+    guests_ = {}
+    for uuid, item in named.items():
         # Into what these are divided nobody tells: the nodes of one's own part lead to them, too.
-        untold = cards.unread & {slot.parent for slot in device.slots(each.own)}
-        found[uuid] = Guest(
-            uuid in running, each.every - untold, each.reached - untold, each.opened
+        untold = cards.unread & {slot.parent for slot in device.slots(item.own)}
+        guests_[uuid] = Guest(
+            uuid in running, item.every - untold, item.reached - untold, item.opened
         )
-    return found
+    return guests_
 
 
 # Parts of cards
 
 
 def made(
-    looked: discovery.Discovery,
+    host: discovery.Discovery,
     parts: Mapping[PciAddress, DividedCard],
     owners: Mapping[str, Collection[Device]],
 ) -> dict[str, frozenset[Slot]]:
     """Return the vGPUs that there are, by the uuid of whose they are.
 
-    Somebody else's are not among them: neither do we know whose they are.
+    Those of other users are not among them, as their owners are unknown.
 
     :param owners: what domains name and the database counts, by uuid
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
     functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
-    asked = {(uuid, each) for uuid, has in owners.items() for each in device.slots(has)}
-    asked |= {(uuid, slot) for slot, uuid in MadeVGPUs(looked.vgpus).instances().items()}
-    found: dict[str, frozenset[Slot]] = {}
-    for uuid, slot in asked:
+    slots = {(uuid, slot) for uuid, has in owners.items() for slot in device.slots(has)}
+    slots |= {(uuid, slot) for slot, uuid in MadeVGPUs(host.vgpus).instances().items()}
+    slots_by_guest: dict[str, frozenset[Slot]] = {}
+    for uuid, slot in slots:
         parent = functions.get(slot.parent)
-        way = looked.ways.part(parent.kind if parent else Kind.MEDIATED)
+        way = host.ways.part(parent.kind if parent else Kind.MEDIATED)
         if way.is_there(slot, uuid, parent):
-            found[uuid] = found.get(uuid, frozenset()) | {slot}
-    return found
+            slots_by_guest[uuid] = slots_by_guest.get(uuid, frozenset()) | {slot}
+    return slots_by_guest
 
 
 def free(
@@ -131,7 +129,7 @@ def free(
     """Return how many more vGPUs there can be of each group of *parts*, whatever its cards' health.
 
     :param gpus: those of *parts*
-    :param taken: the slots, and the functions, that anybody has
+    :param taken: the slots, and the functions, that are in use
     :param made: those of the slots at which something is
     """
     whole = frozenset(taken)
@@ -143,7 +141,7 @@ def free(
         if parent.kind is Kind.PLAIN
     }
     # Of a plain function its driver does not tell that it is somebody's.
-    pending = {each for each in slots if each.parent in plain or each not in made}
+    pending = {slot for slot in slots if slot.parent in plain or slot not in made}
     cards = {gpu.address: SharedCard(gpu, parts[gpu.address]).without(whole) for gpu in gpus}
     return {
         key: sum(c.room(group.facts.id, slots, pending).free for c in group.cards.values())
@@ -177,12 +175,12 @@ def read_providers(
     """
     root = client.get_provider_by_name(context, nodename)["uuid"]
     providers = {}
-    for each in client.get_providers_in_tree(context, root):
-        key = names.parse_provider_name(nodename, each["name"])
+    for provider in client.get_providers_in_tree(context, root):
+        key = names.parse_provider_name(nodename, provider["name"])
         if key is None:
             continue
         resource_class = device.resource_class_of(key)
-        uuid = each["uuid"]
+        uuid = provider["uuid"]
         inventory = _inventory(client, uuid, resource_class)
         allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
         own = {
@@ -191,7 +189,7 @@ def read_providers(
             if card_groups.group_key(card.gpu, mode) == key
         }
         providers[uuid] = Provider(
-            name=each["name"],
+            name=provider["name"],
             total=inventory.get("total", 0),
             reserved=inventory.get("reserved", 0),
             allocated={

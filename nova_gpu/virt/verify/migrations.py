@@ -65,7 +65,7 @@ class AbandonedMoves:
                 if migration.uuid in self._seen:
                     _end(context, reportclient, migration, instance)
         except Exception as error:  # whatever Placement, the bus or the database raise
-            LOG.warning("Moves that were given up cannot be looked for: %s", error)
+            LOG.warning("Cannot look for abandoned moves: %s", error)
         self._seen = frozenset(seen)
 
     def _abandoned(
@@ -74,7 +74,7 @@ class AbandonedMoves:
         migration: objects.Migration,
         had_by: Callable[[str], Collection[Device]],
     ) -> objects.Instance | None:
-        """Return the instance of a move that nobody goes on with, ``None`` of any other."""
+        """Return the instance of an abandoned move, ``None`` of any other."""
         is_live = migration.migration_type == "live-migration"
         statuses = _AS_IT_RUNS if is_live else _BEFORE_THE_MOVE
         if (
@@ -121,7 +121,7 @@ def _end(
     The record last: it is what the next look goes by.
     """
     LOG.warning(
-        "The move %s (%s) has ended in its midst: what it had is given back",
+        "Released the GPUs of move %s (%s), which was interrupted",
         migration.uuid,
         migration.status,
         instance=instance,
@@ -157,8 +157,8 @@ class Orphans:
         """Delete those of these providers; never while a claim waits, and nothing raises.
 
         :param reportclient: Nova's client of Placement
-        :param counted: what the database counts, by the uuids of all instances here, about which
-            nobody is asked
+        :param counted: what the database counts, by the uuids of all instances here, of which
+            nothing is asked
         :param agrees: compares what Placement counts of a provider, by consumer, with what those
             have; whether it is the same
         """
@@ -167,7 +167,7 @@ class Orphans:
         instances = counted.keys()
         before, self._counted = (
             self._counted,
-            {uuid: each for uuid, each in counted.items() if each},
+            {uuid: item for uuid, item in counted.items() if item},
         )
         if before != self._counted:
             self._settled.clear()
@@ -175,9 +175,9 @@ class Orphans:
         try:
             # Any provider stands for the tree that it is in.
             tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
-            generations = {each["uuid"]: each["generation"] for each in tree}
+            generations = {provider["uuid"]: provider["generation"] for provider in tree}
         except Exception as error:  # whatever Placement or the way there raise
-            LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
+            LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             self._settled.clear()
             return
         for uuid in set(provider_uuids) & generations.keys():
@@ -196,22 +196,22 @@ class Orphans:
     ) -> bool:
         """Return whether only instances use the provider, and as much as they have."""
         try:
-            found = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
-            others = found.allocations.keys() - set(instances)
+            allocations = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
+            others = allocations.allocations.keys() - set(instances)
             for consumer in others:
                 if reason := ended(context, consumer):
-                    LOG.warning("The GPUs of migration %s are given back: %s", consumer, reason)
+                    LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
                     reportclient.delete_allocation_for_instance(
                         context, consumer, consumer_type="migration"
                     )
         except Exception as error:  # whatever Placement, the bus or the database raise
-            LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
+            LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             return False
-        return agrees(provider_uuid, found.allocations) and not others
+        return agrees(provider_uuid, allocations.allocations) and not others
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Return why a consumer needs its GPUs no more; ``None`` where it may, or is no migration.
+    """Return why a consumer no longer needs its GPUs; ``None`` where it may, or is no migration.
 
     :param context: one that reads what is deleted as well
     """

@@ -24,9 +24,9 @@ class Reconciliation:
     """
 
     def __init__(
-        self, looked: discovery.Discovery, host: libvirt_host.Host, placement: Callable[[], Any]
+        self, discovered: discovery.Discovery, host: libvirt_host.Host, placement: Callable[[], Any]
     ) -> None:
-        self._looked = looked
+        self._looked = discovered
         self._host = host
         self._placement = placement
         self._suspected: frozenset[Difference] | None = None
@@ -41,16 +41,19 @@ class Reconciliation:
             state = gather.gather(
                 gather.Sources(self._looked, self._host, self._placement(), self._looked.obstacles)
             )
-            found = frozenset(compare.compare(state))
+            differences = frozenset(compare.compare(state))
         except Exception as error:  # nothing of this may end a period
-            LOG.warning("What Nova, libvirt and Placement say of GPUs is not compared: %s", error)
+            LOG.warning("Cannot compare the GPUs in Nova, libvirt and Placement: %s", error)
             self._is_done = True
             return
         if self._suspected is None:
-            self._suspected = found
+            self._suspected = differences
             return
         self._is_done = True
         for reason in state.unread:
-            LOG.warning("What it says of this host's GPUs is not compared: %s", reason)
-        for each in sorted(self._suspected & found, key=lambda each: (each.kind, each.subject)):
-            LOG.error("%s (%s): %s", each.text, each.kind, each.remedy)
+            LOG.warning("Cannot compare what it has of this host's GPUs: %s", reason)
+        for difference in sorted(
+            self._suspected & differences,
+            key=lambda difference: (difference.kind, difference.subject),
+        ):
+            LOG.error("%s (%s): %s", difference.text, difference.kind, difference.remedy)

@@ -43,7 +43,7 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     try:
         if difference.kind is Kind.ALLOCATION_DIFFERS:
             counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
-            classes = {it: each.resource_class for it, each in (state.providers or {}).items()}
+            classes = {it: item.resource_class for it, item in (state.providers or {}).items()}
             _restore(context, uuid, counted, classes, reportclient)
         elif difference.kind is Kind.ALLOCATION_LEFT:
             moved = state.holders[uuid] is Holder.ENDED_MOVE
@@ -75,7 +75,7 @@ def heal(
     """
     agrees = True
     for uuid, counted in read.counted.items():
-        amount = sum(each == provider_uuid for each, _ in counted)
+        amount = sum(dev == provider_uuid for dev, _ in counted)
         has = placement.gpus_in(allocations.get(uuid, {}).get("resources", {}))
         if has == amount:
             continue
@@ -85,8 +85,8 @@ def heal(
                 _heal(uuid, counted, classes, reportclient, is_short=has < amount)
             except Exception as error:  # whatever Placement, the bus or the database raise
                 LOG.warning(
-                    "Placement counts %d GPUs of provider %s for it, and it has %d; the next "
-                    "period tries to correct that: %s",
+                    "Placement allocates %d GPUs of provider %s to it, and it has %d; will correct "
+                    "that in the next period: %s",
                     *(has, provider_uuid, amount, error),
                     instance_uuid=uuid,
                 )
@@ -106,16 +106,18 @@ def _heal(
     instance = objects.Instance.get_by_uuid(
         context, uuid, expected_attrs=["flavor", "system_metadata"]
     )
-    asked = records.request_of(instance)
+    request = records.request_of(instance)
     if is_short:
         # Placement may only be told what the flavor says as well.
         devices = [device.parse(identifier) for _, identifier in counted]
-        if gather.asked_of(asked, devices) != len(devices):
+        if gather.asked_of(request, devices) != len(devices):
             return
     elif counted or names.RELEASED not in instance.system_metadata:
         return  # for nova-gpu verify, and the operator
     _restore(context, uuid, counted, classes, reportclient)
-    LOG.warning("Placement counts again the %d GPUs that it has", len(counted), instance=instance)
+    LOG.warning(
+        "Placement allocates to it again the %d GPUs that it has", len(counted), instance=instance
+    )
 
 
 def _restore(
@@ -131,19 +133,19 @@ def _restore(
     :raises nova.exception.AllocationUpdateFailed: where Placement counts something else by now
     """
     # First: what is begun with the instance after it was read changes this, and the write fails.
-    found = placement.read_consumer(reportclient, uuid)
+    consumer = placement.read_consumer(reportclient, uuid)
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
     now = {
-        (each.provider_uuid, each.identifier)
-        for each in instance.resources or ()
-        if each.resource_class in names.RESOURCE_CLASSES
+        (resource.provider_uuid, resource.identifier)
+        for resource in instance.resources or ()
+        if resource.resource_class in names.RESOURCE_CLASSES
     }
     if instance.task_state or now != set(counted):
         raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
     number = collections.Counter(provider for provider, _ in counted)
     amounts = {it: {classes[it]: number[it]} for it in number if it in classes}
     beside = functools.partial(_of_the_host, context, instance)
-    if not placement.write_consumer(reportclient, instance, found, classes, amounts, beside):
+    if not placement.write_consumer(reportclient, instance, consumer, classes, amounts, beside):
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
 
 

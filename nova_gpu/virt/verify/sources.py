@@ -75,12 +75,12 @@ class Instance:
 
     ``counted``: (provider_uuid, card) of what the database counts for it on this host, both
     sides of a move. ``settled``: no task and no move is under way. ``aliased``: it has PCI devices
-    by an alias, too, which nobody counts here.
+    by an alias, too, which are not counted here.
     """
 
     active: bool
     settled: bool
-    asked: int
+    flavor_count: int
     counted: frozenset[tuple[str, Device]]
     aliased: bool = False
 
@@ -95,7 +95,7 @@ class Holder(enum.Enum):
     DELETED = "an instance that is deleted"
     ENDED_MOVE = "a migration that has ended"
     ELSEWHERE = "an instance of another host"
-    UNKNOWN = "nobody that Nova knows"
+    UNKNOWN = "no consumer that Nova knows"
     ON_ITS_WAY = "an instance or migration that is on its way"
 
 

@@ -91,20 +91,20 @@ def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[In
 
     It is known where only that instance, such as a stopped one, can have the rest of the board.
     """
-    found = list(there)
+    members = list(there)
     for number, group in enumerate(groups):
-        holders = [n for n, each in enumerate(found) if number in dict(each.held)]
-        unknown = [n for n in holders if number not in dict(found[n].sets)]
+        holders = [n for n, member in enumerate(members) if number in dict(member.held)]
+        unknown = [n for n in holders if number not in dict(members[n].sets)]
         if group.board is None or len(unknown) != 1:
             continue
         (last,) = unknown
-        others = (dict(found[n].sets)[number] for n in holders if n != last)
+        others = (dict(members[n].sets)[number] for n in holders if n != last)
         left = group.board.taken.difference(*others)
         # More have cards that nobody can be given, or instances of another group.
-        if len(left) == dict(found[last].held)[number]:
-            sets = tuple(sorted((*found[last].sets, (number, tuple(sorted(left))))))
-            found[last] = dataclasses.replace(found[last], sets=sets)
-    return found
+        if len(left) == dict(members[last].held)[number]:
+            sets = tuple(sorted((*members[last].sets, (number, tuple(sorted(left))))))
+            members[last] = dataclasses.replace(members[last], sets=sets)
+    return members
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Fleet:
     """``hosts`` have distinct names; what is free there may be below 0.
 
     ``shared`` has, by a host's name, the groups whose vGPUs are of the same cards, so that what one
-    gets the others lose: as nobody but the host knows how much, all that they had free.
+    gets the others lose: as only the host knows how much, all that they had free.
     """
 
     hosts: tuple[Host, ...]
@@ -126,11 +126,11 @@ class Fleet:
         Not where vGPUs share cards, or where it is not known which cards of a board an instance
         has.
         """
-        hosts = {each.name: each for each in self.hosts}
+        hosts = {host.name: host for host in self.hosts}
         return not self.shared and all(
-            hosts[each.host].groups[group].board is None or group in dict(each.sets)
-            for each in self.instances
-            for group, _ in each.held
+            hosts[instance.host].groups[group].board is None or group in dict(instance.sets)
+            for instance in self.instances
+            for group, _ in instance.held
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cheapest plan that makes place for instances, empties a host, or gathers what is free.
+"""The cheapest plan that makes room for instances, empties a host, or gathers what is free.
 
 It has the fewest moves there can be and, of all such plans, the least cost: exactly so where
 ``proven``, which small fleets always are. Of larger ones it is what a bounded search found, and
@@ -26,7 +26,7 @@ def drain(fleet: Fleet, host: str) -> Plan:
 
     Nothing is moved to it, nor back.
     """
-    (number,) = (n for n, each in enumerate(fleet.hosts) if each.name == host)
+    (number,) = (n for n, index in enumerate(fleet.hosts) if index.name == host)
     return _plan(fleet, Empty(number))
 
 
@@ -86,11 +86,11 @@ def _plan(fleet: Fleet, goal: Goal) -> Plan:
 
 def _moves(fleet: Fleet, steps: search.Steps) -> tuple[Move, ...]:
     room = Room(fleet)
-    found = []
+    moves = []
     for number, spot in steps:
         instance, source = fleet.instances[number], fleet.hosts[room.spots[number].host].name
         freed = sum(count for _, count in room.spots[number].held)
         reason = f"frees {freed} of {source}"
-        found.append(Move(instance, source, fleet.hosts[spot.host].name, spot, reason))
+        moves.append(Move(instance, source, fleet.hosts[spot.host].name, spot, reason))
         room.move(number, spot)
-    return tuple(found)
+    return tuple(moves)

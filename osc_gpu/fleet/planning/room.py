@@ -36,7 +36,9 @@ class Room:
         self.free = [[g.total - g.reserved - g.used for g in host.groups] for host in fleet.hosts]
         self.boards = [[group.board for group in host.groups] for host in fleet.hosts]
         self.own = [dict(host.free) for host in fleet.hosts]
-        self.spots = [Spot(index[each.host], each.held, each.sets) for each in fleet.instances]
+        self.spots = [
+            Spot(index[instance.host], instance.held, instance.sets) for instance in fleet.instances
+        ]
         self._first = list(self.spots)
         self.on: list[set[int]] = [set() for _ in fleet.hosts]
         for number, spot in enumerate(self.spots):
@@ -103,19 +105,19 @@ class Room:
 
     def _sets(self, host: int, held: Held) -> Sets | None:
         """Return the sets of the host's boards, ``None`` where none of the size is free."""
-        found = []
+        sets = []
         for group, count in held:
             if board := self.boards[host][group]:
                 if (chosen := board.choose(count)) is None:
                     return None
-                found.append((group, tuple(sorted(chosen.modules))))
-        return tuple(found)
+                sets.append((group, tuple(sorted(chosen.modules))))
+        return tuple(sets)
 
     def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
         """Return the hosts that could have it if empty, and the GPUs it could get of each."""
         if need not in self._ways:
-            found = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
-            self._ways[need] = [each for each in found if each[1]]
+            ways = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
+            self._ways[need] = [way for way in ways if way[1]]
         return self._ways[need]
 
     def could_have(self, need: Need) -> list[int]:
@@ -157,8 +159,8 @@ class Room:
                 gains.setdefault(group, []).append(count)
             for name, amount in self.fleet.instances[number].need.amounts:
                 gains.setdefault(name, []).append(amount)
-        for each in gains.values():
-            each.sort(reverse=True)
+        for gain in gains.values():
+            gain.sort(reverse=True)
         # Which of them leave is not looked at: as if all sets became free.
         boards = self._boards(host, leaving)
         for count in range(len(leaving) + 1):
@@ -207,12 +209,12 @@ def _ways(need: Need, host: Host) -> list[Held]:
         ]
         for part in need.groups
     ]
-    found: dict[Held, None] = {}
+    ways: dict[Held, None] = {}
     for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
         if need.isolate and len(set(way)) < len(way):
             continue
         counts: dict[int, int] = {}
         for part, group in zip(need.groups, way, strict=True):
             counts[group] = counts.get(group, 0) + part.count
-        found[tuple(sorted(counts.items()))] = None
-    return list(found)
+        ways[tuple(sorted(counts.items()))] = None
+    return list(ways)

@@ -47,10 +47,10 @@ class Place:
         # By how many fit: what it takes at least on the hosts so far
         least: list[int | None] = [0] + [None] * self.count
         for host in room.could_have(self.need):
-            each = _least_by_fit(room, self.need, host, self.count)
+            place = _least_by_fit(room, self.need, host, self.count)
             joined = list(least)
             for before, cost in enumerate(least):
-                for fit, leaving in enumerate(each):
+                for fit, leaving in enumerate(place):
                     at = min(before + fit, self.count)
                     if cost is None:
                         continue
@@ -90,12 +90,12 @@ Goal = Place | Empty
 
 def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
     """Return how many have to leave the host at least, for none to fit, for one, and so on."""
-    found = [0]
-    while len(found) <= most:
-        if (least := room.least_leaving(need, host, len(found))) is None:
+    best = [0]
+    while len(best) <= most:
+        if (least := room.least_leaving(need, host, len(best))) is None:
             break
-        found.append(least)
-    return found
+        best.append(least)
+    return best
 
 
 class TooLarge(Exception):
@@ -158,13 +158,16 @@ def is_small(fleet: Fleet) -> bool:
 
 
 def _movable(fleet: Fleet) -> list[int]:
-    return [number for number, each in enumerate(fleet.instances) if each.way]
+    return [number for number, instance in enumerate(fleet.instances) if instance.way]
 
 
 def _alike(fleet: Fleet) -> list[int]:
     """Return a number for each instance, the same for those that take and cost the same."""
     numbers: dict[object, int] = {}
-    return [numbers.setdefault((each.need, each.way), len(numbers)) for each in fleet.instances]
+    return [
+        numbers.setdefault((instance.need, instance.way), len(numbers))
+        for instance in fleet.instances
+    ]
 
 
 def _state(room: Room, movable: Sequence[int], alike: Sequence[int]) -> _State:
@@ -183,12 +186,12 @@ def quick(fleet: Fleet, goal: Goal) -> Steps | None:
     search = _Quick(fleet)
     try:
         if isinstance(goal, Empty):
-            found = search.empty(goal)
+            place = search.empty(goal)
         else:
-            found = search.place(goal.need, goal.count) is None
+            place = search.place(goal.need, goal.count) is None
     except _Spent:
         return None
-    return search.steps() if found else None
+    return search.steps() if place else None
 
 
 def gather(fleet: Fleet, need: Need) -> Steps:
@@ -244,7 +247,7 @@ class _Quick:
             if best and len(best[2]) <= least:
                 break
             there = self._make(need, host, made | {host}, _CHAIN)
-            if there and sum(self.room.fitting(need, each) for each in hosts) > have:
+            if there and sum(self.room.fitting(need, host) for host in hosts) > have:
                 steps = [(number, to) for number, _, to in self.room.moves[start:]]
                 cost = sum(self._cost(number) for number, _ in steps)
                 if best is None or (len(steps), cost) < (len(best[2]), best[0]):
@@ -258,13 +261,13 @@ class _Quick:
 
     def _by_least(self, need: Need, hosts: list[int], most: int) -> list[tuple[int, int]]:
         """Return the least number of instances that must leave, and the host, the fewest first."""
-        found = []
+        places = []
         for host in hosts:
             self._look()
             wanted = self.room.fitting(need, host) + 1
             if (least := self.room.least_leaving(need, host, wanted)) is not None:
-                found.append((least, host))
-        return sorted(found)[: min(most, _HOSTS)]
+                places.append((least, host))
+        return sorted(places)[: min(most, _HOSTS)]
 
     def _make(self, need: Need, host: int, closed: frozenset[int], chain: int) -> bool:
         """Return whether the host has room for one more, now that some have left."""
@@ -284,12 +287,12 @@ class _Quick:
             among = movable
             while math.comb(len(among), size) > _MOST_SETS and len(among) > size:
                 among = among[:-1]
-            found = []
+            sets = []
             for leaving in itertools.combinations(among, size):
                 self._look()
                 if self.room.fitting(need, host, leaving) >= wanted:
-                    found.append(leaving)
-            yield from sorted(found, key=self._trouble)
+                    sets.append(leaving)
+            yield from sorted(sets, key=self._trouble)
 
     def _trouble(self, leaving: tuple[int, ...]) -> tuple[int, ...]:
         sizes = sorted((self._gpus(number) for number in leaving), reverse=True)
@@ -316,7 +319,7 @@ class _Quick:
         for _, host in self._by_least(need, hosts, 2 * _CHAIN):
             start = len(room.moves)
             if self._make(need, host, closed | {host}, chain - 1):
-                spots = [each for each in room.rooms(number, closed) if each.host == host]
+                spots = [room for room in room.rooms(number, closed) if room.host == host]
                 if spots:
                     room.move(number, spots[0])
                     return True

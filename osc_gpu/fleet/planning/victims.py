@@ -54,13 +54,13 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
     """
     order = {uuid: number for number, uuid in enumerate(costs)}
     numbers = sorted(
-        (n for n, each in enumerate(fleet.instances) if each.uuid in costs),
+        (n for n, instance in enumerate(fleet.instances) if instance.uuid in costs),
         key=lambda n: order[fleet.instances[n].uuid],
     )
     # Room's bound is about those that may go.
     bound = tuple(
-        dataclasses.replace(each, way=Way.COLD if each.uuid in costs else None)
-        for each in fleet.instances
+        dataclasses.replace(instance, way=Way.COLD if instance.uuid in costs else None)
+        for instance in fleet.instances
     )
     search = _Search(Room(dataclasses.replace(fleet, instances=bound)), need, count, costs)
     best: list[tuple[_Price, tuple[int, ...], Mapping[int, int]] | None]
@@ -68,10 +68,10 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
     for host in search.room.could_have(need):
         there = [n for n in numbers if fleet.instances[n].host == fleet.hosts[host].name]
         most = best[count]
-        found = search.leaving(host, there, most[0][0] if most else len(numbers))
+        leaving = search.leaving(host, there, most[0][0] if most else len(numbers))
         joined = list(best)
         for before, fit in itertools.product(range(count), range(1, count + 1)):
-            so_far, more, at = best[before], found[fit], min(before + fit, count)
+            so_far, more, at = best[before], leaving[fit], min(before + fit, count)
             if so_far is None or more is None:
                 continue
             price = _sum(so_far[0], more[0])
@@ -80,7 +80,7 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
                 who, room = so_far[1] + more[1], {**so_far[2], host: at - before}
                 joined[at] = price, who, room
         best = joined
-    _, chosen, rooms = next(each for each in reversed(best) if each)
+    _, chosen, rooms = next(number for number in reversed(best) if number)
     # More room may come of it than is counted.
     proven = search.exhaustive and fleet.is_known
     return Choice(tuple(fleet.instances[number] for number in chosen), rooms, proven)
@@ -91,20 +91,20 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
     hosts = []
     for host in fleet.hosts:
         groups, free = list(host.groups), dict(host.free)
-        for each in leaving:
-            if each.host == host.name:
-                for group, amount in each.held:
-                    modules = dict(each.sets).get(group, ())
+        for number in leaving:
+            if number.host == host.name:
+                for group, amount in number.held:
+                    modules = dict(number.sets).get(group, ())
                     board = groups[group].board
                     groups[group] = dataclasses.replace(
                         groups[group],
                         used=groups[group].used - amount,
                         board=board and board.freed(modules),
                     )
-                _add(free, each.need.amounts, 1)
+                _add(free, number.need.amounts, 1)
         hosts.append(dataclasses.replace(host, free=free, groups=tuple(groups)))
-    gone = {each.uuid for each in leaving}
-    left = tuple(each for each in fleet.instances if each.uuid not in gone)
+    gone = {number.uuid for number in leaving}
+    left = tuple(instance for instance in fleet.instances if instance.uuid not in gone)
     return dataclasses.replace(fleet, hosts=tuple(hosts), instances=left)
 
 
@@ -157,16 +157,16 @@ class _Search:
 
         The number is up to the count that is asked for.
         """
-        found: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
+        by_count: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
         for fit in range(1, have + 1):
-            found[fit] = _NOBODY
+            by_count[fit] = _NOBODY
         for wanted in range(have + 1, self._count + 1):
             least = self.room.least_leaving(self._need, host, wanted)
             if least is None or least > most:
                 break
-            found[wanted] = self._best(host, there, wanted, least, most)
-        return found
+            by_count[wanted] = self._best(host, there, wanted, least, most)
+        return by_count
 
     def _best(
         self, host: int, there: Sequence[int], wanted: int, least: int, most: int
@@ -194,8 +194,8 @@ class _Search:
         """
         alike: dict[object, list[int]] = {}
         for number in there:
-            each = self.room.fleet.instances[number]
-            like = each.held, each.sets, each.need.amounts, self._costs[each.uuid]
+            instance = self.room.fleet.instances[number]
+            like = instance.held, instance.sets, instance.need.amounts, self._costs[instance.uuid]
             alike.setdefault(like, []).append(number)
 
         def of(classes: Sequence[Sequence[int]], left: int) -> Iterator[tuple[int, ...]]:
@@ -223,12 +223,12 @@ class _Search:
         if self.room.fitting(self._need, host, who) < wanted:
             return None
         for number in who:
-            fewer = tuple(each for each in who if each != number)
+            fewer = tuple(member for member in who if member != number)
             if self.room.fitting(self._need, host, fewer) >= wanted:
                 who = fewer
         return self._price(who), who
 
     def _price(self, who: Sequence[int]) -> _Price:
-        each = [self.room.fleet.instances[number] for number in who]
-        cost = sum(self._costs[one.uuid] for one in each)
-        return len(each), cost, sum(one.gpus for one in each)
+        instances = [self.room.fleet.instances[number] for number in who]
+        cost = sum(self._costs[one.uuid] for one in instances)
+        return len(instances), cost, sum(one.gpus for one in instances)

@@ -67,9 +67,9 @@ class ParseTest(testtools.TestCase):
             ("line 8: a prompt without a command", command, "root@compute#"),
             ("line 11: the command ends with a backslash", "       b\n", ""),
             ("line 16: nothing is indented", "   demo@controller$ openstack gpu usage\n", ""),
-            ("line 6: a block that nobody runs", ":: console", ":: bash"),
-            ("line 6: a block that nobody runs", ":: console", "::"),
-            ("line 4: a block that nobody runs", "Something is said.", "Something is said::"),
+            ("line 6: a block that is not run", ":: console", ":: bash"),
+            ("line 6: a block that is not run", ":: console", "::"),
+            ("line 4: a block that is not run", "Something is said.", "Something is said::"),
         ):
             self.assertMalformed(reason, before, after)
 

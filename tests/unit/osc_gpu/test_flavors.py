@@ -69,7 +69,7 @@ class PropertiesTest(unittest.TestCase):
             (({"vgpus": 1}, {"gpu:memory_mib": "4 GiB"}, {}), "4 GiB"),
             (({"gpus": 1}, {"gpu:preemptible": "soon"}, {}), "a least time as"),
             (({"gpus": 1}, {}, {"gpu:preemptible": "1h"}), "would keep its GPUs"),
-            (({"gpus": 1}, {"gpu:on_preempt": "delete"}, {}), "nobody may take"),
+            (({"gpus": 1}, {"gpu:on_preempt": "delete"}, {}), "may not be taken"),
             (({"gpus": None, "vgpus": None}, {"gpu_arch": "fermi"}, {}), "--gpus, --vgpus or both"),
         ):
             with (

@@ -78,4 +78,4 @@ class StepTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", find))
         self.step.look()()
         self.assertEqual({WELL: None, ILL: None}, self.offered())
-        self.assertIn("What was found before is kept", self.log.output)
+        self.assertIn("The former state of the GPUs stays in force", self.log.output)

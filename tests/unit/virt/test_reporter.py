@@ -164,7 +164,7 @@ class GuestsTest(BulletinTest):
 
 class StrangersTest(BulletinTest):
     def said(self) -> int:
-        return self.log.output.count(f"GPU {A} is kept from instances")
+        return self.log.output.count(f"Instances do not get GPU {A}")
 
     def test_each_is_said_once(self) -> None:
         has = {FIRST: "one"}
@@ -203,11 +203,11 @@ class SharedTest(BulletinTest):
         }
         for _ in range(2):
             self.reporter.report_shared(opened)
-        self.assertEqual(1, self.log.output.count(f"GPU {A} is open to several guests, one, two. "))
+        self.assertEqual(1, self.log.output.count(f"Several guests can open GPU {A}: one, two. "))
         self.reporter.report_shared({**opened, "three": frozenset({FIRST})})
-        self.assertIn(f"GPU {A} is open to several guests, one, three, two. ", self.log.output)
+        self.assertIn(f"Several guests can open GPU {A}: one, three, two. ", self.log.output)
         self.reporter.report_shared({"one": frozenset({FIRST})})
-        self.assertIn(f"GPU {A} is no longer open to several guests.", self.log.output)
+        self.assertIn(f"Only one guest can open GPU {A} now.", self.log.output)
 
 
 class ReachedTest(BulletinTest):
@@ -233,7 +233,7 @@ class ReachedTest(BulletinTest):
         )
         self.assertEqual(["gpu.reached"] * 2, self.types())
         self.report({})
-        self.assertIn(f"The guest one, which reached GPU {A}, does not run", self.log.output)
+        self.assertIn(f"The guest one, which reached GPU {A}, has ended", self.log.output)
 
     def test_of_what_is_no_product_of_the_host(self) -> None:
         usage = ledger.Snapshot(reached={"one": frozenset({FIRST})})
@@ -245,7 +245,7 @@ class ReachedTest(BulletinTest):
         reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}
         self.reporter.report_stopped({"one": None, "two": "it is busy"}, reached)
         self.assertIn("Stopped the guest one, which reached GPUs that are not", self.log.output)
-        self.assertIn(f"not its own, {B}, cannot be stopped: it is busy. ", self.log.output)
+        self.assertIn(f"not its own, {B}: it is busy. ", self.log.output)
 
 
 def _products(*found: GPU) -> dict[Device, Product]:

@@ -46,11 +46,11 @@ class ArrangementTest(unittest.TestCase):
         for specs, allowed in (
             ({"gpu:topology": "socket"}, "any or numa or nvlink"),
             ({"gpu:topology": "numa", "gpu:topology_policy": "no"}, "required or preferred"),
-            ({"gpu:topology_policy": "required"}, "beside gpu:topology"),
+            ({"gpu:topology_policy": "required"}, "together with gpu:topology"),
             ({"gpu:distribution": ""}, "pack or spread"),
             ({"gpu:near": "disk"}, "any or nic or nvme"),
             ({"gpu:near": "nic", "gpu:near_policy": "any"}, "required or preferred"),
-            ({"gpu:near_policy": "preferred"}, "beside gpu:near"),
+            ({"gpu:near_policy": "preferred"}, "together with gpu:near"),
             ({"gpu:peer_access": "auto"}, "none or preferred or required"),
             *(
                 ({"gpu:peer_access": word, hiding: "Yes"}, f"none, or it without {hiding}")

@@ -232,11 +232,11 @@ class VGPUOfEachTest(unittest.TestCase):
                 self.assertFalse(request.of(specs).vgpu_words)
 
     def test_beside_neither(self) -> None:
-        text = "beside gpus or resources:PGPU, vgpus or resources:VGPU"
+        text = "together with gpus or resources:PGPU, vgpus or resources:VGPU"
         for specs, part in (
             ({"gpu:memory_mib": "1"}, text),
             ({"vgpu_type": "a", "gpu:memory_mib": "1"}, text),
-            ({"vgpus": "1", "gpu:topology": "numa"}, "beside gpus or resources:PGPU"),
+            ({"vgpus": "1", "gpu:topology": "numa"}, "together with gpus or resources:PGPU"),
             ({"vgpus": "1", "resources:PGPU": "0", "gpu_arch": "a"}, text),
         ):
             with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:

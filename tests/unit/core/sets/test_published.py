@@ -16,7 +16,7 @@ class PublishedTest(base.BaseTestCase):
             self.assertTrue(all(len(each) <= 255 for each in told))
             found = published.board(told | {"CUSTOM_GPU", "CUSTOM_GPU_ARCH_HOPPER"})
             assert found
-            self.assertEqual({p.modules for p in table}, {p.modules for p in found.offered})
+            self.assertEqual({p.modules for p in table}, {p.modules for p in found.partitions})
             taken = frozenset().union(*(each.modules for each in table)) - free
             self.assertEqual(taken, found.taken)
             self.assertEqual(partitions.room(table, taken), found.room())

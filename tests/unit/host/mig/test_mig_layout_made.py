@@ -104,7 +104,7 @@ class TestMake(base.BaseTestCase):
 
     def test_a_mode_that_waits_for_a_reset(self) -> None:
         self.say(gpu_mig_pending="1")
-        self.assertIn("somebody uses the card, or it must be reset", self.refused())
+        self.assertIn("a process uses the card, or it must be reset", self.refused())
         self.assertEqual(["mode 1", "mode 0"], self.done())
 
     def test_a_driver_that_hangs(self) -> None:

@@ -186,7 +186,7 @@ class TestOneBadAnswer(NvmlTestCase):
             self.assertEqual({FIRST, SECOND}, set(facts))
             self.assertEqual(expected, facts[FIRST])
             self.assertEqual(dataclasses.replace(expected, **wanted), facts[SECOND])
-            self.assertIn(f"{field} of GPU {SECOND} cannot be understood", self.log.output)
+            self.assertIn(f"Cannot parse NVML's {field} of GPU {SECOND}", self.log.output)
 
 
 class TestQuery(NvmlTestCase):
@@ -194,7 +194,7 @@ class TestQuery(NvmlTestCase):
         self.assertEqual({}, nvml.query(timeout_s))
         for words in why:
             self.assertIn(words, self.log.output)
-        self.assertEqual(1, self.log.output.count("NVML tells nothing"))
+        self.assertEqual(1, self.log.output.count("NVML does not answer about"))
 
     def test_facts(self) -> None:
         facts = nvml.query(60)
@@ -255,7 +255,9 @@ class TestQuery(NvmlTestCase):
         ):
             self.binding(source)
             self.assertEqual({}, nvml.query(60))
-        self.assertEqual(3, self.log.output.count("cannot be understood"))
+        log = self.log.output
+        self.assertEqual(2, log.count("cannot be understood"))
+        self.assertEqual(1, log.count("Cannot parse NVML's address"))
 
     def test_no_interpreter(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("sys.executable", str(self.folder / "python")))

@@ -122,7 +122,7 @@ class TestHealth(base.BaseTestCase):
             nvml.report.cache_clear()
             self.binding(source)
             self.assertEqual({}, self.ask(TODAY))
-            self.assertIn("NVML tells nothing", self.log.output)
+            self.assertIn("NVML does not answer about", self.log.output)
 
     def test_what_the_driver_keeps_for_itself_is_not_used(self) -> None:
         """As on an idle H100 with driver 580: 480 MiB are reserved, and nvidia-smi says 0 MiB."""
@@ -139,4 +139,4 @@ class TestHealth(base.BaseTestCase):
         self.assertEqual({}, nvml.usage([], 60))
         self.binding("raise SystemExit('down')")
         self.assertEqual({}, nvml.usage([TODAY], 60))
-        self.assertIn("NVML tells nothing", self.log.output)
+        self.assertIn("NVML does not answer about", self.log.output)

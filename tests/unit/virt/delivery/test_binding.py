@@ -202,7 +202,9 @@ class BindingsTest(base.BaseTestCase):
         self.error = ValueError("no daemon")
         for _ in range(2):
             self.bindings.cleaned([card])
-        self.assertEqual(1, self.log.output.count(f"GPU {CARD} was not given back"))
+        self.assertEqual(
+            1, self.log.output.count(f"Failed to return GPU {CARD} to the host's drivers")
+        )
         self.error = None
         self.bindings.cleaned([card])
         self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))

@@ -195,7 +195,7 @@ class RefuseTest(AddressSpaceTestCase):
         self.config.config(group="libvirt", cpu_mode="none")
         said = self.refused(self.instance(256))
         self.assertIn("together they map 1024 GiB", said)
-        self.assertIn("BIOS has no room in 40 address bits beside 256 GiB of memory", said)
+        self.assertIn("BIOS has no room in 40 address bits in addition to 256 GiB of memory", said)
         self.assertIn("set [libvirt]cpu_mode = host-model", said)
         self.assertIn("have 46 bits", said)
 
@@ -203,7 +203,7 @@ class RefuseTest(AddressSpaceTestCase):
         specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "42"}
         instance = self.instance(256, specs, hw_firmware_type="uefi")
         said = self.refused(instance)
-        self.assertIn("UEFI has no room in 42 address bits beside 256 GiB", said)
+        self.assertIn("UEFI has no room in 42 address bits in addition to 256 GiB", said)
         self.assertIn("leave hw:maxphysaddr_mode out of flavor and image", said)
         specs["hw:maxphysaddr_bits"] = "43"
         instance = self.instance(256, specs, hw_firmware_type="uefi")

@@ -48,7 +48,12 @@ class FailedStartsTest(base.BaseTestCase):
         self.assertEqual("", self.log.output)
         self.fail(2)
         self.assertEqual({ONE}, self.starts.withheld())
-        self.assertEqual(1, self.log.output.count(f"{ONE} is given to nobody new: 3 guests in a"))
+        self.assertEqual(
+            1,
+            self.log.output.count(
+                f"New instances do not get virtual function {ONE}: 3 guests in a"
+            ),
+        )
         self.assertIn("error getting device from group 7", self.log.output)
         self.assertIn("sriov-manage -d, then -e", self.log.output)
 
@@ -64,7 +69,7 @@ class FailedStartsTest(base.BaseTestCase):
             self.fail(1)
             self.starts = self.again()
         self.assertEqual({ONE}, self.starts.withheld())
-        self.assertIn(f"Virtual functions {ONE} are given to nobody new: before", self.log.output)
+        self.assertIn(f"New instances do not get virtual functions {ONE}: before", self.log.output)
         self.starts.started([ONE])
         self.assertEqual(frozenset(), self.again().withheld())
 
@@ -104,4 +109,4 @@ class FailedStartsTest(base.BaseTestCase):
         self.starts = self.again()
         self.fail(3)
         self.assertEqual({ONE}, self.starts.withheld())
-        self.assertIn("is kept until nova-compute ends", self.log.output)
+        self.assertIn("are withheld until nova-compute ends", self.log.output)

@@ -109,9 +109,9 @@ class TestSysfs(WatchTest):
         self.assertWell()
         ailments.count_bus_errors(self.host, A, correctable=10)
         self.assertWell()
-        self.assertIn(f"{A}: 7 more PCIe errors were corrected", self.log.output)
+        self.assertIn(f"{A}: its link corrected 7 more PCIe errors", self.log.output)
         self.assertWell()
-        self.assertEqual(1, self.log.output.count("were corrected"))
+        self.assertEqual(1, self.log.output.count("its link corrected"))
 
 
 class TestNvml(WatchTest):

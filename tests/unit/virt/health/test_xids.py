@@ -110,7 +110,9 @@ class XidsTest(base.BaseTestCase):
         (self.host.roots.dev / "kmsg").unlink()
         for _ in range(3):
             self.assertEqual([], self.look())
-        self.assertEqual(1, self.log.output.count("Xids of this host's NVIDIA GPUs are not known"))
+        self.assertEqual(
+            1, self.log.output.count("Cannot read the Xids of this host's NVIDIA GPUs")
+        )
         ailments.KernelLog(self.host).xid(A, 79)
         self.assertEqual(1, len(self.look()))
 

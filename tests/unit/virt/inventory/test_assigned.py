@@ -75,7 +75,7 @@ class AssignedTest(AssignedTestCase):
         (part,) = self.assigned.held_of(self.assigned.parts, had)
         self.assertEqual(
             (PART, self.parts),
-            (str(part.given), self.compute.provider("1bb3", part.group.facts.id)),
+            (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),
         )
 
 

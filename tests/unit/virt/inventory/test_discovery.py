@@ -91,7 +91,7 @@ class HypervisorTest(SurveyTestCase):
         self.useFixture(broken)
         looked = self.discovery("kvm")
         self.assertEqual({}, looked.obstacles(looked.find()))
-        self.assertIn("is not known: helper", self.log.output)
+        self.assertIn("Cannot tell whether a process has a GPU open: helper", self.log.output)
 
     def test_the_display_the_host_booted_on(self) -> None:
         """It is found and not offered, with a reason. LXC guests have it where it is named."""
@@ -170,7 +170,7 @@ class IdentitiesTest(SurveyTestCase):
             self.assertEqual({**own, "pcie": "00-11"}, looked.identities([card])[card.address])
         with fixtures.MonkeyPatch(name, lambda _: 1 // 0):
             self.assertEqual(own, looked.identities([card])[card.address])
-        self.assertIn("The serial numbers of GPUs are not known", self.log.output)
+        self.assertIn("Cannot read the serial numbers of GPUs", self.log.output)
 
 
 class DeviceSpecTest(SurveyTestCase):

@@ -42,4 +42,4 @@ class LinkGroupsTest(base.BaseTestCase):
         self.config.config(group="gpu", split_link_groups=True)
         self.groups.look(pair())
         self.assertEqual({}, dict(self.groups.joined()))
-        self.assertIn(f"GPUs {A}, {B} are joined by direct links", self.log.output)
+        self.assertIn(f"Direct links join GPUs {A}, {B},", self.log.output)

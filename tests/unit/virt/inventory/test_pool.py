@@ -147,7 +147,7 @@ class TrackerTest(unittest.TestCase):
         with self.assertLogs("nova_gpu.virt.usage.ledger", "WARNING") as logged:
             self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
         for address in FIRST:
-            self.assertIn(f"GPU {address} is kept from a claim: 0 s ago", "".join(logged.output))
+            self.assertIn(f"A claim does not get GPU {address}: 0 s ago", "".join(logged.output))
         # Nova says of these that it does not know them.
         self.tracker._release_assigned_resources(claimed)
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)

@@ -42,7 +42,7 @@ class PublishedTest(base.BaseTestCase):
         group = self.published.group_of(self.provider)
         for each in held:
             self.assertIs(group, each.group)
-            self.assertEqual(each.device, each.given.address)  # type: ignore[union-attr]
+            self.assertEqual(each.device, each.grant.address)  # type: ignore[union-attr]
         self.assertRaises(
             exception.DeviceUnavailable, self.published.held, resources((self.provider, GONE))
         )

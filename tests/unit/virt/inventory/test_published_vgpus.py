@@ -198,7 +198,7 @@ class TestStock(StockTestCase):
         self.cards._read = self.cards.look = vgpu_cards.Look()
         ((address, reason),) = self.look().items()
         self.assertEqual(ADDRESSES[0], str(address))
-        self.assertIn("somebody has made vGPUs of it", reason)
+        self.assertIn("it has vGPUs of types that", reason)
 
     def test_what_does_not_tell_how_it_is_divided_is_not_given_whole(self) -> None:
         types = self.host.path(ADDRESSES[1]) / "mdev_supported_types"

@@ -89,4 +89,7 @@ class StrandingTest(base.BaseTestCase):
     def test_placement_that_is_away_keeps_nobody(self) -> None:
         self.left = OSError("Placement is away")
         self.refuse()
-        self.assertIn("is not known: Placement is away", self.log.output)
+        self.assertIn(
+            "Cannot tell whether it leaves enough for this host's free GPUs: Placement is away",
+            self.log.output,
+        )

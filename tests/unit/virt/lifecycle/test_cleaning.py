@@ -106,7 +106,7 @@ class CleaningTest(base.BaseTestCase):
         self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
         self.clean(DeliveryMode.LXC)
         self.assertEqual([f"end_processes {CARD}"], self.calls)
-        self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {CARD} open", self.log.output)
+        self.assertIn(f"/usr/bin/miner (pid 812), which still had GPU {CARD} open", self.log.output)
 
     def test_instance(self) -> None:
         """By its slot in everything: others have the rest of the card."""
@@ -120,7 +120,7 @@ class CleaningTest(base.BaseTestCase):
         way = mig_instance.MIGInstances(host.roots, self.containers(host.roots), {})
         cleaner.clean_part(way, slot)
         self.assertEqual([f"end_processes {slot}", f"run_command {slot}"], self.calls)
-        self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {slot} open", self.log.output)
+        self.assertIn(f"/usr/bin/miner (pid 812), which still had GPU {slot} open", self.log.output)
         self.answers["run_command"] = (3, "no such instance")
         error = self.assertRaises(exception.NotClean, cleaner.clean_part, way, slot)
         self.assertEqual(str(slot), error.address)

@@ -40,7 +40,7 @@ class ReleaseTest(test_stops.StopsTestCase):
     def test_of_a_failed_move(self) -> None:
         self.move("error")
         self.assertTrue(self.release())
-        self.assertIn(f"Took GPUs {test_stops.ONE}, {test_stops.TWO} out of", self.log.output)
+        self.assertIn(f"Removed GPUs {test_stops.ONE}, {test_stops.TWO} from", self.log.output)
         self.assertIn(f"GPU {test_stops.ONE} is clean", self.log.output)
 
     def test_what_may_come_back(self) -> None:
@@ -78,4 +78,4 @@ class ReleaseTest(test_stops.StopsTestCase):
 
         self.write_instance_config = fail  # type: ignore[method-assign]
         self.assertFalse(self.release())
-        self.assertIn("are not released: lost; the next period", self.log.output)
+        self.assertIn("will retry in the next period: lost", self.log.output)

@@ -121,4 +121,4 @@ class ProofsTest(base.BaseTestCase):
         with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be noted"):
             self.proofs.revoke([self.cards[0].address])
         self.proofs.withdraw(self.cards[0])
-        self.assertIn("is still there", self.log.output)
+        self.assertIn("Failed to remove the proof", self.log.output)

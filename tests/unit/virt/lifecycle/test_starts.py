@@ -157,9 +157,9 @@ class CompareTest(StartsTestCase):
         instance = self.compute.instance(specs, (self.whole, ONE), (self.whole, FAR))
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "1 are together"):
             self.compute.spawn(instance)
-        self.assertNotIn("goes on all the same", self.log.output)
+        self.assertNotIn("continues nevertheless", self.log.output)
         self.compute.spawn(instance, arriving=True)
-        self.assertIn("The instance goes on all the same: its flavor insists", self.log.output)
+        self.assertIn("The instance continues nevertheless: its flavor insists", self.log.output)
 
     def test_not_beside_what_it_has(self) -> None:
         specs = {"gpus": "1", "gpu:near": "nic", "gpu:near_policy": "required"}
@@ -170,7 +170,7 @@ class CompareTest(StartsTestCase):
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, reason):
             self.compute.spawn(instance)
         self.compute.spawn(instance, arriving=True)
-        self.assertIn(f"The instance goes on all the same: its flavor {reason}", self.log.output)
+        self.assertIn(f"The instance continues nevertheless: its flavor {reason}", self.log.output)
         # Once it has them nobody asks.
         self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=lambda _: 1 / 0)
         self.compute.spawn(instance, spawning=False)

@@ -222,7 +222,7 @@ class StopTest(StopsTestCase):
         self.assertNothing(instance)
         # Who bills by these bills nothing from now on.
         self.assertEqual([("gpu.release", 2, instance.uuid)], self.told())
-        self.assertIn(f"Gave back GPUs {ONE}, {TWO}", self.log.output)
+        self.assertIn(f"Released GPUs {ONE}, {TWO}", self.log.output)
         usage = self.compute.gpus.ledger.now
         self.assertEqual(frozenset(), usage.taken() & devices([ONE, TWO]))
 
@@ -259,7 +259,7 @@ class StopTest(StopsTestCase):
     def fails_to_record(self, instance: objects.Instance) -> None:
         with mock.patch.object(self.stops.tracker, "take_back", side_effect=RuntimeError("lost")):
             self.stop(instance)
-        self.assertIn("given back within a period", self.log.output)
+        self.assertIn("Cannot release its GPUs now", self.log.output)
         self.assertEqual([ONE, TWO], self.has(instance))
 
     def test_what_is_not_recorded_a_period_records(self) -> None:
@@ -315,7 +315,7 @@ class StartTest(StopsTestCase):
         with contextlib.suppress(ZeroDivisionError), self.stops.starting(self.instance, self.asked):
             self.placement.answers = False
             raise ZeroDivisionError
-        self.assertIn("It has GPUs, and is not started", self.log.output)
+        self.assertIn("It has its GPUs but is not started", self.log.output)
 
     def assertRefused(self, said: str) -> exception.NoneFree:
         refused = self.assertRaises(

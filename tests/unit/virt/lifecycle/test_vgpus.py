@@ -89,7 +89,7 @@ class MadeAndRemovedTest(VGPUsTestCase):
         with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.remove", _failing):
             self.vgpus.release([ONE], self.clean, MINE)
         self.assertEqual(frozenset({ONE}), self.ledger.now.used)
-        self.assertIn("kept from instances until it is removed: no daemon", self.log.output)
+        self.assertIn("until it is removed: no daemon", self.log.output)
         self.vgpus.settle(self.ledger.now.left(), self.clean)
         self.vgpus.retries.wait()
         self.assertMade()
@@ -188,4 +188,4 @@ class FailedStartsTest(VGPUsTestCase):
     def test_mediated_devices_are_not_counted(self) -> None:
         for _ in range(failed_starts.MOST):
             self.fail(ONE)
-        self.assertNotIn("is given to nobody new", self.log.output)
+        self.assertNotIn("New instances do not get", self.log.output)

@@ -321,7 +321,7 @@ class StateTest(unittest.TestCase):
             claims={B: CLAIM},
             starting=(one(D),),
             domains={"one": frozenset({D, E})},
-            kept={"one": one(C)},
+            moving={"one": one(C)},
             used=frozenset({A, C, D, E, F}),
             cleaning=frozenset({F}),
         )

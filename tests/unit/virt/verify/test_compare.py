@@ -26,10 +26,12 @@ S, T, U = (Slot.parse(f"0000:3b:00.0/nvidia-63/{number}") for number in range(3)
 GROUP = "group"
 
 
-def instance(*has: Any, asked: int | None = None, **fields: Any) -> Instance:
+def instance(*has: Any, flavor_count: int | None = None, **fields: Any) -> Instance:
     counted = frozenset((GROUP, card) for card in has)
     fields = {"active": True, "settled": True, **fields}
-    return Instance(asked=len(has) if asked is None else asked, counted=counted, **fields)
+    return Instance(
+        flavor_count=len(has) if flavor_count is None else flavor_count, counted=counted, **fields
+    )
 
 
 def guest(*has: Any, running: bool = True) -> Guest:
@@ -141,7 +143,8 @@ class CompareTest(unittest.TestCase):
 
     def test_fewer_than_the_flavor_asks_for(self) -> None:
         self.assertFound(
-            (Kind.FLAVOR_DIFFERS, "one", False), instances=self.instances(one=instance(A, asked=2))
+            (Kind.FLAVOR_DIFFERS, "one", False),
+            instances=self.instances(one=instance(A, flavor_count=2)),
         )
 
     def test_a_card_that_is_gone(self) -> None:
@@ -165,7 +168,7 @@ class CompareTest(unittest.TestCase):
             (Kind.ALLOCATION_DIFFERS, "one", False),
             (Kind.FLAVOR_DIFFERS, "one", False),
             providers=counted,
-            instances=self.instances(one=instance(A, asked=2)),
+            instances=self.instances(one=instance(A, flavor_count=2)),
         )
 
     def test_a_provider_of_another_host(self) -> None:

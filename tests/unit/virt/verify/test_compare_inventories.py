@@ -19,7 +19,7 @@ WHOLE, PARTS = "group", "vgpus"
 def instance(settled: bool = True) -> Instance:
     """One with a card and a vGPU"""
     counted = frozenset({(WHOLE, A), (PARTS, Slot(C, "nvidia-35", 0))})
-    return Instance(active=True, settled=settled, asked=2, counted=counted)
+    return Instance(active=True, settled=settled, flavor_count=2, counted=counted)
 
 
 GROUP = Provider("h_gpu", 3, 0, {"one": 1}, ALL, ALL)

@@ -80,7 +80,7 @@ class GatherTest(base.BaseTestCase):
         self.assertEqual((card, card), (found.cards, found.guests[uuid].cards))
         self.assertEqual(card, found.instances[uuid].cards)
         self.assertTrue(found.instances[uuid].settled)
-        self.assertEqual(1, found.instances[uuid].asked)
+        self.assertEqual(1, found.instances[uuid].flavor_count)
         self.assertEqual({}, found.holders)
 
     def test_who_does_not_answer(self) -> None:

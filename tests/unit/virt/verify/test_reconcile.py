@@ -41,7 +41,9 @@ class ReconciliationTest(base.BaseTestCase):
         self.look(ONE, TWO)
         self.assertIn("1 differs (no-domain): mend it", self.log.output)
         self.assertNotIn("2 differs", self.log.output)
-        self.assertIn("is not compared: libvirt: it is away", self.log.output)
+        self.assertIn(
+            "Cannot compare what it has of this host's GPUs: libvirt: it is away", self.log.output
+        )
         for _ in range(3):
             self.look(TWO)
         self.assertEqual((2, False), (self.asked, "2 differs" in self.log.output))
@@ -55,5 +57,5 @@ class ReconciliationTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: 1 // 0))
         for _ in range(2):
             self.look()
-        self.assertIn("is not compared", self.log.output)
+        self.assertIn("Cannot compare the GPUs in Nova, libvirt and Placement", self.log.output)
         self.assertEqual(1, self.asked, "nor is it tried again in every one")

@@ -13,7 +13,7 @@ class SourcesTest(unittest.TestCase):
     def test_cards_of_an_instance(self) -> None:
         """Whole ones and vGPUs, of both sides of a move"""
         counted = frozenset({("here", CARD), ("there", CARD), ("parts", PART)})
-        instance = Instance(active=True, settled=True, asked=2, counted=counted)
+        instance = Instance(active=True, settled=True, flavor_count=2, counted=counted)
         self.assertEqual(frozenset({CARD, PART}), instance.cards)
 
     def test_difference_that_is_there_again(self) -> None:
