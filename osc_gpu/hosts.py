@@ -39,10 +39,10 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     """Return all compute nodes with a provider of GPUs, or of vGPUs.
 
     Two answers of Placement say all of those with a GPU free; for each group that has less free
-    than any part of what is *asked* for three more requests find out why.
+    than any part of what is *placement_query* for three more requests find out why.
 
     :param connection: an openstack.connection.Connection
-    :param asked: for one instance
+    :param placement_query: for one instance
     :param preemptible: whether it is a preemptible one
     :raises CommandError: where a service refuses, or does not answer
     """

@@ -241,8 +241,8 @@ def _host_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table.
 
-    :param found: by host
-    :param kept: which instances get no GPUs of some hosts, by host
+    :param providers: by host
+    :param until_by_host: which instances get no GPUs of some hosts, by host
     """
     for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)

@@ -163,7 +163,7 @@ def _group(card: Mapping[str, Any]) -> str:
 def _card(card: Mapping[str, Any]) -> str:
     """Return a card as text.
 
-    :param each: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address
+    :param card: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address
     """
     text = card.get("address", "")
     if product := card.get("product"):

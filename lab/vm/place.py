@@ -46,7 +46,7 @@ def made(
 
 
 def prune(state: pathlib.Path, names: set[pathlib.Path]) -> None:
-    """Remove what was made before of the kinds of *kept*."""
+    """Remove what was made before of the kinds of *names*."""
     for folder in names:
         kind = folder.name.rpartition("-")[0]
         for other in state.glob(f"{kind}-*"):

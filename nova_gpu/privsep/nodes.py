@@ -23,7 +23,7 @@ _FORMER_MODE = "trusted.nova-gpu.mode"
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def open_to_guests(address: str, paths: list[str]) -> list[str]:
-    """Let all users open those nodes in *given* that belong to the device; return the changed ones.
+    """Let all users open those nodes in *paths* that belong to the device; return the changed ones.
 
     The device is the GPU at *address*, or the MIG instance at a slot. A guest's users have no
     rights on the host's nodes, and AMD's and Intel's are often for the group render only.
@@ -55,7 +55,7 @@ def opened_to_guests() -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def close_to_guests(paths: list[str]) -> list[str]:
-    """Restore the mode of those nodes in *given* that :func:`open_to_guests` has changed.
+    """Restore the mode of those nodes in *paths* that :func:`open_to_guests` has changed.
 
     Nodes that another program has changed since stay; the restored ones are returned.
     """

@@ -198,7 +198,7 @@ def _shortage(
     known: Collection[str],
     in_tree: str | None,
 ) -> Reason | None:
-    """Return the first group of *asked* with too few free, and how much there is.
+    """Return the first group of *request* with too few free, and how much there is.
 
     :param known: the traits of GPUs that some provider has
     :param in_tree: the uuid of a compute node's provider, to look at that host alone
@@ -271,7 +271,7 @@ def refusal(
 ) -> nova_exception.RequestFilterFailed:
     """Return the error that refuses the request; it is logged, and sent as a notification.
 
-    :param asked: what the flavor says, where that could be understood
+    :param request: what the flavor says, where that could be understood
     """
     uuid, project_id = (
         getattr(request_spec, field) if field in request_spec else None

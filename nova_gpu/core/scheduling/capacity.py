@@ -83,7 +83,7 @@ def answers(
 ) -> list[Answer]:
     """Return one for each host, those with the most instances first.
 
-    :param asked: the groups of the request as Placement is asked for them
+    :param requests: the groups of the request as Placement is asked for them
     :param amounts: of the node's own resources for one instance, by resource class
     :param isolate: whether no two groups of one instance may be of one provider
     """

@@ -54,7 +54,7 @@ def free(report: Report, request: GPURequest, part: GroupRequest) -> int:
 
 
 def most_free(request: VGPURequest, divided: Divided) -> int:
-    """Return how many vGPUs of a type that *asked* takes a host has room for, on any cards.
+    """Return how many vGPUs of a type that *request* takes a host has room for, on any cards.
 
     It is 0 where they are given in sets, of which no such one is free. Types share cards, so that
     the numbers of several do not add up.

@@ -21,7 +21,7 @@ _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 
 
 def rank(request: GPURequest, report: Report, distribution: Distribution) -> Rank:
-    """Return how good the host of *report* is for *asked*.
+    """Return how good the host of *report* is for *request*.
 
     1. Whether its free GPUs are too few, in no set in which they are given, or it is not known
        which are free.

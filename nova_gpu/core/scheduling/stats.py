@@ -328,7 +328,7 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
 def _check_entries(name: str, entries: Sequence[Any], groups: int) -> None:
     """Refuse a list that does not have an entry for each group.
 
-    :raises ValueError: where *found* is not of so many groups
+    :raises ValueError: where *entries* is not of so many groups
     """
     if len(entries) != groups:
         raise ValueError(f"{name} must have an entry for each of groups")

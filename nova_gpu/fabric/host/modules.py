@@ -26,7 +26,7 @@ Modules = Mapping[PciAddress, Module]
 def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Modules) -> Modules:
     """Return the modules of the cards of *board*.
 
-    What NVML *told*, and of the others what is kept at *path*, where the two do not contradict each
+    What NVML *modules*, and of the others what is kept at *path*, where the two do not contradict each
     other.
     """
     former = _kept(path)

@@ -99,12 +99,12 @@ def manager() -> FabricManager:
 def read(
     cards_: Iterable[GPU], roots: Roots, path: pathlib.Path, client: FabricManager
 ) -> Board | None:
-    """Return the board of those of *found* that are on one.
+    """Return the board of those of *cards_* that are on one.
 
     ``None`` where none is, or none that a Fabric Manager of this host shares between guests.
 
-    :param kept: the file of :mod:`nova_gpu.fabric.host.modules`
-    :param asked: the one of this host
+    :param path: the file of :mod:`nova_gpu.fabric.host.modules`
+    :param client: the one of this host
     """
     gpus = [
         gpu

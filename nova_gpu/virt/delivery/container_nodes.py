@@ -268,7 +268,7 @@ class NodeRights:
     def open(
         self, instance: objects.Instance, devices: Iterable[Device], paths: Collection[str]
     ) -> None:
-        """Let every user open the nodes in *given*, which a guest with *devices* is about to get.
+        """Let every user open the nodes in *paths*, which a guest with *devices* is about to get.
 
         They stay open until :meth:`started` and then as long as its domain has them.
         """

@@ -61,7 +61,7 @@ class Delivery(Protocol):
     ) -> None:
         """Make the devices of a guest ready before they are the guest's.
 
-        :param asked: what the instance's flavor asks for, here and below
+        :param request: what the instance's flavor asks for, here and below
         :raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now
         """
         return

@@ -102,7 +102,7 @@ class Ways:
     def deliveries(
         self, grants: Iterable[_Grant], kind: Callable[[Slot], Kind]
     ) -> Iterator[tuple[Delivery, list[_Grant]]]:
-        """Yield what a guest is *given*, or the device alone, by how it gets it.
+        """Yield what a guest is *grants*, or the device alone, by how it gets it.
 
         First that of whole cards, which looks after guests that have none, too.
 
@@ -122,7 +122,7 @@ class Ways:
     def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
         """Return the *cards* that are divided, or can be.
 
-        :param told: as :func:`nova_gpu.host.vgpu.division.divided` has it
+        :param facts: as :func:`nova_gpu.host.vgpu.division.divided` has it
         :raises OSError: where the kernel does not tell which mediated devices there are
         """
         return self._read(cards, facts)

@@ -71,7 +71,7 @@ def offered(
 
 
 def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
-    """Return *offered* with a card that an instance has but that the host does not find."""
+    """Return *groups* with a card that an instance has but that the host does not find."""
     if key in groups and address in groups[key].gpus:
         return groups
     group = groups.get(key)
@@ -85,7 +85,7 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
 
 
 def keeping_back(groups: CardGroups, reasons: Mapping[PciAddress, str]) -> CardGroups:
-    """Return *offered* with cards that new instances do not get from now on."""
+    """Return *groups* with cards that new instances do not get from now on."""
     return {
         key: dataclasses.replace(
             group,

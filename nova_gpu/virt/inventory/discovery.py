@@ -152,7 +152,7 @@ class Discovery:
         return {gpu.address: _DIVIDED_SINCE for gpu in cards}
 
     def obstacles(self, cards: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Return why cards of *found* cannot be given to guests of this host, and what to do.
+        """Return why cards of *cards* cannot be given to guests of this host, and what to do.
 
         It reads the host, file after file, for every card.
         """
@@ -251,7 +251,7 @@ def in_parts(
     It is as if it was started now: the first have the types that are offered; the others are
     divided, except those that an instance has whole.
 
-    :param told: as :func:`nova_gpu.host.vgpu.division.divided`
+    :param facts: as :func:`nova_gpu.host.vgpu.division.divided`
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
     gpus = {gpu.address: gpu for gpu in cards_}

@@ -89,9 +89,9 @@ def write_consumer(
     amounts: Amounts,
     beside: Callable[[], dict[str, Any]] = dict,
 ) -> bool:
-    """Write once what :func:`write_allocations` does, over what was *found* before.
+    """Write once what :func:`write_allocations` does, over what was *consumer* before.
 
-    :param found: the answer of :func:`read_consumer`
+    :param consumer: the answer of :func:`read_consumer`
     :param beside: what else it is to count, where it counts nothing
     :raises nova.exception.AllocationUpdateFailed: where that has changed since
     """

@@ -237,7 +237,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
 
         One guest may have those, and a later claim is another's.
 
-        :param given: what else is given, in addition to what is known
+        :param devices: what else is given, in addition to what is known
         """
         joined = self._links.joined()
         if not joined:

@@ -69,7 +69,7 @@ class VGPUCards:
     ) -> None:
         """Store the ways of delivery.
 
-        :param told: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
+        :param facts: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
             services
         """
         self._roots = roots

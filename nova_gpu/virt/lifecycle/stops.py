@@ -148,7 +148,7 @@ class Stops:
     def is_released(self, instance: objects.Instance, request: FlavorRequest) -> bool:
         """Return whether the instance gave its GPUs back and has none since.
 
-        :param asked: what its flavor asks for
+        :param request: what its flavor asks for
         """
         if not (request.asks_for_gpus or request.vgpu_words) or _has_gpus(instance):
             return False
@@ -160,7 +160,7 @@ class Stops:
 
         Where the start fails it gives them back.
 
-        :param asked: what its flavor asks for
+        :param request: what its flavor asks for
         :raises NoneFree: where there are none for it
         """
         if not self.is_released(instance, request):
@@ -179,7 +179,7 @@ class Stops:
     def take_again(self, instance: objects.Instance, request: FlavorRequest) -> None:
         """Give GPUs to an instance that gave its own back.
 
-        :param asked: what its flavor asks for
+        :param request: what its flavor asks for
         :raises NoneFree: where there are none for it
         :raises OverQuota: if its project has reached its limit
         """
