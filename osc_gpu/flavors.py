@@ -310,7 +310,7 @@ _OF_YOUR_OWN = (
 
 
 def _unknown(expression: condition.Condition | None, known: Collection[str]) -> str | None:
-    """Return the first name of *expression* that is not among *known*, where it compares whole names."""
+    """Return the first whole name in *expression* that is not among *known*."""
     if expression is None or expression.operator is condition.Operator.IN:
         return None
     return next(iter(sorted(expression.values - set(known))), None)

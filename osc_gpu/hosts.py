@@ -39,7 +39,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     """Return all compute nodes with a provider of GPUs, or of vGPUs.
 
     Two answers of Placement say all of those with a GPU free; for each group that has less free
-    than any part of what is *placement_query* for three more requests find out why.
+    than any part of *placement_query* asks for, three more requests find out why.
 
     :param connection: an openstack.connection.Connection
     :param placement_query: for one instance

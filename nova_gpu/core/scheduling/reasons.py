@@ -103,7 +103,10 @@ def shortage(
 
 
 def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """Return that *free* of *total* GPUs are free, and no NVSwitch partition of the size."""
+    """Return the reason that GPUs are free, but no NVSwitch partition of the size.
+
+    :param free: the free GPUs, of *total*
+    """
     begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
     return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
@@ -157,7 +160,7 @@ def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> 
 
 
 def too_few(request: Request, instances: int, most: int) -> Reason:
-    """Return that there is room for some of the instances asked for at once, and not for all."""
+    """Return the reason that not all instances of one request fit."""
     begin = f"{instances} instances at once with {summary.all_of(request)} each asked for"
     rule = "Nova starts all of them or none"
     return Reason(
@@ -167,7 +170,7 @@ def too_few(request: Request, instances: int, most: int) -> Reason:
 
 
 def drained(request: Request, *, bound: bool = False) -> Reason:
-    """Return that GPUs are free only on hosts that an administrator drains.
+    """Return the reason that GPUs are free only on hosts that an administrator drains.
 
     :param bound: whether only the one host was looked at that the request is bound to
     """
@@ -180,7 +183,7 @@ def drained(request: Request, *, bound: bool = False) -> Reason:
 
 
 def kept(request: Request, *, bound: bool = False) -> Reason:
-    """Return that GPUs are free only on hosts that are kept from preemptible instances for a time.
+    """Return the reason that only hosts closed to preemptible instances have free GPUs.
 
     :param bound: as :func:`drained`
     """
@@ -193,7 +196,7 @@ def kept(request: Request, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return that the GPUs are there, but something else is missing.
+    """Return the reason that the GPUs are there, but something else is missing.
 
     :param resources: what else the instance asks for, by resource class
     """

@@ -26,8 +26,8 @@ Modules = Mapping[PciAddress, Module]
 def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Modules) -> Modules:
     """Return the modules of the cards of *board*.
 
-    What NVML *modules*, and of the others what is kept at *path*, where the two do not contradict each
-    other.
+    NVML reports *modules*; those of the other cards are in the file at *path*, unless the two
+    contradict each other.
     """
     former = _kept(path)
     if former.keys() != frozenset(board) or any(former[card] != modules[card] for card in modules):

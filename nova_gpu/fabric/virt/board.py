@@ -36,7 +36,7 @@ class Board:
     mode: int | None = None
 
     def wrong_mode(self, *, in_parts: bool) -> Refused | None:
-        """Return that Fabric Manager, by its mode, joins no whole cards or no such vGPUs."""
+        """Return the reason that Fabric Manager joins no whole cards, or no such vGPUs, in its mode."""
         right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
         if in_parts:
             right, done = fabric_manager.VGPU_MODE, "no vGPUs"
@@ -99,7 +99,7 @@ def manager() -> FabricManager:
 def read(
     cards_: Iterable[GPU], roots: Roots, path: pathlib.Path, client: FabricManager
 ) -> Board | None:
-    """Return the board of those of *cards_* that are on one.
+    """Return the board that some of *cards_* are on.
 
     ``None`` where none is, or none that a Fabric Manager of this host shares between guests.
 

@@ -40,7 +40,7 @@ class Extent:
         return type_id not in self._shares.get(card, ())
 
     def card(self, part: Device) -> PciAddress | None:
-        """Return the card that who has *part* has all of.
+        """Return the card that *part* occupies completely, or ``None``.
 
         A vGPU that is not at a virtual function is none, as its card can be joined with others by
         such a one alone.

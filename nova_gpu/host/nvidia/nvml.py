@@ -325,7 +325,7 @@ def _capability(capability: Sequence[Any] | None) -> tuple[int, int] | None:
 
 
 def _instance(instance: Mapping[str, Any]) -> MIGInstance:
-    """Return the profile is what stands behind the card's name: ``NVIDIA H200 MIG 1g.18gb``."""
+    """Return the MIG instance; its profile ends its name: ``NVIDIA H200 MIG 1g.18gb``."""
     name = known(str, instance["name"]) or ""
     _, _, profile = name.rpartition(" MIG ")
     return MIGInstance(

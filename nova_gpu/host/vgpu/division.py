@@ -52,7 +52,7 @@ def divided(
     """Return the *cards* that can be divided, by address, and those whose driver does not tell.
 
     Of a function's profiles NVIDIA's driver lists only what is possible with the vGPUs that there
-    are: what was *answers* before is among the card's types all the same.
+    are: the types in earlier *answers* stay among the card's types.
 
     :param readings: what earlier looks have read, by card; it is kept up. A card has thousands of
         files about mediated devices. What its functions can make changes for all of them, when one

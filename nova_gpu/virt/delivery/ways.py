@@ -102,7 +102,7 @@ class Ways:
     def deliveries(
         self, grants: Iterable[_Grant], kind: Callable[[Slot], Kind]
     ) -> Iterator[tuple[Delivery, list[_Grant]]]:
-        """Yield what a guest is *grants*, or the device alone, by how it gets it.
+        """Yield the *grants* of a guest, or devices alone, by the way of delivery.
 
         First that of whole cards, which looks after guests that have none, too.
 

@@ -89,7 +89,7 @@ def write_consumer(
     amounts: Amounts,
     beside: Callable[[], dict[str, Any]] = dict,
 ) -> bool:
-    """Write once what :func:`write_allocations` does, over what was *consumer* before.
+    """Write once what :func:`write_allocations` does, over the former *consumer*.
 
     :param consumer: the answer of :func:`read_consumer`
     :param beside: what else it is to count, where it counts nothing

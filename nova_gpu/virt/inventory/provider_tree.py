@@ -74,7 +74,7 @@ def ensure(
     present: Mapping[GroupKey, str],
     keys: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
-    """Return providers by group: those *present*, and new ones of *keys* groups without one.
+    """Return the providers by group: those *present*, and new ones for *keys* without one.
 
     :param present: as :func:`groups_in` has found them
     """

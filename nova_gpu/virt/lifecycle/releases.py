@@ -63,7 +63,6 @@ class Releases:
         """Wire the releases.
 
         :param mended: called when a card was reset
-        :param close_nodes: called when a domain has gone: what no other has is not for everybody
         :param known: which devices are clean
         """
         self._proofs = known

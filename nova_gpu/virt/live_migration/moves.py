@@ -72,7 +72,7 @@ def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
 
 
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:
-    """Return the instance goes on as it was, and its user reads what to do instead.
+    """Return the refusal of a live migration; it says what to do instead.
 
     Of a destination that says so the conductor tries another.
     """

@@ -345,7 +345,7 @@ class Ledger:
 
         :param look: asks libvirt which devices the domains name now, and notes it
             (:meth:`saw_domains`); raises DomainsUnreadable
-        :param devices_kept: what else the guest has, that Nova counts for it in another way than ours
+        :param devices_kept: what else the guest has and Nova counts in another way than nova-gpu
         :raises DeviceUnavailable: when another start or domain has one of them
         :raises DomainsUnreadable: when libvirt does not say
         """
