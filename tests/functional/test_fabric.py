@@ -111,7 +111,7 @@ class CapacityTest(BoardTestBase):
         self.boot(self.gpu_flavor(1), host="host2")
         taken, said = sdk.run(self, room.MakePlace, four)
         (move,) = sdk.rows(taken)
-        self.assertIn("place for 0 now; for 1 after 1 move. No plan has fewer.", said)
+        self.assertIn("room for 0 now; for 1 after 1 move. No plan has fewer.", said)
         self.assertEqual(("host1", "host2"), (move["From"], move["To"]))
         self._migrate_server({"id": move["Server"]})
         self.confirm({"id": move["Server"]}, source="host1")

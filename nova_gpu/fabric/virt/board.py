@@ -36,7 +36,7 @@ class Board:
     mode: int | None = None
 
     def wrong_mode(self, *, in_parts: bool) -> Refused | None:
-        """Return the reason that Fabric Manager joins no whole cards, or no such vGPUs, in its mode."""
+        """Return why Fabric Manager joins no whole cards, or no such vGPUs, in its mode."""
         right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
         if in_parts:
             right, done = fabric_manager.VGPU_MODE, "no vGPUs"
