@@ -401,7 +401,7 @@ class Places:
     def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
         """Keep the room on hosts from preemptible instances.
 
-        :param needs: by the name of the host, what there is to be place for
+        :param needs: by the name of the host, what the host is to have room for
         :raises CommandError: where Placement does not take that
         """
         nodes = hosts.nodes_by_name(self._connection)
