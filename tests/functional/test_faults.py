@@ -37,7 +37,7 @@ class PlaceTest(base.GPUServersTestBase):
         )
         self.assertNotIn(address, details)
         self.assertNotIn("host1", details)
-        self.assertEqual(1, self.stdlog.logger.output.count(f"is not started: {said}"))
+        self.assertEqual(1, self.stdlog.logger.output.count(f"Refused to start the guest: {said}"))
 
 
 class WhatQEMUSaysTest(divided.DividedServersTestBase):

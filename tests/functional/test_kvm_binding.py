@@ -90,7 +90,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
 
     def test_in_a_pid_namespace_of_its_own(self) -> None:
         """Who has the host's card open is not seen there; one that vfio-pci has is no process's."""
-        self.leaves = {"reserved": "the host's processes are not seen", "quarantine": "nor these"}
+        self.leaves = {"reserved": "cannot see the host's processes", "quarantine": "nor these"}
         kernel.contain(self.hosts["host1"])
         self.restart_host("host1")
         said = "ERROR [nova_gpu.virt.host_gpus] nova-compute runs in its own PID namespace"

@@ -161,7 +161,7 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
             self.restart_host("host1")
             # Instances may have parts of any of the others.
             self.assertInventory(reserved=8, used=2)
-            self.assertIn("until Nova's database can be read", self.stdlog.logger.output)
+            self.assertIn("until Nova's database answers", self.stdlog.logger.output)
             self.assertNotIn("virsh", self.stdlog.logger.output)
             self.assertIn("none free", self.boot_refused(self.gpu_flavor(4)))
         self.period()

@@ -98,7 +98,7 @@ class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
         self.flags(device_spec=device_spec, group="pci")
         self.start_host("host1")
         self.assertEqual({}, self.inventories())
-        self.assertIn("has Nova give 0000:3b:00.4 to instances", self.stdlog.logger.output)
+        self.assertIn("lets Nova give 0000:3b:00.4 to instances", self.stdlog.logger.output)
 
     def test_whole_by_option(self) -> None:
         """With functions it is given to nobody."""
