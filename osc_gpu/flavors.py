@@ -15,20 +15,14 @@ from osc_lib.cli import format_columns, parseractions
 
 from nova_gpu import data
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, request, summary, validation, words
-from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, TopologyPolicy
+from nova_gpu.core.flavor import condition, request, summary, validation, vocabulary
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.flavor.words import OnStop
 from osc_gpu import asking, query, rest
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
-# The words whose values are no names that GPUs are compared with
-_PLAIN = (
-    *(names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION),
-    *(names.NEAR, names.NEAR_POLICY),
-    *(names.PREEMPTIBLE, names.ON_PREEMPT, names.ON_STOP),
-)
+_OPTIONS = tuple((word, word.option) for word in vocabulary.WORDS if word.option)
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 NOTHING = "no GPU"
@@ -109,46 +103,14 @@ class CreateFlavor(asking.ShowOne):
         add(
             "--vgpus", type=int, metavar="<n>", help="vGPUs of an instance, which are parts of GPUs"
         )
-        add("--vgpu-type", metavar="<name>", help="Name or id of their type (nvidia-35, ...)")
-        add("--arch", metavar="<name>", help="Their architecture (fermi, or 's!= fermi', ...)")
-        add("--memory", metavar="<MiB>", help="Memory of each in MiB (40960, or '>= 40960', ...)")
-        add("--heads", metavar="<n>", help="Displays of each vGPU (2, or '>= 2', ...)")
-        add("--model", metavar="<name>", help="Their model ('Tesla M2090', or '<in> h100', ...)")
-        add(
-            "--topology",
-            choices=[str(topology) for topology in Topology],
-            help="What all GPUs of an instance have in common: a NUMA node, or direct links",
-        )
-        add(
-            "--distribution",
-            choices=[str(distribution) for distribution in Distribution],
-            help="Whether instances share few hosts with GPUs (pack) or are on many (spread)",
-        )
-        add(
-            "--near",
-            choices=[str(near) for near in Near],
-            help="Which of the instance's own devices its GPUs are to be near: network functions "
-            "or disks that it has by pci_passthrough:alias or by a port",
-        )
-        add(
-            "--near-policy",
-            choices=[str(policy) for policy in TopologyPolicy],
-            help="Whether an instance whose GPUs cannot be near them is refused (required) or not "
-            "(default: preferred)",
-        )
-        add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
-        add(
-            "--preemptible",
-            metavar="<least-time>",
-            help="openstack gpu preempt may take an instance's GPUs for others, when it has "
-            "had them so long (30m, 2h, ...)",
-        )
-        add(
-            "--on-preempt",
-            choices=[str(end) for end in End],
-            help="What happens to a preempted instance: it is stopped, and gives its GPUs back as "
-            "at each of its stops (default), or deleted",
-        )
+        for word, option in _OPTIONS:
+            add(
+                option.flag,
+                dest=word.name,
+                metavar=option.metavar,
+                choices=[str(end) for end in word.choices] or None,
+                help=option.help,
+            )
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
         add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
         add(
@@ -180,24 +142,12 @@ class CreateFlavor(asking.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        stopped = parsed_args.preemptible and parsed_args.on_preempt != End.DELETE
+        stated = {word.name: getattr(parsed_args, word.name) for word, _ in _OPTIONS}
+        if stated[names.PREEMPTIBLE] and stated[names.ON_PREEMPT] != End.DELETE:
+            stated[names.ON_STOP] = OnStop.RELEASE
         specs = properties(
             {names.GPUS: parsed_args.gpus, names.VGPUS: parsed_args.vgpus},
-            {
-                names.VGPU_TYPE: parsed_args.vgpu_type,
-                names.GPU_ARCH: parsed_args.arch,
-                names.MEMORY_MIB: parsed_args.memory,
-                names.HEADS: parsed_args.heads,
-                names.HYPERVISOR: parsed_args.hypervisor,
-                names.MODEL: parsed_args.model,
-                names.TOPOLOGY: parsed_args.topology,
-                names.DISTRIBUTION: parsed_args.distribution,
-                names.NEAR: parsed_args.near,
-                names.NEAR_POLICY: parsed_args.near_policy,
-                names.PREEMPTIBLE: parsed_args.preemptible,
-                names.ON_PREEMPT: parsed_args.on_preempt,
-                names.ON_STOP: OnStop.RELEASE if stopped else None,
-            },
+            stated,
             parsed_args.properties,
         )
         connection = self.connection(parsed_args)
@@ -265,7 +215,7 @@ def properties(
         raise exceptions.CommandError("a flavor with GPUs needs --gpus, --vgpus or both")
     for key, value in words.items():
         if value:
-            is_name = key not in _PLAIN and " " not in value.strip()
+            is_name = key in vocabulary.OF_NAMES and " " not in value.strip()
             # A word of an enum would be shown as one.
             specs[key] = f"s== {value.strip()}" if is_name else str(value)
     for key, value in more.items():
@@ -291,10 +241,10 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     :param known_traits: asked only where the table has not all
     :raises CommandError: with what is meant, where that can be guessed
     """
-    hypervisor = words.parse_name(names.HYPERVISOR, specs)
+    hypervisor = vocabulary.HYPERVISOR.of(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
         raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
-    architecture = words.parse_name(names.GPU_ARCH, specs)
+    architecture = vocabulary.GPU_ARCH.of(specs)
     known = {names.word(product) or "" for _, _, product, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())

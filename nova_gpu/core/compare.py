@@ -11,6 +11,7 @@ from nova_gpu.core import names
 from nova_gpu.core.flavor.arrangement import Arrangement, Topology
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.vocabulary import Facts
 from nova_gpu.core.model import GPU
 from nova_gpu.core.topology import nearness
 from nova_gpu.core.topology.nearness import Neighbour
@@ -77,15 +78,15 @@ def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
     them.
     """
     for part in held:
-        if request.model and not request.model.matches(part.model):
-            model = part.model or "GPU of no known name"
-            return f"it holds a {model}, its flavor asks for {names.MODEL} {request.model}"
-        if request.memory_mib and not request.memory_mib.matches(part.memory_mib):
-            memory = "unknown" if part.memory_mib is None else f"{part.memory_mib} MiB"
-            return (
-                f"it holds a GPU whose memory is {memory}, its flavor asks for "
-                f"{names.MEMORY_MIB} {request.memory_mib}"
-            )
+        facts = Facts(part.architecture, part.model, part.memory_mib)
+        for demand in request.demands:
+            if demand.word.holds and not demand.is_met(facts):
+                known, unknown = demand.word.holds
+                fact = demand.fact(facts)
+                return (
+                    f"it holds {known.format(fact) if fact else unknown}, its flavor asks for "
+                    f"{demand.word.name} {demand.condition}"
+                )
     return None
 
 
@@ -172,18 +173,13 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
     :param held: the group of each of them
     """
     for group in held:
-        facts = {
-            names.GPU_ARCH: group.product.architecture,
-            names.MODEL: group.product.name,
-            names.MEMORY_MIB: group.facts.memory_mib,
-            names.HEADS: group.facts.heads,
-        }
-        for key, stated, _ in request.of_each():
-            fact = None if facts[key] is None else str(facts[key])
-            if not stated.matches(fact):
+        product = group.product
+        facts = Facts(product.architecture, product.name, group.facts.memory_mib, group.facts)
+        for demand in request.demands:
+            if not demand.is_met(facts):
                 return (
-                    f"the flavor asks for vGPUs with {key} {stated}, and of {group.facts.id} it is "
-                    f"{fact or 'not known'}"
+                    f"the flavor asks for vGPUs with {demand.word.name} {demand.condition}, and of "
+                    f"{group.facts.id} it is {demand.fact(facts) or 'not known'}"
                 )
     return None
 

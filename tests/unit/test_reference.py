@@ -18,9 +18,7 @@ from doc.ext.reference import commands, tables, traits
 from lab.cloud import guide
 from lab.cloud.page import DOTS
 from nova_gpu import notifications
-from nova_gpu.api import extra_specs
 from nova_gpu.core import names
-from nova_gpu.core.flavor import validation
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.sets import published
@@ -70,9 +68,6 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(
             r"``--apply`` of a\_b\_, \*all\*", commands.plain("--apply of a_b_, *all*")
         )
-
-    def test_every_word_is_judged_by_the_api(self) -> None:
-        self.assertEqual(set(validation.WORDS), {each.name for each in extra_specs.register()})
 
     def test_every_trait_is_explained(self) -> None:
         """Those that there are names of, and those that groups get."""

@@ -10,12 +10,6 @@ from collections.abc import Mapping
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import words
 
-# The extra specs that say it
-WORDS = (
-    *(names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
-    *(names.NEAR, names.NEAR_POLICY, names.PEER_ACCESS),
-)
-
 
 class Topology(enum.StrEnum):
     """The island that all GPUs of one request group share."""

@@ -2,7 +2,7 @@
 """The request of a flavor: whole GPUs, vGPUs, and how its guest sees them.
 
 ``gpus``, ``gpu_arch``, ``vgpus``, ``vgpu_type``, ``hypervisor`` (older: ``hypervisor_type``) and
-``gpu:...`` are ours, and :mod:`nova_gpu.core.flavor.words` reads each; ``resources:PGPU``,
+``gpu:...`` are ours, declared in :mod:`nova_gpu.core.flavor.vocabulary`; ``resources:PGPU``,
 ``resources:VGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
 flavor may use either or both, and then they must agree.
 """
@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, request_group, words
+from nova_gpu.core.flavor import arrangement, condition, request_group, vocabulary, words
 from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.condition import Condition, Quantity, Stated
 from nova_gpu.core.flavor.preemptible import Preemptible
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.vocabulary import About, Demand
 from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -29,11 +30,8 @@ _OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
 
 _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT_NVLINK_ISLAND}
 
-# What each GPU must be; each vGPU, where the flavor asks for no whole GPUs.
-_PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
-# Those and what else says nothing where the flavor asks for no GPU.
-_GPU_WORDS = (*_PRODUCT_WORDS, *arrangement.WORDS)
-_VGPU_WORDS = (names.VGPUS, names.VGPU_TYPE, names.HEADS)
+_PRODUCT_WORDS = vocabulary.names_about(About.PRODUCT)
+_VGPU_WORDS = vocabulary.names_about(About.PARTS)
 
 # A flavor's word, what it says, and the prefix of the traits that say what a provider is.
 _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
@@ -47,19 +45,21 @@ class GPURequest:
     """
 
     count: int
-    architecture: Condition | None
+    demands: tuple[Demand, ...]
     hypervisor: Condition | None
     groups: tuple[GroupRequest, ...]
     counted: bool
-    model: Condition | None = None
-    memory_mib: Quantity | None = None
     arrangement: Arrangement = arrangement.ANY
 
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
+    @property
+    def architecture(self) -> Condition | None:
+        return vocabulary.condition_of(self.demands, vocabulary.GPU_ARCH)
+
     def conditions(self, group: GroupRequest) -> _Conditions:
         """Return what a provider of *group* must be."""
-        yield from _of_product(self.architecture, self.model, self.memory_mib)
+        yield from _traits_of(self.demands)
         if self.hypervisor:
             yield names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR
         if prefix := _ISLANDS.get(self.arrangement.required(group.count), ""):
@@ -88,18 +88,14 @@ class VGPURequest:
     """The vGPUs an instance is to have: ``count`` in all, which is the sum over ``groups``.
 
     ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
-    one name, of the type or of its id. ``architecture`` and ``model`` are the cards',
-    ``memory_mib`` and ``heads`` are what each vGPU has.
+    one name, of the type or of its id. ``demands`` are on the cards and on each vGPU.
     """
 
     count: int
     type: Condition | None
     groups: tuple[GroupRequest, ...]
     counted: bool
-    architecture: Condition | None = None
-    model: Condition | None = None
-    memory_mib: Quantity | None = None
-    heads: Quantity | None = None
+    demands: tuple[Demand, ...] = ()
 
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
@@ -107,13 +103,7 @@ class VGPURequest:
         """Return what a provider of *group* must be."""
         if self.type is not None:
             yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
-        yield from self.of_each()
-
-    def of_each(self) -> _Conditions:
-        """Return the conditions on what a vGPU of a type is."""
-        yield from _of_product(self.architecture, self.model, self.memory_mib)
-        if self.heads:
-            yield names.HEADS, self.heads, names.TRAIT_HEADS
+        yield from _traits_of(self.demands)
 
     def takes_type(self, facts: VGPUType) -> bool:
         """Return whether the vGPUs may be of that type, which goes by its id and by its name."""
@@ -158,12 +148,10 @@ class FlavorRequest:
             groups[""] = GroupRequest("", count, required, forbidden)
         return GPURequest(
             count=count,
-            architecture=words.parse_name(names.GPU_ARCH, specs),
+            demands=vocabulary.demands(specs, About.WHOLE, About.PRODUCT),
             hypervisor=_agreed_hypervisor(specs),
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            model=words.parse_name(names.MODEL, specs),
-            memory_mib=words.parse_number(names.MEMORY_MIB, specs),
             arrangement=arrangement.parse(specs),
         )
 
@@ -181,7 +169,7 @@ class FlavorRequest:
         specs = self.extra_specs
         text = specs.get(names.VGPUS)
         stated = None if text is None else words.parse_count(text, names.VGPUS)
-        vgpu_type = words.parse_vgpu_type(specs)
+        vgpu_type = vocabulary.VGPU_TYPE.of(specs)
         resource_class = names.VGPU_RESOURCE_CLASS
         groups = request_group.agreeing(specs, names.VGPUS, stated, resource_class)
         counted = sum(group.count for group in groups.values())
@@ -206,10 +194,7 @@ class FlavorRequest:
             type=vgpu_type,
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            architecture=None if whole else words.parse_name(names.GPU_ARCH, specs),
-            model=None if whole else words.parse_name(names.MODEL, specs),
-            memory_mib=None if whole else words.parse_number(names.MEMORY_MIB, specs),
-            heads=words.parse_number(names.HEADS, specs),
+            demands=vocabulary.demands(specs, *(() if whole else (About.PRODUCT,)), About.PARTS),
         )
 
     @functools.cached_property
@@ -228,7 +213,7 @@ class FlavorRequest:
         """
         if self.whole:
             return self.whole.hypervisor
-        return words.parse_name(names.HYPERVISOR, self.extra_specs)
+        return vocabulary.HYPERVISOR.of(self.extra_specs)
 
     def check(self) -> None:
         """Refuse a request that the scheduler could not express.
@@ -355,7 +340,7 @@ class FlavorRequest:
         :raises InvalidExtraSpec: with the property
         """
         of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
-        for key in _GPU_WORDS:
+        for key in (*_PRODUCT_WORDS, *vocabulary.names_about(About.WHOLE)):
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
                 continue
             count = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
@@ -376,23 +361,13 @@ def _of(items: tuple[tuple[str, str], ...]) -> FlavorRequest:
     return FlavorRequest(dict(items))
 
 
-def _of_product(
-    architecture: Stated | None, model: Stated | None, memory_mib: Stated | None
-) -> _Conditions:
-    """Return what :data:`_PRODUCT_WORDS` say."""
-    stated = (
-        (names.GPU_ARCH, architecture, names.TRAIT_ARCHITECTURE),
-        (names.MODEL, model, names.TRAIT_MODEL),
-        (names.MEMORY_MIB, memory_mib, names.TRAIT_MEMORY),
-    )
-    for key, wanted, prefix in stated:
-        if wanted:
-            yield key, wanted, prefix
+def _traits_of(demands: tuple[Demand, ...]) -> _Conditions:
+    return ((word.name, stated, word.trait) for word, stated in demands)
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
-    new = words.parse_name(names.HYPERVISOR, extra_specs)
-    old = words.parse_name(names.HYPERVISOR_TYPE, extra_specs)
+    new = vocabulary.HYPERVISOR.of(extra_specs)
+    old = vocabulary.HYPERVISOR_TYPE.of(extra_specs)
     if new and old and new != old:
         raise exception.InvalidExtraSpec(
             names.HYPERVISOR_TYPE,

@@ -7,16 +7,9 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, consent, preemptible, query, words
+from nova_gpu.core.flavor import consent, preemptible, query, vocabulary, words
 from nova_gpu.core.flavor.request import FlavorRequest
 
-WORDS = (
-    *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
-    *(names.MODEL, names.MEMORY_MIB, *arrangement.WORDS, names.OPTION_ROM, names.MOVE),
-    *(names.ON_STOP, names.ON_STOP_MOVE, names.GUEST_TOPOLOGY),
-    *(names.PREEMPTIBLE, names.ON_PREEMPT),
-    *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
-)
 # Without one of these a preemptible instance would keep its GPUs.
 _GIVING_BACK = {names.ON_STOP: words.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
@@ -27,7 +20,7 @@ _STEMS = ("gpu", names.HYPERVISOR)
 
 def is_own(key: str) -> bool:
     """Return whether the property is nova-gpu's alone."""
-    return key in WORDS or key.startswith(_NAMESPACE)
+    return key in vocabulary.NAMES or key.startswith(_NAMESPACE)
 
 
 def mistakes(flavor: FlavorRequest) -> list[str]:
@@ -79,10 +72,10 @@ def _check(flavor: FlavorRequest) -> None:
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
     for key, value in extra_specs.items():
-        if key in WORDS:
+        if key in vocabulary.NAMES:
             continue
         lower = key.lower()
-        alike = difflib.get_close_matches(lower, WORDS, n=1, cutoff=_ALIKE)
+        alike = difflib.get_close_matches(lower, vocabulary.NAMES, n=1, cutoff=_ALIKE)
         alike *= any(stem in lower for stem in _STEMS)
         if key.startswith(_NAMESPACE) or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
@@ -94,4 +87,4 @@ def _told(key: str, value: str, text: str) -> str:
 
 
 def _ours() -> list[str]:
-    return sorted(word for word in WORDS if word.startswith(_NAMESPACE))
+    return sorted(word for word in vocabulary.NAMES if word.startswith(_NAMESPACE))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The value of each extra spec of ours, read by itself: what the API checks one at a time.
-
-The words about where GPUs are to lie are in :mod:`nova_gpu.core.flavor.arrangement`.
-"""
+"""The parsers of the values of extra specs, which :mod:`~nova_gpu.core.flavor.vocabulary` lists."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TypeVar
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition
-from nova_gpu.core.flavor.condition import Condition, Quantity
+from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request_group import MAX_GPUS
 
 ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
@@ -32,7 +29,7 @@ _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
-_Word = TypeVar("_Word", bound=enum.StrEnum)
+Choice = TypeVar("Choice", bound=enum.StrEnum)
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
@@ -40,7 +37,7 @@ def allowed(words: type[enum.StrEnum]) -> str:
     return " or ".join(words)
 
 
-def parse_word(key: str, text: str, words: type[_Word], reason: str) -> _Word:
+def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
     """Return the one of *words* that *text* is, however it is capitalised.
 
     :param reason: why anything else cannot be used
@@ -52,13 +49,21 @@ def parse_word(key: str, text: str, words: type[_Word], reason: str) -> _Word:
         raise exception.InvalidExtraSpec(key, text, reason, allowed(words)) from e
 
 
-def stated(key: str, extra_specs: Mapping[str, str], words: type[_Word]) -> _Word | None:
+def parse_choice(key: str, text: str, words: type[Choice]) -> Choice:
+    """Parse one of *words*.
+
+    :raises InvalidExtraSpec: where the value of *key* is none of them
+    """
+    return parse_word(key, text, words, "it is not one of its words")
+
+
+def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Choice | None:
     """Return the one of *words* that the flavor states as *key*, ``None`` where it states none.
 
     :raises InvalidExtraSpec: where it states something else
     """
     text = extra_specs.get(key)
-    return None if text is None else parse_word(key, text, words, "it is not one of its words")
+    return None if text is None else parse_choice(key, text, words)
 
 
 def is_true(text: str | None) -> bool:
@@ -90,39 +95,27 @@ def parse_count(text: str, key: str = names.GPUS) -> int:
     return count
 
 
-def parse_name(key: str, extra_specs: Mapping[str, str]) -> Condition | None:
-    """Parse the condition on a name in the extra spec *key*, ``None`` where the flavor has none.
+def parse_name(key: str, text: str) -> Condition:
+    """Parse the condition on a name in the extra spec *key*.
 
     The hypervisor KVM is QEMU, as in Nova.
 
     :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NAMES
     """
-    text = extra_specs.get(key)
-    if text is None:
-        return None
     return condition.parse_name(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
 
 
-def parse_number(key: str, extra_specs: Mapping[str, str]) -> Quantity | None:
-    """Parse the condition on a number in the extra spec *key*, ``None`` where the flavor has none.
-
-    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NUMBERS
-    """
-    text = extra_specs.get(key)
-    return None if text is None else condition.parse_number(key, text)
-
-
-def parse_vgpu_type(extra_specs: Mapping[str, str]) -> Condition | None:
+def parse_vgpu_type(key: str, text: str) -> Condition:
     """Parse the condition on the name of the vGPU type or on its id.
 
     A type has two names, so that a list of alternatives or exclusions would be ambiguous.
 
-    :raises InvalidExtraSpec: where ``vgpu_type`` is not one of ALLOWED_TYPES
+    :raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_TYPES
     """
-    stated = parse_name(names.VGPU_TYPE, extra_specs)
-    if stated and stated.equal_to is None:
-        text, reason = extra_specs[names.VGPU_TYPE], "the vGPUs of an instance are of one type"
-        raise exception.InvalidExtraSpec(names.VGPU_TYPE, text, reason, ALLOWED_TYPES)
+    stated = parse_name(key, text)
+    if stated.equal_to is None:
+        reason = "the vGPUs of an instance are of one type"
+        raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_TYPES)
     return stated
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nova_gpu.core.flavor import vocabulary
 from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.vocabulary import Facts
 from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report, Reserved
 from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
+
+# What stats say of vGPUs; the rest of their demands Placement judges.
+_REPORTED_OF_TYPES = (vocabulary.MEMORY_MIB, vocabulary.HEADS)
 
 
 def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:
@@ -27,10 +32,13 @@ def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:
         largest[request.arrangement.required(part.count)] >= part.count
         and group.total >= part.count
         and (not group.partitions or part.count in group.partitions)
-        and (request.architecture is None or request.architecture.matches(group.architecture))
-        and (request.model is None or request.model.matches(group.model))
-        and (request.memory_mib is None or request.memory_mib.matches(group.memory_mib))
+        and (not request.demands or _meets(group, request))
     )
+
+
+def _meets(group: GroupStats, asked: GPURequest) -> bool:
+    facts = Facts(group.architecture, group.model, group.memory_mib)
+    return all(each.is_met(facts) for each in asked.demands)
 
 
 def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
@@ -73,11 +81,9 @@ def most_free(request: VGPURequest, divided: Divided) -> int:
 
 
 def _takes(request: VGPURequest, facts: VGPUType) -> bool:
-    return (
-        request.takes_type(facts)
-        and (request.memory_mib is None or request.memory_mib.matches(facts.memory_mib))
-        and (request.heads is None or request.heads.matches(facts.heads))
-    )
+    known = Facts(None, None, facts.memory_mib, facts)
+    reported = (each for each in request.demands if each.word in _REPORTED_OF_TYPES)
+    return request.takes_type(facts) and all(each.is_met(known) for each in reported)
 
 
 def stranded(

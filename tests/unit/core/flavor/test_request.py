@@ -217,7 +217,7 @@ class VGPUOfEachTest(unittest.TestCase):
         for whole in ("gpus", "resources:PGPU", "resources1:PGPU"):
             specs = {whole: "1", "vgpus": "1", "gpu_arch": "fermi", "gpu:memory_mib": "2048"}
             with self.subTest(specs):
-                self.assertEqual([], list(asked(**specs).of_each()))
+                self.assertEqual([], list(asked(**specs).demands))
                 found = request.of(specs).whole
                 assert found is not None
                 self.assertEqual(
@@ -226,7 +226,7 @@ class VGPUOfEachTest(unittest.TestCase):
                 )
                 self.assertEqual(
                     ["gpu:heads"],
-                    [key for key, *_ in asked(**specs, **{"gpu:heads": "2"}).of_each()],
+                    [word.name for word, _ in asked(**specs, **{"gpu:heads": "2"}).demands],
                 )
                 del specs["vgpus"]
                 self.assertFalse(request.of(specs).vgpu_words)

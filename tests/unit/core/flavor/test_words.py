@@ -51,8 +51,7 @@ class CountTest(unittest.TestCase):
 
 class HypervisorTest(unittest.TestCase):
     def test_kvm(self) -> None:
-        stated = words.parse_name("hypervisor", {"hypervisor": "s== KVM"})
-        assert stated is not None
+        stated = words.parse_name("hypervisor", "s== KVM")
         self.assertTrue(stated.matches("QEMU"))
         self.assertFalse(stated.matches("LXC"))
 
