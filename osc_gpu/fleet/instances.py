@@ -12,8 +12,9 @@ from typing import Any
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import consent
+from nova_gpu.core.flavor import vocabulary
 from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.flavor.words import Consent
 from nova_gpu.core.scheduling.capacity import Group, Host
 from osc_gpu import closed, consumers, flavors, hosts, providers, query, rest, servers
 from osc_gpu.fleet.planning import fleet, ways
@@ -157,8 +158,8 @@ def _own(
     get = functools.partial(rest.of_provider, connection, root)
     if summary:
         counts = summary["resources"]
-        used = {name: item["used"] for name, item in counts.items()}
-        own = {name: item["capacity"] - used[name] for name, item in counts.items()}
+        used = {name: allocation["used"] for name, allocation in counts.items()}
+        own = {name: each["capacity"] - used[name] for name, each in counts.items()}
         if all(there.values()):
             taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
             # An image may ask for other resources, as for dedicated processors.
@@ -170,11 +171,11 @@ def _own(
     else:
         usages = get("usages")
         own = {
-            name: int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
+            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
             - usages.get(name, 0)
-            for name, inventory in get("inventories").items()
+            for name, each in get("inventories").items()
         }
-    return own, {uuid: allocation["resources"] for uuid, allocation in get("allocations").items()}
+    return own, {uuid: each["resources"] for uuid, each in get("allocations").items()}
 
 
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
@@ -226,7 +227,7 @@ def _instance(
         return stays(ways.WAITS)
     request = servers.request_of(server)
     try:
-        wishes = consent.parse(request.extra_specs)
+        wishes = vocabulary.MOVE.of(request.extra_specs) or Consent.LIVE
         wanted = need(connection, Size.of(server.flavor), request)
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:

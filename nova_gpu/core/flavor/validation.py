@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import consent, preemptible, query, vocabulary, words
+from nova_gpu.core.flavor import preemptible, query, vocabulary, words
 from nova_gpu.core.flavor.request import FlavorRequest
 
 # Without one of these a preemptible instance would keep its GPUs.
@@ -66,7 +66,7 @@ def _check(flavor: FlavorRequest) -> None:
     for request in flavor.requests:
         spelled_out = query.extra_specs(spelled_out, request, ()) or spelled_out
     flavor.check_guest_options()
-    consent.parse(flavor.extra_specs)
+    vocabulary.MOVE.of(flavor.extra_specs)
     _ = flavor.on_stop, flavor.on_stop_move, flavor.preemptible
 
 

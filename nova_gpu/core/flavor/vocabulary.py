@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor import arrangement, condition, consent, preemptible, words
+from nova_gpu.core.flavor import arrangement, condition, preemptible, words
 from nova_gpu.core.flavor.condition import Stated
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -127,12 +128,11 @@ def _choice(
     kind: type[words.Choice],
     about: About = About.INSTANCE,
     option: Option | None = None,
+    *,
+    reason: str = "it is not one of its words",
 ) -> Word[words.Choice]:
     """Return a word whose values are those of *kind*."""
-
-    def parse(key: str, text: str) -> words.Choice:
-        return words.parse_choice(key, text, kind)
-
+    parse = functools.partial(words.parse_word, words=kind, reason=reason)
     return Word(name, meaning, words.allowed(kind), parse, about, tuple(kind), option=option)
 
 
@@ -223,14 +223,14 @@ GUEST_TOPOLOGY = _choice(
     "``flat``: never, each has a port on the guest's own root.",
     arrangement.GuestTopology,
 )
-MOVE = Word(
+MOVE = _choice(
     names.MOVE,
     "How a plan that makes room may move the instance: ``live``, as it runs, which only vGPUs of "
     "KVM guests can; ``cold``, also by shutting it down, moving and starting it; ``none``, not at "
     "all. ``live`` unless this says otherwise. A stopped KVM guest may be moved unless it says "
     "``none``.",
-    words.allowed(consent.Consent),
-    lambda name, text: consent.parse({name: text}),
+    words.Consent,
+    reason="it does not say how an instance may be moved",
 )
 ON_STOP = Word(
     names.ON_STOP,

@@ -49,21 +49,13 @@ def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
         raise exception.InvalidExtraSpec(key, text, reason, allowed(words)) from e
 
 
-def parse_choice(key: str, text: str, words: type[Choice]) -> Choice:
-    """Parse one of *words*.
-
-    :raises InvalidExtraSpec: where the value of *key* is none of them
-    """
-    return parse_word(key, text, words, "it is not one of its words")
-
-
 def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Choice | None:
     """Return the one of *words* that the flavor states as *key*, ``None`` where it states none.
 
     :raises InvalidExtraSpec: where it states something else
     """
     text = extra_specs.get(key)
-    return None if text is None else parse_choice(key, text, words)
+    return None if text is None else parse_word(key, text, words, "it is not one of its words")
 
 
 def is_true(text: str | None) -> bool:
@@ -131,6 +123,14 @@ def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -
     if word not in _TRUE | _FALSE:
         raise exception.InvalidExtraSpec(key, text, "it is neither true nor false", ALLOWED_SWITCH)
     return word in _TRUE
+
+
+class Consent(enum.StrEnum):
+    """The ways in which a flavor lets its instances be moved to make room for others."""
+
+    LIVE = "live"
+    COLD = "cold"
+    NONE = "none"
 
 
 class OnStop(enum.StrEnum):

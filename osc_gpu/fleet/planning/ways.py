@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor.consent import Consent
+from nova_gpu.core.flavor.words import Consent
 from osc_gpu.fleet.planning.fleet import Way
 
 WAITS = "its move or resize waits for openstack server migration confirm, or revert"

@@ -10,7 +10,6 @@ from nova_gpu.api import extra_specs
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import (
     condition,
-    consent,
     query,
     request,
     request_group,
@@ -136,8 +135,6 @@ class FlavorTest(base.FuzzTestCase):
                 words.parse_switch(names.OPTION_ROM, {names.OPTION_ROM: value}, otherwise=True)
             elif validator.name == names.GUEST_TOPOLOGY:
                 request.of({names.GUEST_TOPOLOGY: value}).check_guest_options()
-            elif validator.name == names.MOVE:
-                consent.parse({names.MOVE: value})
             elif validator.name != names.HYPERVISOR_TYPE:
                 plain = {names.GPUS: "1", names.TOPOLOGY: "any"}
                 read = request.of(plain | {validator.name: value}).whole

@@ -6,8 +6,8 @@ import unittest
 from oslo_utils import strutils
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import words
-from nova_gpu.core.flavor.words import OnStop
+from nova_gpu.core.flavor import vocabulary, words
+from nova_gpu.core.flavor.words import Consent, OnStop
 
 
 class CountTest(unittest.TestCase):
@@ -88,3 +88,15 @@ class StoppingTest(unittest.TestCase):
             with self.assertRaises(exception.InvalidExtraSpec) as caught:
                 words.parse_on_stop(text)
             self.assertIn("keep or release", str(caught.exception))
+
+
+class ConsentTest(unittest.TestCase):
+    def test_words(self) -> None:
+        self.assertIsNone(vocabulary.MOVE.of({}))
+        for text, consent in (("live", Consent.LIVE), (" Cold ", Consent.COLD), ("none", "none")):
+            self.assertEqual(consent, vocabulary.MOVE.of({"gpu:move": text}))
+        for text in ("", "yes", "live cold", "never"):
+            with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
+                vocabulary.MOVE.of({"gpu:move": text})
+            self.assertIn(f"gpu:move={text!r}", str(caught.exception))
+            self.assertIn("live or cold or none", str(caught.exception))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor.consent import Consent
+from nova_gpu.core.flavor.words import Consent
 from osc_gpu.fleet.planning import ways
 from osc_gpu.fleet.planning.fleet import Way
 
