@@ -107,16 +107,14 @@ def gpu_candidates_filter(
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
     flavor = requested.from_spec(request_spec).flavor
-    if not flavor.requests:
-        return False
     try:
-        reason = _why_not(ctxt, request_spec, flavor.requests)
+        reason = _why_not(ctxt, request_spec, flavor.requests) if flavor.requests else None
     except exception.PlacementFailed as e:
         LOG.warning("Cannot tell whether any host has the requested GPUs, continuing: %s", e)
-        return True
+        reason = None
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
-    return True
+    return bool(flavor.requests)
 
 
 def _require_counted(request: Request, flavor: FlavorRequest) -> None:
@@ -157,12 +155,12 @@ def _why_not(
         return reason
 
     known = placement.known_traits(ctxt)
-    for request in requests:
-        if reason := reasons.unknown_name(request, known) or _shortage(
-            ctxt, request, known, in_tree
-        ):
-            return reason
-    return reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
+    missing = (
+        reasons.unknown_name(asked, known) or _shortage(ctxt, asked, known, in_tree)
+        for asked in requests
+    )
+    elsewhere = reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
+    return next(filter(None, missing), elsewhere)
 
 
 def _too_few(

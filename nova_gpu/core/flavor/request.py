@@ -237,8 +237,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: for a word that says nothing of it
         """
-        value = words.stated(names.GUEST_TOPOLOGY, self.extra_specs, GuestTopology)
-        return value or GuestTopology.AUTO
+        return vocabulary.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
 
     @functools.cached_property
     def preemptible(self) -> Preemptible | None:
@@ -266,8 +265,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: where that is neither of the words
         """
-        text = self.extra_specs.get(names.ON_STOP)
-        return None if text is None else words.parse_on_stop(text)
+        return vocabulary.ON_STOP.of(self.extra_specs)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:
         """Return whether a stopped instance gives its GPUs back, by its flavor or else its *host*.
