@@ -82,6 +82,14 @@ class HealthTest(unittest.TestCase):
             self.assertAlmostEqual(card.used_mib, found.memory_used >> 20, delta=_USED_MIB)
             self.assertLess(found.memory_used, found.memory_total)
 
+    def test_modes(self) -> None:
+        """What one card is asked for alone: it is there, and in the mode that nvidia-smi says."""
+        found = nvml.modes(self.told, machine.TIMEOUT_S)
+        self.assertEqual(self.told.keys(), found.keys())
+        for address, card in self.told.items():
+            self.assertEqual(bool(card.mig), bool(found[address].mig))
+        machine.keep("modules.txt", str(nvml.modules(self.told, machine.TIMEOUT_S)))
+
 
 def _ailing(card: smi.Card) -> bool:
     return bool(

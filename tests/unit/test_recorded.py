@@ -108,6 +108,13 @@ class TestInformation(RecordedTestCase):
             (host.roots.proc / "driver/nvidia/version").write_text(f"{record['line']}\n")
             self.assertEqual(record["read"], proc.version(host.roots))
 
+    def test_mode_of_nodes(self) -> None:
+        for record in self.each("params"):
+            host = hosts.Host(self.folder())
+            host.add_gpu(_CARD, "10de", "2330")
+            (host.roots.proc / "driver/nvidia/params").write_text(record["text"])
+            self.assertEqual(record["read"], proc.reset_mode(host.roots))
+
 
 class TestBars(RecordedTestCase):
     def test_regions(self) -> None:

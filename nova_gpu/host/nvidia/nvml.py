@@ -119,9 +119,9 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """Return the modes of those of the cards that the library has; as :func:`query` where it fails.
+    """Return the modes of those of the cards that the library has.
 
-    No other card is opened for that.
+    As :func:`query` where it fails.
     """
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
@@ -131,7 +131,7 @@ def modules(
 ) -> Mapping[model.PciAddress, int]:
     """Return the modules that those of the cards are that the library has.
 
-    As :func:`query` where it fails. No other card is opened for that.
+    As :func:`query` where it fails.
     """
     answers = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
     numbers = {address: item.get("module") for address, item in answers.items()}

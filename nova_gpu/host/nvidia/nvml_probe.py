@@ -36,12 +36,11 @@ With ``--usage`` before the addresses it says what is used of them, by any proce
                 "memory_total": 150754820096}, ...]}
 
 With ``--modes`` it says which of them are in MIG mode and which correct errors of their memory,
-null of those that cannot; no other card is opened::
+null of those that cannot::
 
     {"cards": [{"address": "0000:19:00.0", "mig": 1, "ecc": 1}, ...]}
 
-With ``--modules`` it says which place on its board each of them has, null of one that is on none;
-no other card is opened::
+With ``--modules`` it says which place on its board each of them has, null of one that is on none::
 
     {"cards": [{"address": "0000:86:00.0", "module": 1}, ...]}
 
@@ -283,13 +282,13 @@ def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     for address, handle in _held(nvml, addresses):
         if (ids := ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
-        types = [_vgpu_type(nvml, handle, number) for number in ids]
+        types = [_vgpu_type(nvml, handle, profile) for profile in ids]
         instances = None
         if _is_mig(nvml, handle):
-            profiles = sorted(
-                {vgpu_type["profile"] for vgpu_type in types if vgpu_type["profile"] is not None}
-            )
-            instances = {str(profile): _instances(nvml, handle, profile) for profile in profiles}
+            profiles = sorted({each["profile"] for each in types if each["profile"] is not None})
+            instances = {
+                str(vgpu_type): _instances(nvml, handle, vgpu_type) for vgpu_type in profiles
+            }
         cards.append({"address": address, "types": types, "instances": instances})
     return cards
 
@@ -342,11 +341,9 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except ImportError as error:
         return {"error": f"nvidia-ml-py cannot be imported ({error}); install nova-gpu[nvml]"}
     try:
-        if addresses[:1] in (["--modes"], ["--modules"]):
-            # It opens those cards alone: others may be changing hands.
-            pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_ATTACH)
-        else:
-            pynvml.nvmlInit()
+        # Without attaching (NVML_INIT_FLAG_NO_ATTACH) the library has no card: not by an address
+        # either.
+        pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
