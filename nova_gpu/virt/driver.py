@@ -39,7 +39,8 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         resources: dict[str, Any] = super().get_available_resource(*args, **kwargs)
         self._gpus.refresh()
         if (stats := self._gpus.stats()) is not None:
-            resources["stats"][names.STATS] = stats
+            # Nova 31.0, as in Debian 13, and 31.1 report none of their own.
+            resources.setdefault("stats", {})[names.STATS] = stats
         return resources
 
     def update_provider_tree(self, tree: Any, nodename: str, *args: Any, **kwargs: Any) -> None:
