@@ -243,7 +243,8 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
 def scripts() -> list[str]:
     """Return what a shell runs."""
-    named = [".ci/package", ".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
+    named = [".ci/client", ".ci/package", ".ci/run", ".ci/suites"]
+    named += ["tempest-plugin/against-lab", "tools/test"]
     named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
     named += [f"debian/tests/{name}" for name in ("client", "import", "list", "upgrade-check")]
     return [*named, *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("[a-z]*/**/*.sh"))]

@@ -38,6 +38,8 @@ in it are used again. Outside of it: Debian's packages, which stay, and user nov
 up. Nothing listens but on 127.0.0.1.
 
     tools/lab demo                     all there is to see, and everything taken down again
+    tools/lab demo --debian            the same with Debian 13's own OpenStack, on a machine that is
+                                       thrown away: its packages and their configuration stay
     tools/lab guide                    the documentation's commands, tried word by word
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
@@ -126,7 +128,10 @@ def _demo(arguments: argparse.Namespace) -> int:
     try:
         if not was_up:
             steps.say("Bringing the cloud up\n")
-            cloud.up(lab)
+            cloud.up(lab, with_gpus=not arguments.debian)
+            if arguments.debian:
+                steps.say(f"\nnova-gpu, as {guide.DEBIAN.name} has it installed\n")
+                guide.follow(lab)
         demo.run(lab)
     finally:
         if was_up or arguments.keep:
@@ -193,7 +198,13 @@ def _lab(arguments: argparse.Namespace) -> settings.Lab:
     if lab is not None and cloud.is_up(lab):
         return lab
     try:
-        return settings.save(path, arguments.port_base, arguments.real, arguments.computes or 1)
+        return settings.save(
+            path,
+            arguments.port_base,
+            arguments.real,
+            arguments.computes or 1,
+            debian=getattr(arguments, "debian", False),
+        )
     except ValueError as error:
         raise steps.Failed(str(error)) from error
 
@@ -217,6 +228,11 @@ def _parser() -> argparse.ArgumentParser:
 
     shows = verb("demo", _demo, "bring the cloud up, show what it does, take it down")
     shows.add_argument("--keep", action="store_true", help="leave the cloud up")
+    shows.add_argument(
+        "--debian",
+        action="store_true",
+        help="beside Debian 13's own OpenStack, which stays installed and configured",
+    )
     text = "run the commands of the documentation, from a cloud without nova-gpu on"
     guides = verb("guide", _guide, text)
     guides.add_argument("--keep", action="store_true", help="leave the cloud up")

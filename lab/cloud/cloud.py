@@ -14,6 +14,7 @@ from lab.cloud import (
     cgroups,
     compute,
     config,
+    debian,
     image,
     leftovers,
     libvirtd,
@@ -59,16 +60,20 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
         steps.say(f"  left by a killed run, removed: {left}")
     _check_ports(lab)
     shutil.rmtree(lab.log, ignore_errors=True)
-    packages.install(lab, with_gpus)
-    with steps.step("user nova, configuration, the guest's disk", lab.log / "account.log"):
-        account.create(lab)
-        config.write(lab, with_gpus)
+    if isinstance(lab, settings.DebianLab):
+        debian.install(lab)
+    else:
+        packages.install(lab, with_gpus)
+        with steps.step("user nova, configuration", lab.log / "account.log"):
+            account.create(lab)
+            config.write(lab, with_gpus)
+    with steps.step("the guest's disk"):
         image.build(lab.cache / "guest.raw")
     for host in hosts:
         # Without libvirtd's log: the error says what that means.
         with steps.step(f"{host.name}: GPUs, and libvirtd in mounts of its own"):
             compute.power_on(host)
-    schema.prepare(lab)
+    (debian if isinstance(lab, settings.DebianLab) else schema).prepare(lab)
 
     def broker() -> None:
         with steps.step("RabbitMQ", process.log_file(lab, "rabbitmq")):

@@ -55,7 +55,7 @@ def pretend(host: settings.Host) -> None:
     """Make the host's GPUs anew, as files."""
     lab = host.lab
     shutil.rmtree(host.tree, ignore_errors=True)
-    argv = [lab.program("python"), "-m", "tests.fixtures.hosts", _MACHINE, str(host.tree)]
+    argv = [lab.program("python3"), "-m", "tests.fixtures.hosts", _MACHINE, str(host.tree)]
     environment = {**lab.environment(), "PYTHONDONTWRITEBYTECODE": "1"}
     steps.run(argv, lab.log / "host.log", environment, settings.ROOT)
 
@@ -91,7 +91,8 @@ def start(host: settings.Host) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.chown(folder, settings.USER, settings.USER)
     argv = [lab.program("nova-compute"), "--config-file", f"{host.etc}/nova.conf"]
-    process.start(lab, host.service, process.as_user(settings.USER, argv), host=libvirt(host))
+    argv = process.as_user(settings.USER, lab.command(host.service, argv))
+    process.start(lab, host.service, argv, host=libvirt(host))
 
 
 def stop(host: settings.Host) -> None:

@@ -91,8 +91,8 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
     stock = lab.venv / "etc"
     shutil.copy(stock / "nova/api-paste.ini", lab.etc / "nova")
     shutil.copytree(stock / "nova/rootwrap.d", lab.etc / "nova/rootwrap.d")
-    for module in ("nonet.py", "gunicorn_settings.py"):
-        shutil.copy(pathlib.Path(__file__).with_name(module), lab.etc)
+    shutil.copy(stock / "glance/glance-api-paste.ini", lab.etc / "glance")
+    shutil.copy(pathlib.Path(__file__).with_name("gunicorn_settings.py"), lab.etc)
 
 
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:

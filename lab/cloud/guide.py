@@ -17,6 +17,7 @@ from lab.cloud import catalog, cloud, compute, page, process, rest, services, se
 PAGE = settings.ROOT / "doc/source/install/first-boot.rst"
 EXAMPLES = settings.ROOT / "doc/source/reference/examples.rst"
 MOVING = settings.ROOT / "doc/source/admin/moving.rst"
+DEBIAN = settings.ROOT / "doc/source/install/debian.rst"
 PAGES = (PAGE, EXAMPLES, MOVING)
 # How many compute hosts a page is about.
 _COMPUTES = {MOVING: 2}
@@ -104,6 +105,38 @@ def run(lab: settings.Lab) -> None:
                         f"block {block.number} ({path.name} line {command.line}), "
                         f"`{command.text}`: {reason}"
                     )
+
+
+def follow(lab: settings.Lab) -> None:
+    """Install nova-gpu in Debian's OpenStack by the page about it.
+
+    :raises steps.Failed: where a command of the page fails
+    """
+    folder, log = _checkout(lab), lab.log / "debian.log"
+    for title in ("Build", "Install", "Configure"):
+        for script in _scripts(title):
+            lines = script.splitlines()
+            for line in lines:
+                steps.say(f"root# {line}")
+            restarts = [match for line in lines if (match := _RESTART.fullmatch(line))]
+            if len(restarts) == len(lines):
+                reasons = [_restarted(lab, match[1].split(), 1) for match in restarts]
+                if any(reasons):
+                    raise steps.Failed(f"{DEBIAN.name}: {reasons}")
+                continue
+            with steps.step(f"{DEBIAN.name}: {title}", log):
+                argv = ["env", f"--chdir={folder}", "bash", "-euxc", script]
+                if title == "Configure":
+                    # The host as Nova and libvirt see it, with its device nodes
+                    argv = compute.libvirt(lab.hosts[0]).enter(argv)
+                steps.run(argv, log, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def _scripts(title: str) -> list[str]:
+    try:
+        return page.scripts(DEBIAN, title)
+    except page.Malformed as error:
+        raise steps.Failed(f"the page cannot be followed: {error}") from error
 
 
 def blocks_of(path: pathlib.Path) -> list[page.Block]:

@@ -72,7 +72,7 @@ def listening(lab: settings.Lab) -> Iterator[Ear]:
     with (
         (lab.log / "listener.log").open("w") as log,
         subprocess.Popen(
-            [lab.program("python"), str(_SCRIPT), str(lab.etc / "nova/nova.conf")],
+            [lab.program("python3"), str(_SCRIPT), str(lab.etc / "nova/nova.conf")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

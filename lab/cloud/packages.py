@@ -78,11 +78,11 @@ def install(lab: settings.Lab, project: bool = True) -> None:
     fresh = not stamp.exists() or stamp.read_text() != wanted
     if _lacks(_FIRST):
         with steps.step("Debian: python3-venv", apt):
-            _debian(_FIRST, apt)
+            debian(_FIRST, apt)
 
-    def debian() -> None:
+    def system() -> None:
         with steps.step("Debian packages", apt):
-            _debian(_DEBIAN, apt)
+            debian(_DEBIAN, apt)
 
     def pypi() -> None:
         with steps.step("Nova and the other services from PyPI", pip):
@@ -90,7 +90,7 @@ def install(lab: settings.Lab, project: bool = True) -> None:
             _pip(lab, _PYPI, "--no-compile")
             _compile(lab)
 
-    steps.together(*([debian] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
+    steps.together(*([system] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
     if fresh:
         with steps.step("libvirt-python, built against Debian's libvirt", pip):
             _pip(lab, _BUILT)
@@ -117,7 +117,8 @@ def _lacks(names: Sequence[str]) -> bool:
         raise steps.Failed(str(error)) from error
 
 
-def _debian(names: Sequence[str], log: pathlib.Path) -> None:
+def debian(names: Sequence[str], log: pathlib.Path) -> None:
+    """Install packages of Debian, and start nothing of them."""
     with _services_stay_stopped():
         try:
             packages.install(names, log)

@@ -18,6 +18,9 @@ from collections.abc import Collection, Iterator, Sequence
 DOTS = "..."
 _DIRECTIVE = re.compile(r"\s*\.\. (?:code-block|code|sourcecode|prompt)::\s*(\S*)")
 _PROMPT = re.compile(r"([\w-]+@[\w-]+[#$])(?: (.*))?")
+_SCRIPT = re.compile(
+    r"^\.\. (?:code-block:: shell|literalinclude:: (\S+))\n((?: .*\n|\n)+)", re.MULTILINE
+)
 
 
 class Malformed(ValueError):
@@ -72,6 +75,28 @@ def parse(text: str, prompts: Collection[str]) -> list[Block]:
     if not blocks:
         raise Malformed("no `code-block:: console` in it")
     return blocks
+
+
+def scripts(path: pathlib.Path, title: str) -> list[str]:
+    """Return the blocks of shell in one section of a page, those included from files as well.
+
+    :raises Malformed: where there is no such section, or no block in it
+    """
+    pattern = rf"^{title}\n=+\n((?:.*\n)*?)(?=\S.*\n==+\n|\Z)"
+    section = re.search(pattern, path.read_text(), re.MULTILINE)
+    blocks = _SCRIPT.finditer(section[1]) if section else ()
+    found = [_script(path, block[1], block[2]) for block in blocks]
+    if not found:
+        raise Malformed(f"{path.name} has no section {title} with a block of shell")
+    return found
+
+
+def _script(path: pathlib.Path, included: str | None, indented: str) -> str:
+    if not included:
+        return textwrap.dedent(indented).strip() + "\n"
+    text = (path.parent / included).read_text()
+    options = dict(re.findall(r":([\w-]+): (.*)", indented))
+    return text.partition(f"{options['start-after']}\n")[2].partition(options["end-before"])[0]
 
 
 def _content(lines: Sequence[str], directive: int) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-from lab.cloud import config, ports, process, settings, steps
+from lab.cloud import config, ports, process, services, settings, steps
 
 _MARIADB = "mariadb"
 
@@ -21,8 +21,10 @@ def start_mariadb(lab: settings.Lab) -> None:
     port = lab.ports.mariadb
     argv = ["mariadbd", "--no-defaults", f"--user={settings.USER}", f"--port={port}"]
     argv += [f"--datadir={lab.state}/mariadb", f"--socket={lab.state}/mariadb.sock"]
-    argv += ["--bind-address=127.0.0.1", f"--init-file={lab.etc}/mariadb/mariadb.sql"]
-    argv += ["--innodb-flush-log-at-trx-commit=0", "--max-connections=300", "--skip-log-bin"]
+    argv += ["--bind-address=127.0.0.1", "--max-connections=300", "--skip-log-bin"]
+    if isinstance(lab, settings.DebianLab):
+        argv = ["mariadbd", f"--user={lab.user(_MARIADB)}"]
+    argv += [f"--init-file={lab.etc}/mariadb/mariadb.sql", "--innodb-flush-log-at-trx-commit=0"]
     process.start(lab, _MARIADB, argv)
 
     def listens() -> bool:
@@ -47,13 +49,18 @@ def prepare(lab: settings.Lab) -> None:
     with steps.step("MariaDB, installed", lab.log / "mariadb-install.log"):
         _install(lab)
         start_mariadb(lab)
-    steps.together(*(_synced(lab, name, commands) for name, commands in _commands(lab).items()))
+    sync(lab)
     with steps.step("databases, kept for the next run", process.log_file(lab, _MARIADB)):
         process.stop(lab, _MARIADB)
         shutil.rmtree(state, ignore_errors=True)
         _copy(lab.state, state)
         stamp.write_text(wanted)
         start_mariadb(lab)
+
+
+def sync(lab: settings.Lab) -> None:
+    """Make the tables of every service, side by side."""
+    steps.together(*(_synced(lab, name, commands) for name, commands in _commands(lab).items()))
 
 
 def _install(lab: settings.Lab) -> None:
@@ -68,11 +75,11 @@ def _install(lab: settings.Lab) -> None:
 
 def _commands(lab: settings.Lab) -> dict[str, list[list[str]]]:
     """Return the commands by service, in their order."""
-    owner = [f"--keystone-user={settings.USER}", f"--keystone-group={settings.USER}"]
+    user = lab.user("keystone")
+    owner = [f"--keystone-user={user}", f"--keystone-group={user}"]
     identity = f"{lab.url('keystone')}/v3"
     keystone = ["keystone-manage", "--config-file", f"{lab.etc}/keystone/keystone.conf"]
-    nova = ["nova-manage", "--config-file", f"{lab.etc}/nova/nova.conf"]
-    nova += ["--config-file", f"{lab.etc}/nova/nova-controller.conf"]
+    nova = ["nova-manage", *services.controller_options(lab)]
     return {
         "keystone": [
             [*keystone, "db_sync"],
@@ -100,13 +107,13 @@ def _synced(lab: settings.Lab, name: str, commands: list[list[str]]) -> Callable
     # Everybody can read a command line, and the log.
     environment = {**lab.environment(), "OS_BOOTSTRAP_PASSWORD": lab.password}
 
-    def sync() -> None:
+    def synced() -> None:
         with steps.step(f"database of {name}", log):
             for program, *words in commands:
-                argv = process.as_user(settings.USER, [lab.program(program), *words])
+                argv = process.as_user(lab.user(name), [lab.program(program), *words])
                 steps.run(argv, log, environment, pathlib.Path("/"))
 
-    return sync
+    return synced
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:

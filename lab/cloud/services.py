@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from lab.cloud import ports, process, rest, settings, steps
+from lab.cloud import nonet, ports, process, rest, settings, steps
 
 _APIS = {
     "keystone": "keystone.wsgi.api",
@@ -34,9 +34,9 @@ def names(lab: settings.Lab) -> list[str]:
 
 def start_rabbitmq(lab: settings.Lab) -> None:
     """Start RabbitMQ, and wait for it."""
-    home = lab.state / "rabbitmq"
-    home.mkdir()
-    shutil.chown(home, settings.USER, settings.USER)
+    home, user = lab.state / "rabbitmq", lab.user("rabbitmq")
+    home.mkdir(exist_ok=True)
+    shutil.chown(home, user, user)
     loopback = "{127,0,0,1}"
     environment = {
         "HOME": str(home),
@@ -57,8 +57,9 @@ def start_rabbitmq(lab: settings.Lab) -> None:
 
 def start_neutron(lab: settings.Lab) -> None:
     """Start the stand-in for Neutron."""
-    port = str(lab.ports.neutron)
-    _start(lab, "neutron", [lab.program("python"), f"{lab.etc}/nonet.py", port], {})
+    script = lab.folder / "nonet.py"
+    shutil.copy(nonet.__file__, script)
+    _start(lab, "neutron", [lab.program("python3"), str(script), str(lab.ports.neutron)], {})
 
 
 def start_api(lab: settings.Lab, name: str) -> None:
@@ -69,7 +70,7 @@ def start_api(lab: settings.Lab, name: str) -> None:
         "OS_GLANCE_CONFIG_DIR": f"{lab.etc}/glance",
         "OS_KEYSTONE_CONFIG_DIR": f"{lab.etc}/keystone",
         "OS_NOVA_CONFIG_DIR": f"{lab.etc}/nova",
-        "OS_NOVA_CONFIG_FILES": "api-paste.ini;nova.conf;nova-controller.conf",
+        "OS_NOVA_CONFIG_FILES": ";".join(["api-paste.ini", *lab.controller_files]),
         "OS_PLACEMENT_CONFIG_DIR": f"{lab.etc}/placement",
     }
     _start(lab, name, [lab.program("gunicorn")], environment)
@@ -85,8 +86,7 @@ def wait_for_api(lab: settings.Lab, name: str) -> None:
 
 def start_controller(lab: settings.Lab, name: str) -> None:
     """Start nova-scheduler or nova-conductor, which end unless Keystone is there."""
-    files = _files(lab, "nova.conf", "nova-controller.conf")
-    _start(lab, name, [lab.program(name), *files], {})
+    _start(lab, name, [lab.program(name), *controller_options(lab)], {})
 
 
 def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
@@ -99,8 +99,10 @@ def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
     steps.wait_for("nova-conductor is known to the API", ready, _TIMEOUT_S)
 
 
-def _files(lab: settings.Lab, *names: str) -> list[str]:
-    return [word for name in names for word in ("--config-file", f"{lab.etc}/nova/{name}")]
+def controller_options(lab: settings.Lab) -> list[str]:
+    """Return the options that name the configuration of Nova's services but nova-compute."""
+    paths = [f"{lab.etc}/nova/{name}" for name in lab.controller_files]
+    return [word for path in paths for word in ("--config-file", path)]
 
 
 def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
@@ -111,13 +113,14 @@ def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
 
 def map_host(lab: settings.Lab) -> None:
     """Map the host to its cell; before that the scheduler does not find it."""
-    argv = [lab.program("nova-manage"), *_files(lab, "nova.conf", "nova-controller.conf")]
+    argv = [lab.program("nova-manage"), *controller_options(lab)]
     argv = process.as_user(settings.USER, [*argv, "cell_v2", "discover_hosts"])
     steps.run(argv, lab.log / "nova-manage.log", lab.environment())
 
 
 def _start(lab: settings.Lab, name: str, argv: Sequence[str], environment: dict[str, str]) -> None:
-    process.start(lab, name, process.as_user(settings.USER, argv), environment)
+    argv = process.as_user(lab.user(name), lab.command(name, argv))
+    process.start(lab, name, argv, environment)
 
 
 def _wait_for_port(lab: settings.Lab, name: str, port: int) -> None:

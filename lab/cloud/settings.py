@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import secrets
+from collections.abc import Sequence
 
 from lab.cloud import leftovers
 
@@ -94,6 +95,23 @@ class Lab:
         """The instances' disks, which all compute hosts share, as by NFS."""
         return self.state / "instances"
 
+    @property
+    def controller_files(self) -> tuple[str, ...]:
+        """The files of Nova's services but nova-compute, in ``etc/nova``."""
+        return ("nova.conf", "nova-controller.conf")
+
+    def of_host(self, folder: pathlib.Path, host: str) -> pathlib.Path:
+        """Return the part of a folder that is the compute host's."""
+        return folder / host
+
+    def user(self, service: str) -> str:
+        """Return the user that a service runs as."""
+        return USER
+
+    def command(self, service: str, argv: Sequence[str]) -> Sequence[str]:
+        """Return the command that starts a service in the foreground, *argv* in a lab."""
+        return argv
+
     def url(self, service: str) -> str:
         return f"http://127.0.0.1:{self.ports.by_service()[service]}"
 
@@ -124,6 +142,44 @@ class Lab:
             "TMPDIR": "/tmp",
             leftovers.ENVIRONMENT: self.tag,
         }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DebianLab(Lab):
+    """The cloud of Debian's packages, in the folders and with the users that they make."""
+
+    @property
+    def venv(self) -> pathlib.Path:
+        return pathlib.Path("/usr")
+
+    @property
+    def etc(self) -> pathlib.Path:
+        return pathlib.Path("/etc")
+
+    @property
+    def state(self) -> pathlib.Path:
+        return pathlib.Path("/var/lib")
+
+    @property
+    def instances(self) -> pathlib.Path:
+        return self.state / "nova/instances"
+
+    @property
+    def controller_files(self) -> tuple[str, ...]:
+        return ("nova.conf",)
+
+    def of_host(self, folder: pathlib.Path, host: str) -> pathlib.Path:
+        return folder / "nova"
+
+    def user(self, service: str) -> str:
+        named = {"mariadb": "mysql", "neutron": USER}
+        return named.get(service) or service.partition("-")[0]
+
+    def command(self, service: str, argv: Sequence[str]) -> Sequence[str]:
+        """Return what Debian's unit for systemd starts; the others are not OpenStack's."""
+        name = f"{service}-api" if service in ("glance", "placement") else service
+        is_debians = name == "keystone" or name.startswith(("nova-", "glance-", "placement-"))
+        return [f"/etc/init.d/{name}", "systemd-start"] if is_debians else argv
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,12 +214,12 @@ class Host:
 
     @property
     def state(self) -> pathlib.Path:
-        return self.lab.state / self.name
+        return self.lab.of_host(self.lab.state, self.name)
 
     @property
     def etc(self) -> pathlib.Path:
         """The folder that is /etc/nova on the host."""
-        return self.lab.etc / self.name
+        return self.lab.of_host(self.lab.etc, self.name)
 
 
 def folder(text: str | None) -> pathlib.Path:
@@ -176,17 +232,24 @@ def load(path: pathlib.Path) -> Lab | None:
         saved = json.loads((path / "lab.json").read_text())
     except FileNotFoundError:
         return None
-    return Lab(path, **{**saved, "ports": Ports(**saved["ports"])})
+    kind = DebianLab if saved.pop("debian", False) else Lab
+    return kind(path, **{**saved, "ports": Ports(**saved["ports"])})
 
 
 def save(
-    path: pathlib.Path, port_base: int | None = None, real: bool = False, computes: int = 1
+    path: pathlib.Path,
+    port_base: int | None = None,
+    real: bool = False,
+    computes: int = 1,
+    debian: bool = False,
 ) -> Lab:
     """Return the lab in the folder *path*, made or with its settings changed as asked."""
     before = load(path)
-    lab = Lab(
+    kind = DebianLab if debian else Lab
+    ports = before.ports if type(before) is kind else Ports(mariadb=3306) if debian else Ports()
+    lab = kind(
         path,
-        Ports.from_base(port_base) if port_base else before.ports if before else Ports(),
+        Ports.from_base(port_base) if port_base else ports,
         before.password if before else secrets.token_hex(12),
         real,
         computes,
@@ -200,6 +263,7 @@ def save(
         "password": lab.password,
         "real": lab.real,
         "computes": lab.computes,
+        "debian": debian,
     }
     file.write_text(json.dumps(saved, indent=2) + "\n")
     return lab

@@ -15,7 +15,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.virt import libvirt_errors, signatures
-from nova_gpu.virt.delivery import container_domain, guest_config
+from nova_gpu.virt.delivery import container_domain, container_root, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.live_migration import arrivals, departures
@@ -31,6 +31,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().init_host(*args, **kwargs)
         signatures.say_if_untested()
         refusals.log_in_a_line()
+        container_root.replace_change_of_owners()
         self._gpus.begin()
 
     # What the host has
@@ -39,7 +40,8 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         resources: dict[str, Any] = super().get_available_resource(*args, **kwargs)
         self._gpus.refresh()
         if (stats := self._gpus.stats()) is not None:
-            resources["stats"][names.STATS] = stats
+            # Nova 31.0, as in Debian 13, and 31.1 report none of their own.
+            resources.setdefault("stats", {})[names.STATS] = stats
         return resources
 
     def update_provider_tree(self, tree: Any, nodename: str, *args: Any, **kwargs: Any) -> None:

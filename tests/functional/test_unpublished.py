@@ -7,11 +7,13 @@ from typing import Any
 
 import fixtures
 from nova.compute import resource_tracker
+from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_gpu.core import names
 from nova_gpu.virt.inventory import published_cards
 from tests.functional import base
 
+_LIBVIRT = "nova.virt.libvirt.driver.LibvirtDriver"
 _TRACKER = "nova.compute.resource_tracker.ResourceTracker"
 
 
@@ -63,6 +65,22 @@ class UnpublishedTest(base.GPUServersTestBase):
                 found = driver.get_available_resource("host1")
         self.assertNotIn(names.STATS, found["stats"])
         self.assertLess(0, found["vcpus"])
+
+    def test_nova_has_no_statistics(self) -> None:
+        """As Nova 31.0, which is Debian 13's, and 31.1."""
+        stock = libvirt_driver.LibvirtDriver.get_available_resource
+
+        def without(this: Any, *args: Any) -> dict[str, Any]:
+            resources: dict[str, Any] = stock(this, *args)
+            resources.pop("stats", None)
+            return resources
+
+        with (
+            self.on("host1"),
+            fixtures.MonkeyPatch(f"{_LIBVIRT}.get_available_resource", without),
+        ):
+            found = self.computes["host1"].driver.get_available_resource("host1")
+        self.assertEqual([names.STATS], list(found["stats"]))
 
 
 def _fail(*args: Any, **kwargs: Any) -> None:

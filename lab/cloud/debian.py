@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenStack from Debian's packages, as far as it is set up before nova-gpu comes to it.
+
+Every service is started as Debian's unit for systemd starts it, by its script in /etc/init.d.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+
+from lab.cloud import config, packages, schema, settings, steps
+
+_CODENAME = "trixie"
+_PACKAGES = (
+    *("keystone", "glance-api", "placement-api", "mariadb-server", "rabbitmq-server"),
+    *("nova-api", "nova-scheduler", "nova-conductor", "nova-compute-lxc"),
+    # Debian's nova-compute-lxc does not depend on it.
+    "libvirt-daemon-driver-lxc",
+    *("python3-openstackclient", "python3-osc-placement", "python3-novaclient"),
+    # What the lab makes guests' disks and looks into guests with.
+    *("busybox-static", "e2fsprogs", "libvirt-clients", "mount", "sudo", "util-linux"),
+)
+# What an operator writes into each of Debian's files, below /etc.
+_TEMPLATES = {
+    "keystone/keystone.conf": ("keystone.conf",),
+    "glance/glance-api.conf": ("glance-api.conf",),
+    "placement/placement.conf": ("placement.conf",),
+    "nova/nova.conf": ("nova.conf", "debian.conf", "nova-controller.conf", "nova-compute.conf"),
+    "rabbitmq/rabbitmq.conf": ("rabbitmq.conf",),
+    "mariadb/mariadb.sql": ("mariadb.sql",),
+}
+
+
+def install(lab: settings.DebianLab) -> None:
+    """Install Debian's packages and configure the services.
+
+    :raises steps.Failed: where this is another Debian, or has an OpenStack already
+    """
+    if f"VERSION_CODENAME={_CODENAME}\n" not in pathlib.Path("/etc/os-release").read_text():
+        raise steps.Failed("--debian is for Debian 13: its packages are of a release of Nova")
+    for path in _TEMPLATES:
+        if (lab.etc / path).exists():
+            raise steps.Failed(
+                f"{lab.etc / path} is there already, and --debian would change it. Use a machine "
+                "without OpenStack, as `tools/bare --debian 13 tools/lab demo --debian` makes one"
+            )
+    with steps.step("Debian's OpenStack", lab.log / "apt.log"):
+        packages.debian(_PACKAGES, lab.log / "apt.log")
+    with steps.step("its configuration"):
+        configure(lab)
+
+
+def configure(lab: settings.DebianLab) -> None:
+    """Add the cloud's addresses and passwords to Debian's files."""
+    values = config.values(lab.hosts[0])
+    for name, templates in _TEMPLATES.items():
+        path = lab.etc / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch(0o640)
+        shutil.chown(path, group=lab.user(path.parent.name))
+        with path.open("a") as file:
+            file.writelines(f"\n{config.render(template, values)}" for template in templates)
+    # To the lab's own logs, and with one worker each, for a small machine
+    (lab.etc / "default/openstack").write_text("USE_LOGFILE=no\n")
+    for path in lab.etc.glob("*/*-uwsgi.ini"):
+        text = re.sub(r"(?m)^(logto|processes) = .*\n", "", path.read_text())
+        path.write_text(f"{text}\nprocesses = 1\n")
+    with (lab.etc / "hosts").open("a") as file:
+        file.writelines(f"127.0.1.{host.number} {host.name}\n" for host in lab.hosts)
+
+
+def prepare(lab: settings.DebianLab) -> None:
+    """Start MariaDB and make the tables of every service."""
+    with steps.step("MariaDB", lab.log / "mariadb.log"):
+        # systemd makes it on a host
+        socket = pathlib.Path("/run/mysqld")
+        socket.mkdir(exist_ok=True)
+        shutil.chown(socket, lab.user("mariadb"))
+        schema.start_mariadb(lab)
+    schema.sync(lab)

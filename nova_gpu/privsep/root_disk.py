@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The root disk of a container whose users are others on the host."""
+
+from __future__ import annotations
+
+import pathlib
+import uuid
+
+import nova.conf
+import nova.privsep
+import nova.privsep.idmapshift
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def shift(instance_uuid: str) -> None:
+    """Give the mounted root disk of an instance to the ids of ``[libvirt]uid_maps`` and gid_maps.
+
+    :raises ValueError: where *instance_uuid* is none
+    """
+    options = nova.conf.CONF
+    folder = pathlib.Path(options.instances_path, str(uuid.UUID(instance_uuid)), "rootfs")
+    maps = [
+        [tuple(map(int, text.split(":"))) for text in texts]
+        for texts in (options.libvirt.uid_maps, options.libvirt.gid_maps)
+    ]
+    novas = nova.privsep.idmapshift
+    if not novas.confirm_dir(str(folder), *maps, novas.NOBODY_ID):
+        novas.shift_dir(str(folder), *maps, novas.NOBODY_ID)
