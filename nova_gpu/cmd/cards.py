@@ -13,7 +13,8 @@ from nova_gpu.cmd import host_check, places
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
-from nova_gpu.host.state import quarantine
+from nova_gpu.host.pci import identity
+from nova_gpu.host.state import proofs, quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import discovery
@@ -39,7 +40,8 @@ class Card:
 
     ``reason`` says why it is not offered to instances, ``None`` of one that is; ``parts`` what can
     be made of one that is offered as vGPUs; ``ailment`` what is wrong with the card itself, and
-    ``quarantine`` why it is kept there.
+    ``quarantine`` why it is kept there. ``dirty`` says why it is not offered unless an instance has
+    it.
     """
 
     gpu: GPU
@@ -47,6 +49,19 @@ class Card:
     parts: DividedCard | None = None
     ailment: str | None = None
     quarantine: str | None = None
+    dirty: str | None = None
+
+    def why_not(
+        self, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
+    ) -> str | None:
+        """Return why it is not offered.
+
+        :param held: the instances that have each card
+        :param unknown: why those are not known
+        """
+        if self.reason or not self.dirty or held.get(self.gpu.address):
+            return self.reason
+        return f"{self.dirty}, unless an instance has it" if unknown else self.dirty
 
 
 def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
@@ -75,9 +90,21 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
             parts.get(gpu.address),
             ill.get(gpu.address),
             quarantined.get(gpu.address),
+            None if gpu.address in parts else _dirty(host, gpu),
         )
         for gpu in gpus
     ]
+
+
+def _dirty(looked: discovery.Discovery, gpu: GPU) -> str | None:
+    """Return why nothing proves that the card is clean, as far as the caller may see."""
+    seen = proofs.see(
+        gpu,
+        looked.roots,
+        lambda cards: {card.address: identity.read(card, looked.roots) for card in cards},
+    )
+    reason = proofs.missing(looked.proofs, gpu.address, gpu, seen)
+    return reason and f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
 
 
 def described(
@@ -87,10 +114,11 @@ def described(
 
     What is not known is ``None``, as are ``instances`` where libvirt was not heard.
     """
+    reason = card.why_not(held, unknown)
     return {
         **places.facts(card.gpu),
-        "offered": card.reason is None,
-        "reason": card.reason,
+        "offered": reason is None,
+        "reason": reason,
         "vgpus": None if card.parts is None else describe_vgpus(card.parts),
         "instances": None if unknown else list(held.get(card.gpu.address, ())),
     }

@@ -82,7 +82,7 @@ class HostGPUs:
             self._neighbours,
         )
         self._proofs = proofs.Proofs(
-            pathlib.Path(CONF.state_path, "gpu-clean"),
+            self._discovery.proofs,
             self.roots,
             self._discovery.identities,
             self.ledger,

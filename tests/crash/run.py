@@ -22,6 +22,8 @@ from tests.lxc import base
 from tests.lxc import place as places
 
 _REACHED_S = 90.0
+# After which a deletion that died with the service is asked for again
+_AGAIN_S = 15.0
 _MENDED_S = 90.0
 
 
@@ -138,7 +140,7 @@ class Crashes(reading.ReadingTestCase):
 
     def _wait_until_gone(self) -> None:
         """A second request is what an operator does about one that was lost."""
-        deadline = time.monotonic() + _REACHED_S
+        deadline = time.monotonic() + _AGAIN_S
         while not self._is_gone(self._server):
             if time.monotonic() > deadline:
                 self._delete()

@@ -86,9 +86,11 @@ class Hosts:
         {"domain": "Nova leaves it at the source, without its GPUs"}
     )
 
+    HOSTS: tuple[str, ...] = ("host1", "host2")
+
     def setUp(self) -> None:
         super().setUp()
-        for name in ("host1", "host2"):
+        for name in self.HOSTS:
             self.start_host(name)
 
     def act(self, **action: Any) -> None:
@@ -274,6 +276,41 @@ class LXCRecoveriesTest(Recoveries, base.GPUServersTestBase):
 
 class KVMRecoveriesTest(Recoveries, kvm.KVMServersTestBase):
     TOTAL = len(kvm.ALL)
+
+
+class SameHostTest(Hosts, base.GPUServersTestBase):
+    """What a failed resize on one host has claimed for the new flavor is free again."""
+
+    HOSTS = ("host1",)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+
+    def test_resize(self) -> None:
+        for gpus, then in ((1, 2), (0, 1), (2, 1)):
+            for step, is_new in RESIZE.items():
+                with self.subTest(gpus=gpus, then=then, step=str(step)):
+                    self.server = self.boot(self._of(gpus))
+                    self.fails(step, resize={"flavorRef": self._of(then)})
+                    self.hard_reboot()
+                    self.assertHas(then if is_new else gpus)
+                    self._delete_server(self.server)
+
+    def _of(self, gpus: int) -> str:
+        return self.gpu_flavor(gpus) if gpus else self.flavor()
+
+    def assertHas(self, gpus: int) -> None:
+        """That many, and all others can be given to another"""
+        for _ in range(2):
+            self.period()
+        got = self.recorded(self.server)
+        self.assertEqual(gpus, len(got))
+        self.assertGPUs(self.server, got)
+        self.assertInventory(used=gpus)
+        other = self.boot(self.gpu_flavor(len(base.ALL) - gpus))
+        self._delete_server(other)
+        self.period()
 
 
 class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):

@@ -32,6 +32,10 @@ from nova_gpu.host.state import files, quarantine
 from nova_gpu.host.state.quarantine import Seen
 
 _SUFFIX = ".json"
+UNTOLD = (
+    "the host does not tell which boot it is in (/proc/sys/kernel/random/boot_id) or where its "
+    "cards are"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Devi
     :raises OSError: where one of them may still be there
     """
     cards = tuple(str(device.function(other)) for other in used)
-    stay = {_path(folder, other) for other in set(here) - device.clashing(here, used)}
+    stay = {_path(folder, each) for each in set(here) - device.clashing(here, used)}
     for path in map(folder.joinpath, files.names(folder)):
         if path.name.startswith(cards) and path not in stay:
             files.remove(path)
@@ -81,14 +85,32 @@ def holds(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> b
 
     :param seen: what is seen of *card* now, ``None`` where the host does not tell
     """
-    proof = _read(_path(folder, part))
-    if proof is None or seen is None or proof.device != str(part):
-        return False
-    if proof.product != card.product.key or proof.seen.boot_id != seen.boot_id:
-        return False
+    return missing(folder, part, card, seen) is None
+
+
+def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> str | None:
+    """Return why no proof says that *part* is clean, ``None`` where one does.
+
+    The parameters are those of :func:`holds`.
+    """
+    path = _path(folder, part)
+    try:
+        proof = _read(path)
+    except FileNotFoundError:
+        return "it was not cleaned since the host booted, or since its last guest"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return f"the proof that it was cleaned cannot be read: {path}: {error}"
+    if seen is None:
+        return UNTOLD
+    if proof.seen.boot_id != seen.boot_id:
+        return "it was not cleaned since the host booted"
     is_same = identity.same(proof.seen.identity, seen.identity)
-    # While the host is up a card may go away, and no other one comes to be where it was.
-    return set(seen.addresses) <= set(proof.seen.addresses) if is_same is None else is_same
+    if is_same is None:
+        # While the host is up a card may go away, and no other one comes to be where it was.
+        is_same = set(seen.addresses) <= set(proof.seen.addresses)
+    if (proof.device, proof.product) != (str(part), card.product.key) or not is_same:
+        return "another card was cleaned, which was at its address"
+    return None
 
 
 def see(card: GPU, roots: Roots, identities: quarantine.Identities) -> Seen | None:
@@ -101,16 +123,14 @@ def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:
     return folder / (str(part).replace("/", "@") + _SUFFIX)
 
 
-def _read(path: pathlib.Path) -> Proof | None:
-    """Return the proof at *path*, ``None`` where none can be read."""
-    try:
-        content = files.read_json(path)
-        texts = {name: content[name] for name in ("device", "product", "by", "since")}
-        after, seen = content["after"], quarantine.parse_seen(content["seen"])
-        if seen is None or not all(
-            isinstance(text, str) for text in (*texts.values(), after or "")
-        ):
-            return None
-        return Proof(**texts, after=after, seen=seen)
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+def _read(path: pathlib.Path) -> Proof:
+    """Return the proof at *path*.
+
+    :raises OSError, ValueError, LookupError, TypeError: where none can be read
+    """
+    content = files.read_json(path)
+    texts = {name: content[name] for name in ("device", "product", "by", "since")}
+    after, seen = content["after"], quarantine.parse_seen(content["seen"])
+    if seen is None or not all(isinstance(text, str) for text in (*texts.values(), after or "")):
+        raise ValueError("it is no proof")
+    return Proof(**texts, after=after, seen=seen)

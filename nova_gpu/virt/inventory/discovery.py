@@ -75,6 +75,7 @@ class Discovery:
         :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`, and *qemu_version*
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
+        self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
         nvml_turn.share(pathlib.Path(CONF.state_path, "gpu-nvml"))
         try:

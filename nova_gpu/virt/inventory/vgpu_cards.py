@@ -86,6 +86,8 @@ class VGPUCards:
         self._withheld_functions: frozenset[PciAddress] = frozenset()
         self._others: Mapping[PciAddress, str] = {}
         self._found: Mapping[PciAddress, GPU] = {}
+        # Cards that this service has only seen whole, and of which instances have parts.
+        self._made_whole: list[GPU] = []
         self.look = Look()
 
     def read(
@@ -121,7 +123,9 @@ class VGPUCards:
                         reason = _NOT_DIVIDED if address in gpus else card_groups.GONE
                         reason = others.get(address, reason)
                         cards[address] = dataclasses.replace(before, ill=reason)
-                others = {**discovery.held_in_parts(gpus, cards, held), **others}
+                parted = discovery.held_in_parts(gpus, cards, held)
+                self._made_whole = [gpus[each] for each in parted if each not in divided]
+                others = {**parted, **others}
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
@@ -185,7 +189,7 @@ class VGPUCards:
     def undivided(self) -> list[GPU]:
         """Return the cards that were given in parts, are there, and are whole now."""
         cards = self.look.cards.values()
-        return [card.gpu for card in cards if card.ill == _NOT_DIVIDED]
+        return [*self._made_whole, *(card.gpu for card in cards if card.ill == _NOT_DIVIDED)]
 
     def names(self, slot: Slot) -> Mapping[str, str]:
         """Return what the types of the card of *slot* are called, by id.

@@ -25,11 +25,6 @@ from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
-_UNTOLD = (
-    "the host does not tell which boot it is in (/proc/sys/kernel/random/boot_id) or where its "
-    "cards are"
-)
-
 
 class Proofs:
     """A device without a proof is dirty: it is cleaned before an instance gets it."""
@@ -131,7 +126,7 @@ class Proofs:
         try:
             seen = proofs.see(card, self._roots, self._identities)
             if seen is None:
-                raise OSError(_UNTOLD)
+                raise OSError(proofs.UNTOLD)
             proofs.write(self._folder, device, card, seen, by, after)
         except OSError as error:
             self.lacking(

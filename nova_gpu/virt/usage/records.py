@@ -185,6 +185,17 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
     return is_of_source and not any(provider in ours for provider, _ in own)
 
 
+def is_claim_left(instance: objects.Instance) -> bool:
+    """Return whether a failed move left a claim of what *instance* does not have, nor needs.
+
+    In ERROR it is recovered by a hard reboot, which goes by the claim unless it has what it had
+    before the move.
+    """
+    moving, own = instance.migration_context, set(_gpus(instance.resources))
+    before, claimed = (set(_gpus(each)) for each in (moving.old_resources, moving.new_resources))
+    return own != claimed and (own == before or instance.vm_state != vm_states.ERROR)
+
+
 def _is_busy(instance: objects.Instance) -> bool:
     return instance.task_state is not None or instance.vm_state == vm_states.BUILDING
 

@@ -5,7 +5,8 @@ A nova-compute that is started again finds an instance in the midst of a resize,
 starts its guest again at the source (``ComputeManager._init_instance``), and that is all: Placement
 goes on counting the old GPUs for the migration and the new ones for the instance, and the
 destination keeps the new ones for it. Of a live migration it clears the task, too, after it had
-libvirt give up what was under way.
+libvirt give up what was under way. Where a resize on one host fails, its tracker keeps the new ones
+until the next move of that instance.
 
 While an instance moves its old allocation is the migration's. Where nova-compute dies in a move and
 the instance is deleted then, or dies just after a move was confirmed, Nova leaves that allocation.
@@ -26,6 +27,7 @@ from nova.compute import vm_states
 from oslo_log import log as logging
 
 from nova_gpu.core.device import Device
+from nova_gpu.virt.usage import records
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class AbandonedMoves:
             for migration in listed:
                 if (instance := self._abandoned(context, migration, had_by)) is None:
                     continue
-                if _is_over(context, reportclient, migration):
+                if _is_over(context, reportclient, migration, instance):
                     continue
                 seen.add(migration.uuid)
                 if migration.uuid in self._seen:
@@ -85,7 +87,7 @@ class AbandonedMoves:
         ):
             return None
         instance = objects.Instance.get_by_uuid(
-            context, migration.instance_uuid, expected_attrs=["migration_context"]
+            context, migration.instance_uuid, expected_attrs=["migration_context", "resources"]
         )
         moving = instance.migration_context
         if is_live and (moving is None or moving.migration_id != migration.id):
@@ -100,13 +102,32 @@ class AbandonedMoves:
 
 
 def _is_over(
-    context: nova_context.RequestContext, reportclient: Any, migration: objects.Migration
+    context: nova_context.RequestContext,
+    reportclient: Any,
+    migration: objects.Migration,
+    instance: objects.Instance,
 ) -> bool:
     """Return whether a resize or cold migration that failed has nothing to give back."""
     return (
         migration.status == "error"
         and migration.migration_type != "live-migration"
+        and not _is_claimed(migration, instance)
         and not reportclient.get_allocations_for_consumer(context, migration.uuid)
+    )
+
+
+def _is_claimed(migration: objects.Migration, instance: objects.Instance) -> bool:
+    """Return whether Nova goes on counting what a failed resize claimed on the instance's own host.
+
+    ``ResourceTracker._update_available_resource`` takes that for what the instance has, as long as
+    its migration context is there.
+    """
+    moving = instance.migration_context
+    return (
+        migration.dest_compute == instance.host
+        and moving is not None
+        and moving.migration_id == migration.id
+        and records.is_claim_left(instance)
     )
 
 
@@ -167,7 +188,7 @@ class Orphans:
         instances = counted.keys()
         before, self._counted = (
             self._counted,
-            {uuid: item for uuid, item in counted.items() if item},
+            {uuid: provider for uuid, provider in counted.items() if provider},
         )
         if before != self._counted:
             self._settled.clear()
@@ -175,7 +196,7 @@ class Orphans:
         try:
             # Any provider stands for the tree that it is in.
             tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
-            generations = {provider["uuid"]: provider["generation"] for provider in tree}
+            generations = {each["uuid"]: each["generation"] for each in tree}
         except Exception as error:  # whatever Placement or the way there raise
             LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             self._settled.clear()

@@ -24,7 +24,7 @@ from nova_gpu.cmd import cards, exporter
 from nova_gpu.cmd.cards import Card
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import ailments, hosts, nodes
+from tests.fixtures import ailments, cleaned, hosts, nodes
 from tests.unit.cmd import base
 
 _ETC = pathlib.Path(__file__).parents[3] / "etc"
@@ -56,6 +56,8 @@ class ExporterTest(base.HostTestCase):
         quarantine.put(
             discovery.Discovery().quarantine, quarantine.entry(kept, "it failed", "replace it")
         )
+        self.assertEqual(0, self.samples()['nova_gpu_offered{address="0000:08:00.0"}'])
+        cleaned.prove(host, self.root)
         found = self.samples()
         for name, values in (
             ("healthy", (0, 1, 1)),

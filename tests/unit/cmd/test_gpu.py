@@ -8,12 +8,26 @@ import testtools
 from nova_gpu.cmd import cards
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import topology
-from tests.fixtures import ailments, hosts, nvidia, vgpu
+from tests.fixtures import ailments, cleaned, hosts, kernel, nvidia, vgpu
 from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
 
 
 class TableTest(testtools.TestCase):
+    def test_a_card_that_an_instance_has_needs_no_proof(self):
+        card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
+        dirty = cards.Card(card, None, dirty="it was not cleaned")
+        held = {card.address: ("one",)}
+        for has, unknown, reason in (
+            (held, None, None),
+            ({}, None, "it was not cleaned"),
+            ({}, "no answer", "it was not cleaned, unless an instance has it"),
+        ):
+            described = cards.described(dirty, has, unknown)
+            self.assertEqual((reason is None, reason), (described["offered"], described["reason"]))
+        ill = cards.Card(card, "it is ill", dirty="it was not cleaned")
+        self.assertEqual("it is ill", cards.described(ill, held, None)["reason"])
+
     def test_unknown_is_said(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "ffff"), 0x030200)
         shown = cards.table([cards.described(cards.Card(card, "it is with nobody"), {}, None)])
@@ -54,6 +68,7 @@ class ListTest(base.CommandTestCase):
         host = hosts.Host(self.root)
         host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
         host.add_gpu("0000:05:00.0", "10de", "1091", driver="vfio-pci")
+        cleaned.prove(host, self.root)
         done = self.run_list("--json")
         self.assertEqual(0, done.returncode, done.stderr)
         found = json.loads(done.stdout)
@@ -66,6 +81,30 @@ class ListTest(base.CommandTestCase):
         self.assertEqual("", done.stderr)
         self.assertIn(f"nova-gpu: options from {self.conf}\n", self.run_list().stderr)
         self.assertIn("vfio-pci", found[1]["reason"])
+
+    def test_what_was_not_cleaned(self):
+        """Any user sees it who can read the state path."""
+        self.configure("lxc", "[libvirt]\nconnection_uri = test:///default")
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+        never = "it was not cleaned since the host booted, or since its last guest; nova-compute"
+        self.assertNotOffered(never)
+        cleaned.prove(host, self.root)
+        self.assertRegex(self.run_list().stdout, r"0000:04:00.0 .*\| yes +\| - +\|")
+        kernel.boot(host, "another-boot")
+        self.assertNotOffered("it was not cleaned since the host booted; nova-compute")
+        (proof,) = (self.root / "gpu-clean").iterdir()
+        proof.write_text("{}")
+        self.assertNotOffered("the proof that it was cleaned cannot be read: ")
+        proof.unlink()
+        self.configure("lxc", "[libvirt]\nconnection_uri = lxc+unix:///?socket=/nonexistent")
+        self.assertNotOffered(never)
+        self.assertIn("why it cannot, unless an instance has it\n", self.run_list().stdout)
+
+    def assertNotOffered(self, reason):
+        shown = self.run_list().stdout
+        self.assertRegex(shown, r"0000:04:00.0 .*\| no +\|")
+        self.assertIn(f"0000:04:00.0: {reason}", shown)
 
     def test_what_nvml_tells_where_the_switches_are_not_on_pci(self):
         hosts.build("b200-8", self.root)

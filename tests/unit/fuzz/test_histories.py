@@ -165,6 +165,16 @@ class HistoriesTest(_Histories):
         self.live([*full, *whole, ("period", 0), *back, *stops, ("period", 0), *reboots])
         self.assertEqual(len(guests), sum(map(bool, self.now.opened().values())))
 
+    def test_a_card_made_whole_before_the_service_began(self) -> None:
+        """What a guest can open of it then is not given to another when it is divided again."""
+        full = [("boot", number) for number in range(8)]
+        made_whole = [("divide", 0), ("divide", 1), ("restart", 0)]
+        self.live([*full, *made_whole, ("period", 0)])
+        self.assertTrue(self._reported())
+        back = [("divide", 4), ("divide", 9), ("period", 0)]
+        for count in range(1, 8):
+            self.live([*full[:count], *made_whole, *back, *full])
+
     def test_what_a_guest_may_have_in_a_socket(self) -> None:
         """It could open another's card, and its nodes lead to its own again."""
         moved_and_back = [("number", 1 + 24 * 7), ("period", 0), ("number", 24 * 7), ("period", 0)]

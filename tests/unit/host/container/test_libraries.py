@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import errno
+import itertools
 import os
 import pathlib
+import shutil
 import stat
 from collections.abc import Sequence
 
@@ -13,7 +17,7 @@ from oslotest import base
 
 from nova_gpu.core import contents, exception
 from nova_gpu.host.container import libraries
-from tests.fixtures import elf
+from tests.fixtures import elf, failing_calls
 
 LIBDIR = "/usr/lib/x86_64-linux-gnu"
 
@@ -218,3 +222,62 @@ class TestPrune(LibrariesTestCase):
 
     def test_nothing_was_ever_gathered(self) -> None:
         self.assertEqual([], self.prune())
+
+
+class FailingCallsTest(LibrariesTestCase):
+    """Each system call below the folder of libraries fails once, wherever it is made."""
+
+    CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.library_root.parent.mkdir()
+        self.config = contents.Mount(self.library("10_vendor.json", "").source, "/etc/a/b/10.json")
+
+    def make(self) -> tuple[pathlib.Path, ...]:
+        """What a start has made: libraries with their links, and other files"""
+        links = [("libcuda.so.1", "libcuda.so")]
+        other = libraries.gather_folder([self.config], "/etc/a", self.library_root)
+        return self.gather(self.cuda, links=links), pathlib.Path(other.source)
+
+    def whole(self, folders: Sequence[pathlib.Path]) -> list[list[str]]:
+        return [sorted(str(each.relative_to(one)) for each in one.rglob("*")) for one in folders]
+
+    def test_a_start(self) -> None:
+        """It is refused with the reason, or has all that it needs; so has the next."""
+        with failing_calls.noted(self.library_root) as calls:
+            right = self.whole(self.make())
+        self.assertEqual(["b", "b/10.json"], right[1])
+        self.assertGreater(len(calls), 10)
+        for number, code in itertools.product(range(1, len(calls) + 1), self.CODES):
+            where = f"{calls[number - 1]}, {errno.errorcode[code]}"
+            shutil.rmtree(self.library_root, ignore_errors=True)
+            made: tuple[pathlib.Path, ...] | None = None
+            with failing_calls.one(self.library_root, number, code):
+                try:
+                    made = self.make()
+                except exception.GuestFilesUnavailable as error:
+                    self.assertIn(os.strerror(code), str(error), where)
+            self.assertIn(self.whole(made) if made else None, (None, right), where)
+            made = self.make()
+            self.assertEqual(right, self.whole(made), where)
+            libraries.prune(self.library_root, list(map(str, made)), -1)
+            self.assertEqual(set(made), set(self.library_root.iterdir()), where)
+
+    def test_a_prune(self) -> None:
+        """What guests have stays whole, and the next one removes the rest."""
+        used, unused = self.make()
+        right = self.whole([used])
+        with failing_calls.noted(self.library_root) as calls:
+            libraries.prune(self.library_root, [str(used)], -1)
+        self.assertTrue(calls)
+        for number, code in itertools.product(range(1, len(calls) + 1), self.CODES):
+            self.make()
+            with (
+                failing_calls.one(self.library_root, number, code),
+                contextlib.suppress(OSError),
+            ):
+                libraries.prune(self.library_root, [str(used)], -1)
+            self.assertEqual(right, self.whole([used]), calls[number - 1])
+            libraries.prune(self.library_root, [str(used)], -1)
+            self.assertFalse(unused.exists())

@@ -29,6 +29,15 @@ class Placement:
         self.moved.append((source, target))
 
 
+def _gpus(*buses: str) -> objects.ResourceList:
+    """Those on these buses"""
+    found = [
+        objects.Resource(provider_uuid=NODE, resource_class="PGPU", identifier=f"0000:{bus}:00.0")
+        for bus in buses
+    ]
+    return objects.ResourceList(objects=found)
+
+
 class AbandonedMovesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -44,6 +53,7 @@ class AbandonedMovesTest(base.BaseTestCase):
             uuid=MOVE,
             instance_uuid=UUID,
             source_compute=HOST,
+            dest_compute="host2",
             status="migrating",
             migration_type="resize",
         )
@@ -52,7 +62,10 @@ class AbandonedMovesTest(base.BaseTestCase):
             host=HOST,
             task_state=None,
             vm_state="active",
-            migration_context=objects.MigrationContext(migration_id=3),
+            resources=_gpus("04"),
+            migration_context=objects.MigrationContext(
+                migration_id=3, old_resources=_gpus("04"), new_resources=_gpus("05", "08")
+            ),
         )
         for owner, name, what in (
             (objects.MigrationList, "get_in_progress_and_error", lambda *_: [self.migration]),
@@ -118,6 +131,26 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.placement.allocated.clear()
         self.assertFalse(self.looks())
         self.migration.status, self.instance.vm_state = "migrating", "error"
+        self.assertFalse(self.looks())
+
+    def test_failed_on_its_own_host(self) -> None:
+        """Nova's tracker counts what was claimed, whatever Placement does."""
+        self.placement.allocated.clear()
+        self.migration.status, self.migration.dest_compute = "error", HOST
+        for vm_state, has, is_left in (
+            ("error", ["04"], True),
+            ("error", ["05", "08"], False),
+            ("error", ["09"], False),  # a hard reboot gives it others
+            ("active", ["04"], True),
+            ("active", ["05"], True),
+            ("stopped", [], True),
+            ("active", ["05", "08"], False),
+        ):
+            self.instance.vm_state, self.instance.resources = vm_state, _gpus(*has)
+            self.assertEqual(is_left, self.looks(), (vm_state, has))
+            self.assertEqual({UUID} if is_left else set(), set(self.dropped))
+            self.dropped.clear()
+        self.instance.migration_context.migration_id = 4
         self.assertFalse(self.looks())
 
     def test_what_placement_gave_back_already(self) -> None:
