@@ -309,6 +309,62 @@ class TestCollaborators(unittest.TestCase):
         self.assertEqual(["nova_gpu.virt.driver"], users)
 
 
+# Any exception is caught at these boundaries alone, with the reason in the same line. Elsewhere a
+# call that may raise anything stands in nova_gpu.core.boundary.crossed.
+BOUNDARIES = {
+    "nova_gpu.cmd.status": ["main"],
+    "nova_gpu.core.boundary": ["crossed"],
+    "nova_gpu.virt.lifecycle.vgpus": ["start"],
+    "nova_gpu.virt.live_migration.departures": ["leaving"],
+    "nova_gpu.virt.periodic": ["contained"],
+}
+MOST_BOUNDARIES = 8
+ANY = {"Exception", "BaseException"}
+
+
+def catches_any(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the functions that catch any Exception, and the line.
+
+    One that catches BaseException to undo something and raises it again is none.
+    """
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler):
+                    types = {_last(each) for each in ast.walk(node.type)} if node.type else ANY
+                    swallows = not any(isinstance(each, ast.Raise) for each in ast.walk(node))
+                    if types & (ANY if swallows else {"Exception"}):
+                        yield function.name, node.lineno
+
+
+class TestBoundaries(unittest.TestCase):
+    def test_any_exception_is_caught_at_few(self) -> None:
+        found = {name: list(catches_any(tree)) for name, tree in _modules().items()}
+        functions = {name: [each for each, _ in them] for name, them in found.items() if them}
+        self.assertEqual(BOUNDARIES, functions)
+        self.assertLessEqual(sum(map(len, functions.values())), MOST_BOUNDARIES)
+        for name, them in found.items():
+            for _, line in them:
+                source = ROOT.joinpath(*name.split(".")).with_suffix(".py").read_text()
+                with self.subTest(name, line=line):
+                    self.assertRegex(source.splitlines()[line - 1], r":  # \w.{15,}")
+
+    def test_what_catches_any(self) -> None:
+        for text in (
+            "except Exception: raise",
+            "except (OSError, Exception): pass",
+            "except: pass",
+            "except BaseException: pass",
+        ):
+            with self.subTest(text):
+                tree = ast.parse(f"def f():\n try: g()\n {text}")
+                self.assertEqual([("f", 3)], list(catches_any(tree)))
+        for text in ("except (OSError, ValueError): pass", "except BaseException: raise"):
+            with self.subTest(text):
+                tree = ast.parse(f"def f():\n try: g()\n {text}")
+                self.assertEqual([], list(catches_any(tree)))
+
+
 class TestNamespaces(unittest.TestCase):
     # setns(2), nsenter(1); the calls that take something from within a process: pidfd_getfd(2),
     # ptrace(2), process_vm_readv(2), and /proc/PID/root and cwd, which lead into its mounts.

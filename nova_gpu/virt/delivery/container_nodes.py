@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, refusal_texts
+from nova_gpu.core import boundary, exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
@@ -257,8 +257,9 @@ class NodeRights:
     def begin(self) -> None:
         """Close at service start what an earlier one has opened and no guest has any more."""
         try:
-            opened = self._privileged.opened_to_guests()
-        except Exception as error:  # whatever privsep itself may raise, too
+            with boundary.crossed():
+                opened = self._privileged.opened_to_guests()
+        except boundary.Failure as error:
             LOG.warning("Cannot list the device nodes that earlier guests opened: %s", error)
             return
         with self._lock:
@@ -307,8 +308,9 @@ class NodeRights:
             if self._starts != starts:
                 return  # its domain may be younger than the look: the next one tells
             try:
-                closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
-            except Exception as error:  # also what privsep itself may raise: a guest is removed
+                with boundary.crossed():
+                    closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
+            except boundary.Failure as error:
                 LOG.warning(
                     "Failed to restore the modes of device nodes, which stay open to every "
                     "user: %s",
@@ -337,8 +339,9 @@ class NodeRights:
 
     def _open_again(self, device: Device, closed: Sequence[str]) -> None:
         try:
-            opened = self._privileged.open_to_guests(str(device), closed)
-        except Exception as error:  # also what privsep itself may raise
+            with boundary.crossed():
+                opened = self._privileged.open_to_guests(str(device), closed)
+        except boundary.Failure as error:
             LOG.error("Guests cannot open their device nodes %s: %s", ", ".join(closed), error)
             return
         self._opened.update(opened)

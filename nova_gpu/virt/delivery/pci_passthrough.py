@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import refusal_texts
+from nova_gpu.core import boundary, refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
@@ -111,8 +111,9 @@ class PCIPassthrough(WholeCards):
         import nova_gpu.privsep.vfio
 
         try:
-            devices = nova_gpu.privsep.vfio.in_use(hosts_own)
-        except Exception as error:  # whatever privsep raises: binding a card asks again
+            with boundary.crossed():
+                devices = nova_gpu.privsep.vfio.in_use(hosts_own)
+        except boundary.Failure as error:
             LOG.warning("Cannot tell whether a process has a GPU open: %s", error)
             return {}
         if devices != self._holders:

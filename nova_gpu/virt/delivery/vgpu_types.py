@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, VGPUType
 from nova_gpu.host.mig import gpu_instances
@@ -73,8 +74,9 @@ class VGPUTypes:
         import nova_gpu.privsep.vgpu
 
         try:
-            answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])
-        except Exception as error:  # whatever privsep raises: sysfs tells some of it
+            with boundary.crossed():
+                answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])
+        except boundary.Failure as error:
             LOG.warning("NVML does not answer about this host's vGPU types: %s", error)
             return
         types = nvml_vgpus.parse(answer)
