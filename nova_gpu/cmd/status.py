@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+import nova.virt
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects, rpc
@@ -207,8 +208,6 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             importlib.import_module("nova.virt.gpu")
         except ImportError as error:
-            import nova.virt
-
             return _Result(
                 upgradecheck.Code.FAILURE,
                 f"compute_driver = gpu.GPULibvirtDriver cannot be imported: {error}. Nova is in "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, refusal_texts
 from nova_gpu.core.device import Device
@@ -132,7 +133,7 @@ class ContainerNodes(WholeCards):
         if not grants:
             return
         cards = [grant for grant in grants if isinstance(grant, GPU)]
-        slots = [grant for grant in grants if isinstance(grant, Slot)]
+        slots = [each for each in grants if isinstance(each, Slot)]
         mounts = contents.contents(
             cards,
             self._roots,
@@ -166,9 +167,6 @@ def end_processes(device: str, roots: Roots) -> None:
 
     :raises NotClean: where one of them does not end
     """
-    # Only now: privsep takes half a second, and the commands clean nothing.
-    import nova_gpu.privsep.cleaning
-
     if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
         for process in nova_gpu.privsep.cleaning.end_processes(device):
             LOG.warning(
@@ -239,9 +237,6 @@ class NodeRights:
     """
 
     def __init__(self, host: libvirt_host.Host, roots: Roots) -> None:
-        # Only now: privsep takes half a second, and the commands give nobody a card.
-        import nova_gpu.privsep.nodes
-
         self._privileged = nova_gpu.privsep.nodes
         self._host = host
         self._roots = roots

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -107,9 +108,6 @@ class PCIPassthrough(WholeCards):
         if not self._roots.shows_all_processes():
             reason = f"{open_devices.UNSEEN}; {open_devices.UNSEEN_REMEDY}"
             return {PciAddress.parse(address): reason for address in hosts_own}
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.vfio
-
         try:
             with boundary.crossed():
                 devices = nova_gpu.privsep.vfio.in_use(hosts_own)
@@ -231,8 +229,6 @@ class PCIPassthrough(WholeCards):
         return told_of_cards(cards, places, self._roots)
 
     def clean(self, card: GPU) -> bool:
-        import nova_gpu.privsep.cleaning
-
         self.bindings.give_to_guests(card)
         nova_gpu.privsep.cleaning.reset(str(card.address))
         return True

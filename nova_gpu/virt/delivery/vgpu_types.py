@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
@@ -70,9 +71,6 @@ class VGPUTypes:
             news = sorted({*news, *missing})
         if not news:
             return
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.vgpu
-
         try:
             with boundary.crossed():
                 answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.model import GPU, PciAddress
@@ -194,9 +195,6 @@ class Discovery:
 
         With what nova-compute itself can read where the privileged process fails.
         """
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.identity
-
         own = {card.address: identity.read(card, self.roots) for card in gpus}
         try:
             with boundary.crossed():
