@@ -174,12 +174,11 @@ class CreateFlavor(asking.ShowOne):
             except sdk_exc.ConflictException as e:
                 _refuse_half_made(connection, parsed_args.name)
                 raise e
-            try:
-                write(connection, flavor, specs)
-            except Exception:
+            with contextlib.ExitStack() as undo:
                 # A flavor of that name without GPUs would be taken for what was asked for.
-                compute.delete_flavor(flavor)
-                raise
+                undo.callback(compute.delete_flavor, flavor)
+                write(connection, flavor, specs)
+                undo.pop_all()
         shown = [getattr(flavor, field) for field in _SHOWN]
         return (*_SHOWN, "properties"), (*shown, format_columns.DictColumn(specs))
 

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+import nova.virt
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects, rpc
@@ -21,7 +22,7 @@ from oslo_utils import importutils
 
 from nova_gpu.cmd import options, output
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names
+from nova_gpu.core import boundary, exception, names
 from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import signatures
@@ -189,11 +190,12 @@ class Checks(upgradecheck.UpgradeCommands):
         if not self._is_controller():
             return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         try:
-            if not self._connected:
-                self._connect()
-                self._connected = True
-            return _listed(ask(), heading)
-        except Exception as error:  # whatever a database raises
+            with boundary.crossed():
+                if not self._connected:
+                    self._connect()
+                    self._connected = True
+                return _listed(ask(), heading)
+        except boundary.Failure as error:
             return _Result(
                 upgradecheck.Code.WARNING,
                 f"Nova's databases do not answer: {str(error).splitlines()[0]}; see "
@@ -206,8 +208,6 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             importlib.import_module("nova.virt.gpu")
         except ImportError as error:
-            import nova.virt
-
             return _Result(
                 upgradecheck.Code.FAILURE,
                 f"compute_driver = gpu.GPULibvirtDriver cannot be imported: {error}. Nova is in "
@@ -287,7 +287,7 @@ def main() -> int:
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
         return upgradecheck.Code.FAILURE
-    except Exception:
+    except Exception:  # nova-status has a status of its own for it
         traceback.print_exc()
         return _UNEXPECTED
 

@@ -19,7 +19,7 @@ from nova.scheduler.client import report
 from nova_gpu.cmd import host_check, libvirt_connection, waiting
 from nova_gpu.cmd.output import print_json
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, printable
+from nova_gpu.core import boundary, exception, printable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import compare, gather, repair
@@ -134,8 +134,9 @@ def configure(line: list[str]) -> None:
 def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
     """Compare, repair if told to *mend*, and print the verdict; return its status."""
     try:
-        _connect()
-    except Exception as error:  # whatever a driver of the bus raises for its address
+        with boundary.crossed():
+            _connect()
+    except boundary.Failure as error:
         print(f"nova-gpu: the bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
         return INCOMPLETE
     host = libvirt_connection.open_host()

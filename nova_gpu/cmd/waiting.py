@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nova_gpu.core import boundary
+
 _AFTER_S = 2.0
 
 
@@ -53,9 +55,10 @@ class _Worker:
         while True:
             read, answers = self._waiting.get()
             try:
-                answers.put((read(), None))
-            except Exception as error:  # the asker's
-                answers.put((None, error))
+                with boundary.crossed():
+                    answers.put((read(), None))
+            except boundary.Failure as failure:
+                answers.put((None, failure.error))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@
     │   ├── InvalidExtraSpec    key, value, reason, what is allowed
     │   ├── InvalidOption       [gpu] option, value, reason, remedy
     │   ├── InvalidCDISpec      a CDI file: path, reason
-    │   ├── InvalidRecord       a file that nova-gpu wrote for itself: path, reason
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
     ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
@@ -91,15 +90,6 @@ class InvalidOption(InvalidValue):
 class InvalidCDISpec(InvalidValue):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"CDI file {path} is ignored: {reason}")
-        self.path, self.reason = path, reason
-
-
-class InvalidRecord(InvalidValue):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"{path} is not as nova-gpu wrote it: {reason}; restore it from a backup, or move it "
-            "away and undo by hand what it was for"
-        )
         self.path, self.reason = path, reason
 
 

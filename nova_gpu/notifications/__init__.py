@@ -20,7 +20,7 @@ from nova import rpc
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, printable
+from nova_gpu.core import boundary, device, printable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import Product
 
@@ -209,8 +209,9 @@ class Outbox:
                     return
                 send = self._waiting.popleft()
             try:
-                send()
-            except Exception as error:  # whatever the transport raises
+                with boundary.crossed():
+                    send()
+            except boundary.Failure as error:
                 LOG.warning("Failed to send a notification about GPUs: %s", error)
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from oslo_log import log as logging
 
+from nova_gpu.core import boundary
 from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ def _change(change: Callable[[Counters], Counters]) -> None:
     if _folder is None:
         return
     try:
-        with _lock:
+        with boundary.crossed(), _lock:
             files.write_json(_folder / _NAME, dataclasses.asdict(change(_read(_folder))))
-    except Exception as error:
+    except boundary.Failure as error:
         LOG.debug("Failed to write the GPU counters: %s", error)

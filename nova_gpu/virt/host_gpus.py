@@ -18,7 +18,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter, sets
@@ -208,15 +208,19 @@ class HostGPUs:
         :param starting: look even where there is no card: an instance may have one that is gone
         """
         failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
-        with self._repeats.left_out(begins=True), periodic.contained(failed):
-            try:
-                self._look(starting)
-            except Exception:
-                self._published.keep_back(
-                    {c.address: periodic.UNSEEN for c in self._published.cards()}
-                )
-                self.vgpus.cards.withhold(periodic.UNSEEN)
-                raise
+        with (
+            self._repeats.left_out(begins=True),
+            periodic.contained(failed),
+            contextlib.ExitStack() as failure,
+        ):
+            failure.callback(self._withhold)
+            self._look(starting)
+            failure.pop_all()
+
+    def _withhold(self) -> None:
+        """Offer no card to new instances until a look succeeds."""
+        self._published.keep_back({c.address: periodic.UNSEEN for c in self._published.cards()})
+        self.vgpus.cards.withhold(periodic.UNSEEN)
 
     def _look(self, starting: bool) -> None:
         self.releases.write_again()
@@ -285,8 +289,9 @@ class HostGPUs:
 
     def _knows_providers(self) -> bool:
         try:
-            self.assigned.ask_for_providers()
-        except Exception as error:  # whatever Placement or the way there raise
+            with boundary.crossed():
+                self.assigned.ask_for_providers()
+        except boundary.Failure as error:
             LOG.warning(
                 "Cannot create vGPUs now, will create them when their instances start: %s", error
             )
@@ -318,12 +323,12 @@ class HostGPUs:
         """
         with self._repeats.left_out():
             with periodic.contained("Placement may not be told of all of this host's GPUs"):
-                try:
+                with contextlib.ExitStack() as failure:
+                    refuse = provider_tree.refuse_claims
+                    failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
                     self._published.publish(tree, nodename, self.hypervisor_type())
                     self.vgpus.published.publish(tree, nodename, self.hypervisor_type())
-                except Exception:
-                    provider_tree.refuse_claims(tree, nodename, self.ledger.now.recorded)
-                    raise
+                    failure.pop_all()
                 self.assigned.keep_providers(nodename)
                 usage = self.ledger.now
                 self._reporter.report_reached(usage, self.releases.products)

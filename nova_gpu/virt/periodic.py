@@ -34,7 +34,7 @@ def contained(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception:
+    except Exception:  # a period goes on with what else there is, and Nova's own part of it
         LOG.exception("%s. This is a bug, please report it", what)
 
 

@@ -7,6 +7,7 @@ import ast
 import functools
 import pathlib
 import re
+import subprocess
 import sys
 import tomllib
 import unittest
@@ -307,6 +308,120 @@ class TestCollaborators(unittest.TestCase):
         name = "nova_gpu.virt.host_gpus"
         users = [each for each, tree in modules.items() if name in _imported(tree, modules)]
         self.assertEqual(["nova_gpu.virt.driver"], users)
+
+
+# Imports inside functions, by module: how many, and why. Nothing is to be added here.
+# nova_gpu/privsep/__init__ imports its modules when they are first used.
+_GUESTS_ONLY = "nova.virt.libvirt takes 2 s of CPU; commands read these modules too"
+_OPTIONAL = "nvidia-ml-py is not on all hosts, and the child says so in its answer"
+INNER_IMPORTS = {
+    "nova_gpu.cmd.commands": (3, "no other command has use for host_prepare, exporter and verify"),
+    "nova_gpu.cmd.gpu": (
+        2,
+        "--help and topology can do without libvirt",
+    ),
+    "nova_gpu.cmd.libvirt_connection": (1, "nova.virt.libvirt.host takes 1.7 s of CPU; for verify"),
+    "nova_gpu.cmd.status": (2, "a controller has not the module libvirt"),
+    "nova_gpu.host.mig.mig_maker": (1, _OPTIONAL),
+    "nova_gpu.host.nvidia.nvml_probe": (1, _OPTIONAL),
+    "nova_gpu.virt.delivery.container_nodes": (4, _GUESTS_ONLY),
+    "nova_gpu.virt.delivery.hostdev_parts": (3, _GUESTS_ONLY),
+    "nova_gpu.virt.delivery.mediated_device": (1, _GUESTS_ONLY),
+    "nova_gpu.virt.delivery.pci_passthrough": (7, _GUESTS_ONLY),
+    "nova_gpu.virt.inventory.discovery": (
+        1,
+        "nova.exception takes 0.1 s, for an error alone",
+    ),
+}
+
+
+def inner_imports(tree: ast.AST) -> set[int]:
+    """Return the lines of the imports inside functions."""
+    return {
+        node.lineno
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
+class TestInnerImports(unittest.TestCase):
+    def test_are_few(self) -> None:
+        found = {name: len(inner_imports(tree)) for name, tree in _modules().items()}
+        expected = {name: number for name, (number, _) in INNER_IMPORTS.items()}
+        self.assertEqual(expected, {name: number for name, number in found.items() if number})
+
+    def test_privsep_is_imported_when_it_is_used(self) -> None:
+        text = (
+            "import sys, nova_gpu.privsep as p; before = 'oslo_privsep' in sys.modules;"
+            "print(before, callable(p.vgpu.make), 'oslo_privsep' in sys.modules);"
+            "print(hasattr(p, 'none'))"
+        )
+        command = [sys.executable, "-W", "ignore", "-c", text]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual("False True True\nFalse\n", done.stdout, done.stderr)
+
+    def test_what_is_inside(self) -> None:
+        inside = "def f():\n import os\n def g():\n  from os import path"
+        self.assertEqual({2, 4}, inner_imports(ast.parse(inside)))
+        self.assertEqual(set(), inner_imports(ast.parse("if True:\n import os")))
+
+
+# Any exception is caught at these boundaries alone, with the reason in the same line. Elsewhere a
+# call that may raise anything stands in nova_gpu.core.boundary.crossed.
+BOUNDARIES = {
+    "nova_gpu.cmd.status": ["main"],
+    "nova_gpu.core.boundary": ["crossed"],
+    "nova_gpu.virt.lifecycle.vgpus": ["start"],
+    "nova_gpu.virt.live_migration.departures": ["leaving"],
+    "nova_gpu.virt.periodic": ["contained"],
+}
+MOST_BOUNDARIES = 8
+ANY = {"Exception", "BaseException"}
+
+
+def catches_any(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the functions that catch any Exception, and the line.
+
+    One that catches BaseException to undo something and raises it again is none.
+    """
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler):
+                    types = {_last(each) for each in ast.walk(node.type)} if node.type else ANY
+                    swallows = not any(isinstance(each, ast.Raise) for each in ast.walk(node))
+                    if types & (ANY if swallows else {"Exception"}):
+                        yield function.name, node.lineno
+
+
+class TestBoundaries(unittest.TestCase):
+    def test_any_exception_is_caught_at_few(self) -> None:
+        found = {name: list(catches_any(tree)) for name, tree in _modules().items()}
+        functions = {name: [each for each, _ in them] for name, them in found.items() if them}
+        self.assertEqual(BOUNDARIES, functions)
+        self.assertLessEqual(sum(map(len, functions.values())), MOST_BOUNDARIES)
+        for name, them in found.items():
+            for _, line in them:
+                source = ROOT.joinpath(*name.split(".")).with_suffix(".py").read_text()
+                with self.subTest(name, line=line):
+                    self.assertRegex(source.splitlines()[line - 1], r":  # \w.{15,}")
+
+    def test_what_catches_any(self) -> None:
+        for text in (
+            "except Exception: raise",
+            "except (OSError, Exception): pass",
+            "except: pass",
+            "except BaseException: pass",
+        ):
+            with self.subTest(text):
+                tree = ast.parse(f"def f():\n try: g()\n {text}")
+                self.assertEqual([("f", 3)], list(catches_any(tree)))
+        for text in ("except (OSError, ValueError): pass", "except BaseException: raise"):
+            with self.subTest(text):
+                tree = ast.parse(f"def f():\n try: g()\n {text}")
+                self.assertEqual([], list(catches_any(tree)))
 
 
 class TestNamespaces(unittest.TestCase):

@@ -17,7 +17,7 @@ from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 import nova_gpu.privsep.vfio
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
@@ -119,10 +119,11 @@ class Bindings(Custody):
     def _take_again(self, cards: Iterable[GPU]) -> None:
         for card in cards:
             try:
-                self.give_to_guests(card)
+                with boundary.crossed(exception.BindingFailed):
+                    self.give_to_guests(card)
             except exception.BindingFailed:
                 pass  # said, and tried again at its start
-            except Exception as error:  # what privsep itself may raise must not end the service
+            except boundary.Failure as error:
                 LOG.error("Failed to bind GPU %s to vfio-pci: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
@@ -161,9 +162,10 @@ class Bindings(Custody):
 
     def _give_back(self, address: PciAddress) -> bool:
         try:
-            nova_gpu.privsep.vfio.give_to_host(str(address))
-        except Exception as error:  # also what privsep itself may raise: a guest is being removed
-            self._report(address, error)
+            with boundary.crossed():
+                nova_gpu.privsep.vfio.give_to_host(str(address))
+        except boundary.Failure as error:
+            self._report(address, error.error)
             return False
         self._failures.pop(address, None)
         return True

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, refusal_texts
+from nova_gpu.core import boundary, exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
@@ -132,7 +133,7 @@ class ContainerNodes(WholeCards):
         if not grants:
             return
         cards = [grant for grant in grants if isinstance(grant, GPU)]
-        slots = [grant for grant in grants if isinstance(grant, Slot)]
+        slots = [each for each in grants if isinstance(each, Slot)]
         mounts = contents.contents(
             cards,
             self._roots,
@@ -166,9 +167,6 @@ def end_processes(device: str, roots: Roots) -> None:
 
     :raises NotClean: where one of them does not end
     """
-    # Only now: privsep takes half a second, and the commands clean nothing.
-    import nova_gpu.privsep.cleaning
-
     if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
         for process in nova_gpu.privsep.cleaning.end_processes(device):
             LOG.warning(
@@ -239,9 +237,6 @@ class NodeRights:
     """
 
     def __init__(self, host: libvirt_host.Host, roots: Roots) -> None:
-        # Only now: privsep takes half a second, and the commands give nobody a card.
-        import nova_gpu.privsep.nodes
-
         self._privileged = nova_gpu.privsep.nodes
         self._host = host
         self._roots = roots
@@ -257,8 +252,9 @@ class NodeRights:
     def begin(self) -> None:
         """Close at service start what an earlier one has opened and no guest has any more."""
         try:
-            opened = self._privileged.opened_to_guests()
-        except Exception as error:  # whatever privsep itself may raise, too
+            with boundary.crossed():
+                opened = self._privileged.opened_to_guests()
+        except boundary.Failure as error:
             LOG.warning("Cannot list the device nodes that earlier guests opened: %s", error)
             return
         with self._lock:
@@ -307,8 +303,9 @@ class NodeRights:
             if self._starts != starts:
                 return  # its domain may be younger than the look: the next one tells
             try:
-                closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
-            except Exception as error:  # also what privsep itself may raise: a guest is removed
+                with boundary.crossed():
+                    closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
+            except boundary.Failure as error:
                 LOG.warning(
                     "Failed to restore the modes of device nodes, which stay open to every "
                     "user: %s",
@@ -337,8 +334,9 @@ class NodeRights:
 
     def _open_again(self, device: Device, closed: Sequence[str]) -> None:
         try:
-            opened = self._privileged.open_to_guests(str(device), closed)
-        except Exception as error:  # also what privsep itself may raise
+            with boundary.crossed():
+                opened = self._privileged.open_to_guests(str(device), closed)
+        except boundary.Failure as error:
             LOG.error("Guests cannot open their device nodes %s: %s", ", ".join(closed), error)
             return
         self._opened.update(opened)

@@ -10,6 +10,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import nova_gpu.privsep
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Parent, Slot
 from nova_gpu.host.pci import iommu
@@ -39,9 +40,6 @@ class HostdevParts(Parts, Delivery):
         return self
 
     def make(self, slot: Slot, instance_uuid: str) -> None:
-        # Only now: privsep takes half a second, and the commands make nothing.
-        import nova_gpu.privsep.vgpu
-
         nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
 
     def render(
@@ -63,8 +61,6 @@ class HostdevParts(Parts, Delivery):
     def give_back(
         self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
     ) -> None:
-        import nova_gpu.privsep.vgpu
-
         if instance_uuid is not None:
             nova_gpu.privsep.vgpu.remove(str(slot), instance_uuid)
 

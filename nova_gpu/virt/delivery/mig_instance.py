@@ -12,6 +12,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu
@@ -94,8 +95,5 @@ def _divide(card: str, profile: str) -> None:
 
     :raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_layout.make`
     """
-    # Only now: privsep takes half a second, and the commands divide nothing.
-    import nova_gpu.privsep.vgpu
-
     if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
         LOG.info("Divided GPU %s into %d MIG instances %s", card, made, profile)

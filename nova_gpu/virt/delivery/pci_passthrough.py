@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
-from nova_gpu.core import refusal_texts
+from nova_gpu.core import boundary, refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
@@ -107,12 +108,10 @@ class PCIPassthrough(WholeCards):
         if not self._roots.shows_all_processes():
             reason = f"{open_devices.UNSEEN}; {open_devices.UNSEEN_REMEDY}"
             return {PciAddress.parse(address): reason for address in hosts_own}
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.vfio
-
         try:
-            devices = nova_gpu.privsep.vfio.in_use(hosts_own)
-        except Exception as error:  # whatever privsep raises: binding a card asks again
+            with boundary.crossed():
+                devices = nova_gpu.privsep.vfio.in_use(hosts_own)
+        except boundary.Failure as error:
             LOG.warning("Cannot tell whether a process has a GPU open: %s", error)
             return {}
         if devices != self._holders:
@@ -230,8 +229,6 @@ class PCIPassthrough(WholeCards):
         return told_of_cards(cards, places, self._roots)
 
     def clean(self, card: GPU) -> bool:
-        import nova_gpu.privsep.cleaning
-
         self.bindings.give_to_guests(card)
         nova_gpu.privsep.cleaning.reset(str(card.address))
         return True

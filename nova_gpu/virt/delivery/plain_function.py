@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
+import nova_gpu.privsep
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.roots import Roots
@@ -35,9 +36,6 @@ class PlainFunctions(VirtualFunctions):
         return parent is not None
 
     def dividers(self) -> Mapping[str, Callable[[str], object]]:
-        # Only now: privsep takes half a second, and the commands divide nothing.
-        import nova_gpu.privsep.vgpu
-
         enable = nova_gpu.privsep.vgpu.enable_functions
         return {
             card: functools.partial(enable, number=number) for card, number in self._wanted.items()

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
+from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, VGPUType
 from nova_gpu.host.mig import gpu_instances
@@ -69,12 +71,10 @@ class VGPUTypes:
             news = sorted({*news, *missing})
         if not news:
             return
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.vgpu
-
         try:
-            answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])
-        except Exception as error:  # whatever privsep raises: sysfs tells some of it
+            with boundary.crossed():
+                answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])
+        except boundary.Failure as error:
             LOG.warning("NVML does not answer about this host's vGPU types: %s", error)
             return
         types = nvml_vgpus.parse(answer)

@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.kernel_log
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, health
+from nova_gpu.core import boundary, exception, health
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
@@ -54,9 +54,10 @@ class Xids:
             return
         self._read_at = time.monotonic() + CONF.gpu.health_interval
         try:
-            self._read(gpus, put_away)
-            self._unread = None
-        except Exception as error:  # whatever privsep raises: the other cards are looked at
+            with boundary.crossed():
+                self._read(gpus, put_away)
+                self._unread = None
+        except boundary.Failure as error:
             if str(error) != self._unread:
                 LOG.warning("Cannot read the Xids of this host's NVIDIA GPUs: %s", error)
             self._unread = str(error)

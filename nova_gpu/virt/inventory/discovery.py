@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
+import nova_gpu.privsep
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
@@ -195,13 +196,11 @@ class Discovery:
 
         With what nova-compute itself can read where the privileged process fails.
         """
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.identity
-
         own = {card.address: identity.read(card, self.roots) for card in gpus}
         try:
-            more = nova_gpu.privsep.identity.read([str(address) for address in own])
-        except Exception as error:  # whatever privsep raises
+            with boundary.crossed():
+                more = nova_gpu.privsep.identity.read([str(address) for address in own])
+        except boundary.Failure as error:
             LOG.warning("Cannot read the serial numbers of GPUs: %s", error)
             more = {}
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}

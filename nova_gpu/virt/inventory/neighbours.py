@@ -18,6 +18,7 @@ from nova import context as nova_context
 from nova import objects
 from oslo_log import log as logging
 
+from nova_gpu.core import boundary
 from nova_gpu.core.flavor.arrangement import Near
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
@@ -63,8 +64,9 @@ class Neighbours:
         the instance in this very claim, and only of those that have other devices than their GPUs.
         """
         try:
-            return self._claimant()
-        except Exception as error:  # whatever the conductor, the bus or the database raise
+            with boundary.crossed():
+                return self._claimant()
+        except boundary.Failure as error:
             LOG.warning("Cannot choose GPUs near the other devices of their instance: %s", error)
             return None
 
@@ -79,8 +81,8 @@ class Neighbours:
         uuid = next(reversed(pci.claims), None) if pci else None
         if uuid is None:
             return None
-        neighbour = self._at(claim.address for claim in pci.claims[uuid])
-        if all(neighbour.kind is Near.ANY for neighbour in neighbour):
+        neighbour = self._at(neighbour.address for neighbour in pci.claims[uuid])
+        if all(each.kind is Near.ANY for each in neighbour):
             return None
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
@@ -97,12 +99,12 @@ class Neighbours:
                 return frozenset()
             # Of virtual functions the card, of which there are few.
             self._there = self._at(
-                {pci_dev.parent_addr or pci_dev.address for pci_dev in pci.pci_devs}
+                {neighbour.parent_addr or neighbour.address for neighbour in pci.pci_devs}
             )
         neighbours = (
-            neighbour.kind
-            for neighbour in self._there
-            if any(nearness.distance(gpu, [neighbour]) < nearness.FAR for gpu in gpus)
+            each.kind
+            for each in self._there
+            if any(nearness.distance(gpu, [each]) < nearness.FAR for gpu in gpus)
         )
         return frozenset(neighbours) - {Near.ANY}
 
@@ -114,13 +116,13 @@ class Neighbours:
         """
         pci = self._tracker.pci
         pools = list(pci.stats.pools) if pci else []
-        free = self._at(pool["address"] for pool in pools if pool["count"])
+        free = self._at(card["address"] for card in pools if card["count"])
         entries = []
         for kind in stats.NEAR:
             distances = [
-                [nearness.distance(gpu, [card]) for gpu in gpus]
-                for card in free
-                if card.kind is kind
+                [nearness.distance(gpu, [each]) for gpu in gpus]
+                for each in free
+                if each.kind is kind
             ]
             for farthest in (0, nearness.FAR - 1):
                 counts = (sum(pool <= farthest for pool in of_one) for of_one in distances)

@@ -17,7 +17,7 @@ from nova import exception as nova_exception
 from nova.compute import provider_tree as nova_provider_tree
 from oslo_log import log as logging
 
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey, Product
 from nova_gpu.core.placement import inventory
@@ -234,8 +234,9 @@ class Providers:
     def _asked(self, client: Any, nodename: str, keys: list[GroupKey]) -> dict[GroupKey, str]:
         while True:
             try:
-                return ask(client, nodename, keys)
-            except Exception as error:  # whatever Placement or the way there raise
+                with boundary.crossed():
+                    return ask(client, nodename, keys)
+            except boundary.Failure as error:
                 if self._until is None:
                     self._until = time.monotonic() + _PATIENCE_S
                     LOG.warning("Waiting for Placement, at most %g s: %s", _PATIENCE_S, error)

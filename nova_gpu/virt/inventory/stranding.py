@@ -17,7 +17,7 @@ from nova.compute import vm_states
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import boundary, exception
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import fit, stats
 from nova_gpu.virt.inventory import placement
@@ -53,8 +53,9 @@ def refuse(
     if not free or not request.is_cpu_only:
         return
     try:
-        vcpus, memory_mib = left()
-    except Exception as error:  # whatever Placement or the way there raise
+        with boundary.crossed():
+            vcpus, memory_mib = left()
+    except boundary.Failure as error:
         LOG.warning(
             "Cannot tell whether it leaves enough for this host's free GPUs: %s",
             error,

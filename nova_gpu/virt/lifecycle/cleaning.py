@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.cleaning
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import boundary, exception
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import clean_command
@@ -68,15 +68,19 @@ class Cleaning:
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
         try:
-            with self._delivery.share.one(), _timed():
+            with (
+                boundary.crossed(exception.NotClean, exception.BindingFailed),
+                self._delivery.share.one(),
+                _timed(),
+            ):
                 yield
         except exception.NotClean:
             raise
         except exception.BindingFailed as error:
             raise exception.NotCleanedYet(device, error.fact, error.remedy) from error
-        except Exception as error:  # whatever privsep itself may raise
+        except boundary.Failure as error:
             raise exception.NotClean(
-                device, f"it could not be cleaned: {error!r}", "see the log before this"
+                device, f"it could not be cleaned: {error.error!r}", "see the log before this"
             ) from error
 
     def _run_command(self, address: str) -> None:

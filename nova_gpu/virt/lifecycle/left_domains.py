@@ -17,7 +17,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.lifecycle.releases import Releases
@@ -68,17 +68,18 @@ def release(
     context = nova_context.get_admin_context()
     for uuid in set(usage.strangers().values()) - usage.instances():
         try:
-            instance = objects.Instance.get_by_uuid(context, uuid)
-            if usage.is_between(uuid) or _may_come_back(context, instance, host.get_hostname()):
-                continue
-            if host.get_guest(instance).is_active():
-                continue
-            devices = usage.domains[uuid]
-            with releases.domain_goes(instance):
-                take_out(host, instance, devices, parts())
+            with boundary.crossed(nova_exception.InstanceNotFound):
+                instance = objects.Instance.get_by_uuid(context, uuid)
+                if usage.is_between(uuid) or _may_come_back(context, instance, host.get_hostname()):
+                    continue
+                if host.get_guest(instance).is_active():
+                    continue
+                devices = usage.domains[uuid]
+                with releases.domain_goes(instance):
+                    take_out(host, instance, devices, parts())
         except nova_exception.InstanceNotFound:
             continue  # another's domain, or gone since
-        except Exception as error:  # whatever libvirt, the database or the bus raise
+        except boundary.Failure as error:
             LOG.warning(
                 "Failed to release the GPUs that its shut-off domain names, will retry in the next "
                 "period: %s",

@@ -20,6 +20,7 @@ from nova.compute import vm_states
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import boundary
 
 LOG = logging.getLogger(__name__)
 
@@ -50,9 +51,10 @@ class LostReasons:
         context = nova_context.get_admin_context()
         for uuid, reason in tuple(self._reasons.items()):
             try:
-                if _is_over(context, uuid, reason, self._compute_host):
-                    self._reasons.pop(uuid, None)
-            except Exception as error:  # whatever the bus or the database raise
+                with boundary.crossed():
+                    if _is_over(context, uuid, reason, self._compute_host):
+                        self._reasons.pop(uuid, None)
+            except boundary.Failure as error:
                 LOG.warning("Cannot write the reason to its fault: %s", error, instance_uuid=uuid)
 
 

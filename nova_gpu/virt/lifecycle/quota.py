@@ -12,7 +12,7 @@ from nova.limit import utils as limit_utils
 from oslo_limit import exception as limit_exception
 from oslo_limit import limit
 
-from nova_gpu.core import exception
+from nova_gpu.core import boundary, exception
 from nova_gpu.core.flavor.request import FlavorRequest
 
 # Absent from older releases of Nova, where each limit that is exceeded counts.
@@ -46,8 +46,9 @@ def refuse_over(
         return {name: usages.get(name.removeprefix("class:"), 0) for name in names}
 
     try:
-        deltas = dict.fromkeys(counts, 0) if has_them else counts
-        limit.Enforcer(used).enforce(instance.project_id, deltas)
+        with boundary.crossed(limit_exception.ProjectOverLimit):
+            deltas = dict.fromkeys(counts, 0) if has_them else counts
+            limit.Enforcer(used).enforce(instance.project_id, deltas)
     except limit_exception.ProjectOverLimit as over:
         # A negative limit is none, which not every release of oslo.limit knows.
         exceeded = [info for info in over.over_limit_info_list if info.limit >= 0]
@@ -55,11 +56,11 @@ def refuse_over(
             raise exception.OverQuota(
                 "; ".join(map(_in_words, exceeded)), "stop or delete others, or ask for more quota"
             ) from over
-    except Exception as error:  # whatever Keystone, Placement or the way there raise
+    except boundary.Failure as error:
         raise exception.OverQuota(
             "the limits of its project cannot be read",
             "the operator must check [oslo_limit] of nova-compute",
-            f"{type(error).__name__}: {error}",
+            f"{type(error.error).__name__}: {error}",
         ) from error
 
 

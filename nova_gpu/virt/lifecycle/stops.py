@@ -25,7 +25,7 @@ from oslo_log import log as logging
 from oslo_utils import timeutils
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest, Request
@@ -43,6 +43,13 @@ from nova_gpu.virt.usage import domains, records
 from nova_gpu.virt.usage.ledger import Snapshot
 
 LOG = logging.getLogger(__name__)
+
+# Nova does something else with the instance at this moment.
+_GOES_ON = (
+    lockutils.AcquireLockFailedException,
+    nova_exception.InstanceUpdateConflict,
+    nova_exception.InstanceNotFound,
+)
 
 _ELSEWHERE = "start it when some are free, or have it come to another host: shelve and unshelve it"
 _MOVES = "openstack gpu start has it come to another host; or start it when some are free here"
@@ -80,9 +87,10 @@ class Stops:
         if instance.task_state != task_states.POWERING_OFF or not self.assigned:
             return
         try:
-            if own := _has_gpus(instance) and self._to_give_back(instance):
-                self._give_back(instance, own)
-        except Exception as error:  # whatever libvirt, the database or the bus raise
+            with boundary.crossed():
+                if own := _has_gpus(instance) and self._to_give_back(instance):
+                    self._give_back(instance, own)
+        except boundary.Failure as error:
             LOG.warning(
                 "Cannot release its GPUs now, will retry in the next period: %s",
                 error,
@@ -171,8 +179,9 @@ class Stops:
             yield True
         except BaseException:
             try:
-                self._give_back(instance, _gpus(instance))
-            except Exception as error:  # whatever libvirt, the database or the bus raise
+                with boundary.crossed():
+                    self._give_back(instance, _gpus(instance))
+            except boundary.Failure as error:
                 LOG.warning("It has its GPUs but is not started: %s", error, instance=instance)
             raise
 
@@ -193,8 +202,9 @@ class Stops:
             self.tracker.hand_out(instance, amounts)
         except BaseException:
             try:
-                self._count_none(instance)
-            except Exception as error:  # whatever Placement or the way there raise
+                with boundary.crossed():
+                    self._count_none(instance)
+            except boundary.Failure as error:
                 LOG.warning(
                     "Placement may allocate GPUs to it until the next period: %s",
                     error,
@@ -276,17 +286,16 @@ class Stops:
         now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
         for uuid in {uuid for uuid in now if self._settled.get(uuid) != now[uuid]} | self._tasks:
             try:
-                # Nova deletes an instance whatever its task is, and holds this while it does.
-                with lockutils.lock(uuid, "nova-", blocking=False):
+                with (
+                    boundary.crossed(*_GOES_ON),
+                    # Nova deletes an instance whatever its task is, and holds this while it does.
+                    lockutils.lock(uuid, "nova-", blocking=False),
+                ):
                     if self._settle(context, uuid):
                         now.pop(uuid, None)  # what it had when the database was read
-            except (
-                lockutils.AcquireLockFailedException,
-                nova_exception.InstanceUpdateConflict,
-                nova_exception.InstanceNotFound,
-            ):
+            except _GOES_ON:
                 now.pop(uuid, None)  # it goes on, and is seen again
-            except Exception as error:  # whatever libvirt, Placement, the bus or the database raise
+            except boundary.Failure as error:
                 now.pop(uuid, None)
                 LOG.warning(
                     "Cannot release its GPUs, will retry in the next period: %s",

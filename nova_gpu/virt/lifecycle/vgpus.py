@@ -19,7 +19,7 @@ import futurist
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
@@ -129,9 +129,9 @@ class VGPUs:
             if divide is None or card.address in taken:
                 continue
             try:
-                with nvml_turn.held_back(CONF.gpu.nvml_timeout):
+                with boundary.crossed(), nvml_turn.held_back(CONF.gpu.nvml_timeout):
                     divide(str(card.address))
-            except Exception as error:  # what privsep itself may raise must not end the service
+            except boundary.Failure as error:
                 LOG.error("Failed to divide GPU %s: %s", card.address, error)
         return True
 
@@ -172,7 +172,7 @@ class VGPUs:
         functions = self._may_wedge(device.slots(devices))
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # a start ends with any error of Nova's
             if len(functions) == 1:
                 self._count(libvirt_errors.unusable(error, functions), error)
             raise
@@ -211,8 +211,9 @@ class VGPUs:
             owner = owners[slot]
             if not self.cards.look.is_made(slot, owner.instance_uuid):
                 try:
-                    self.make(owner.instance_uuid, [slot])
-                except Exception as error:  # what privsep itself may raise must not end the service
+                    with boundary.crossed():
+                        self.make(owner.instance_uuid, [slot])
+                except boundary.Failure as error:
                     LOG.error("Failed to create vGPU %s again: %s", slot, error)
 
     def release(
@@ -254,9 +255,9 @@ class VGPUs:
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
         """Return the slots among them, and functions of another domain."""
-        functions = {function for function in self.functions() if not self._proofs.covers(function)}
+        functions = {dev for dev in self.functions() if not self._proofs.covers(dev)}
         ours = functions | device.slots(devices)
-        return [dev for dev in devices if dev in ours]
+        return [each for each in devices if each in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
         """Return the first function of its card, where it is known as the part of one."""
@@ -269,7 +270,7 @@ class VGPUs:
     def _release(self, part: Device, clean: Clean, instance_uuid: str | None = None) -> bool:
         """Return whether that is over; where it is not, it is tried again."""
         try:
-            with self._ledger.clean(part):
+            with boundary.crossed(exception.DeviceUnavailable), self._ledger.clean(part):
                 for slot in device.slots([part]):
                     owner_uuid = instance_uuid or self._made.instances().get(slot)
                     self._give_back(slot, clean, owner_uuid)
@@ -278,7 +279,7 @@ class VGPUs:
                 self._ledger.cleaned(part)
         except exception.DeviceUnavailable:
             return True  # another guest has it, or it is being removed already
-        except Exception as error:  # also what privsep itself may raise
+        except boundary.Failure as error:
             LOG.error("Instances do not get vGPU %s until it is removed: %s", part, error)
             return False
         LOG.info("vGPU %s is free", part)
@@ -306,7 +307,7 @@ class VGPUs:
         What is done to that one concerns its own guest.
         """
         cards = [card for card in self.cards.look.cards.values() if card.has(slot)]
-        lacking = any(card.lacks(slot) for card in cards)
+        lacking = any(each.lacks(slot) for each in cards)
         is_another = lacking and self.way(slot).is_there(slot, "", None)
         if is_another:
             LOG.error(
@@ -343,9 +344,9 @@ class Retries:
         self._period += 1
         devices = sorted(left, key=str)
         with self._lock:
-            known = {dev: self._failed[dev] for dev in devices if dev in self._failed}
+            known = {item: self._failed[item] for item in devices if item in self._failed}
             self._failed = known
-        self._begun = {card: item for card, item in self._begun.items() if not item.done()}
+        self._begun = {card: each for card, each in self._begun.items() if not each.done()}
         due = collections.defaultdict(list)
         for part in devices:
             if known.get(part, (0, 0))[1] <= self._period:

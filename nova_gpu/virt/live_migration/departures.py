@@ -95,7 +95,7 @@ def leaving(
     host.vgpus.keep(instance.uuid, slots)
     try:
         yield MovingGuest(guest, slots, new)
-    except Exception as error:
+    except Exception as error:  # a migration ends with any error of Nova's
         host.stays(instance)
         names = {str(slot.parent): slot for slot in slots}
         names |= {device_uuid(instance.uuid, slot): slot for slot in slots}

@@ -126,10 +126,6 @@ class Snapshot:
         """Return the devices in *state*, whatever else they are in."""
         return _NO_DEVICE.union(*(devices for _, devices in self.users(state)))
 
-    def state_of(self, wanted: Device) -> State | None:
-        """Return ``None`` of a device that is free for all that this process knows."""
-        return next((state for state in State if wanted in self.devices(state)), None)
-
     def taken(self) -> frozenset[Device]:
         """Return the devices that are in use or being cleaned."""
         return _NO_DEVICE.union(*(self.devices(e) for e in State if e is not State.DIRTY))
@@ -157,10 +153,10 @@ class Snapshot:
     def had_by(self, instance_uuid: str) -> frozenset[Device]:
         """Return the devices of the instance's domain, of its start, or kept for it."""
         assignments = (
-            assignments.get(instance_uuid) for assignments in (self.last_starts, self.moving)
+            assignment.get(instance_uuid) for assignment in (self.last_starts, self.moving)
         )
         named = self.domains.get(instance_uuid, _NO_DEVICE)
-        return named.union(*(assignment.devices for assignment in assignments if assignment))
+        return named.union(*(each.devices for each in assignments if each))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
         """Return what the instance's domain names, or named before it went to come back."""
@@ -326,7 +322,7 @@ class Ledger:
             for claim in known & claims.keys():
                 claims[claim] = dataclasses.replace(claims[claim], assigned=assigned)
             missing = claims.keys() & set(unassigned)
-            released = {item for item in missing if claims[item].assigned is assigned}
+            released = {each for each in missing if claims[each].assigned is assigned}
             self._now = _with(self._now, claims=_without(claims, released))
         for dev in missing - released:
             _log_forgotten(dev, claims[dev], self._clock())
@@ -453,8 +449,8 @@ class Ledger:
             self._now = _with(
                 self._now,
                 domains=dict(named),
-                reached={uuid: item for uuid, item in (reached or {}).items() if item},
-                unseen=tuple(uuid for uuid in self._now.unseen if uuid not in unseen),
+                reached={uuid: uuid_ for uuid, uuid_ in (reached or {}).items() if uuid_},
+                unseen=tuple(each for each in self._now.unseen if each not in unseen),
                 used=self._now.used.union(*named.values()),
             )
 
@@ -476,16 +472,16 @@ class Ledger:
                 claims = {item: claim for item, claim in claims.items() if claim.since >= when}
             settled = {
                 uuid
-                for uuid, item in before.last_starts.items()
+                for uuid, each in before.last_starts.items()
                 # Another start of the same instance, since then, is another assignment.
-                if now.last_starts.get(uuid) is item
+                if now.last_starts.get(uuid) is each
                 and not now.is_starting(uuid)
-                and (uuid not in records.busy or item.devices <= now.counted_for(uuid))
+                and (uuid not in records.busy or each.devices <= now.counted_for(uuid))
             }
             gone = {
                 uuid
-                for uuid, item in before.moving.items()
-                if now.moving.get(uuid) is item and uuid not in records.counted
+                for uuid, each in before.moving.items()
+                if now.moving.get(uuid) is each and uuid not in records.counted
             }
             is_first = self._now.records is None
             self._now = _with(

@@ -11,7 +11,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import boundary, exception
 from nova_gpu.virt.usage import domains, ledger, records
 
 LOG = logging.getLogger(__name__)
@@ -74,13 +74,14 @@ class UsageReader:
         """Return whether the database answered."""
         context = nova_context.get_admin_context()
         try:
-            nodename = self._host.get_hostname()
-            self._noted.read_records(
-                lambda guests: records.read(
-                    context, self._compute_host, nodename, guests, self._noted.now.records
+            with boundary.crossed():
+                nodename = self._host.get_hostname()
+                self._noted.read_records(
+                    lambda guests: records.read(
+                        context, self._compute_host, nodename, guests, self._noted.now.records
+                    )
                 )
-            )
-        except Exception as error:  # whatever the conductor, the bus or the database raise
+        except boundary.Failure as error:
             LOG.warning("Cannot read the GPUs of this host's instances: %s", error)
             return False
         return True

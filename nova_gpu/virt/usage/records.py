@@ -13,7 +13,7 @@ from nova import objects
 from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
-from nova_gpu.core import device, names
+from nova_gpu.core import boundary, device, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 
@@ -91,8 +91,9 @@ def read(
     @contextlib.contextmanager
     def alone(uuid: str) -> Iterator[None]:
         try:
-            yield
-        except Exception as error:  # whatever its fields are made of
+            with boundary.crossed():
+                yield
+        except boundary.Failure as error:
             unread.add(uuid)
             LOG.warning(
                 "Cannot read the GPUs in its record, it keeps its former ones: %s",

@@ -18,7 +18,7 @@ from nova.compute import vm_states
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
@@ -64,10 +64,11 @@ class _Answers:
 
     def of(self, who: str, read: Callable[[], _T]) -> _T | None:
         try:
-            answer: _T = self._ask(read)
-        except Exception as error:  # whatever libvirt, the bus, the database or Placement raise
+            with boundary.crossed():
+                answer: _T = self._ask(read)
+        except boundary.Failure as error:
             # What comes from another service has that one's stack below it.
-            lines = str(error).strip().splitlines() or [type(error).__name__]
+            lines = str(error).strip().splitlines() or [type(error.error).__name__]
             self.unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
             return None
         return answer

@@ -26,6 +26,7 @@ from nova import objects
 from nova.compute import vm_states
 from oslo_log import log as logging
 
+from nova_gpu.core import boundary
 from nova_gpu.core.device import Device
 from nova_gpu.virt.usage import records
 
@@ -57,16 +58,19 @@ class AbandonedMoves:
         context = nova_context.get_admin_context()
         seen = set()
         try:
-            listed = objects.MigrationList.get_in_progress_and_error(context, self._host, nodename)
-            for migration in listed:
-                if (instance := self._abandoned(context, migration, had_by)) is None:
-                    continue
-                if _is_over(context, reportclient, migration, instance):
-                    continue
-                seen.add(migration.uuid)
-                if migration.uuid in self._seen:
-                    _end(context, reportclient, migration, instance)
-        except Exception as error:  # whatever Placement, the bus or the database raise
+            with boundary.crossed():
+                listed = objects.MigrationList.get_in_progress_and_error(
+                    context, self._host, nodename
+                )
+                for migration in listed:
+                    if (instance := self._abandoned(context, migration, had_by)) is None:
+                        continue
+                    if _is_over(context, reportclient, migration, instance):
+                        continue
+                    seen.add(migration.uuid)
+                    if migration.uuid in self._seen:
+                        _end(context, reportclient, migration, instance)
+        except boundary.Failure as error:
             LOG.warning("Cannot look for abandoned moves: %s", error)
         self._seen = frozenset(seen)
 
@@ -194,10 +198,11 @@ class Orphans:
             self._settled.clear()
         context = nova_context.get_admin_context(read_deleted="yes")
         try:
-            # Any provider stands for the tree that it is in.
-            tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
-            generations = {each["uuid"]: each["generation"] for each in tree}
-        except Exception as error:  # whatever Placement or the way there raise
+            with boundary.crossed():
+                # Any provider stands for the tree that it is in.
+                tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
+                generations = {provider["uuid"]: provider["generation"] for provider in tree}
+        except boundary.Failure as error:
             LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             self._settled.clear()
             return
@@ -217,15 +222,18 @@ class Orphans:
     ) -> bool:
         """Return whether only instances use the provider, and as much as they have."""
         try:
-            allocations = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
-            others = allocations.allocations.keys() - set(instances)
-            for consumer in others:
-                if reason := ended(context, consumer):
-                    LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
-                    reportclient.delete_allocation_for_instance(
-                        context, consumer, consumer_type="migration"
-                    )
-        except Exception as error:  # whatever Placement, the bus or the database raise
+            with boundary.crossed():
+                allocations = reportclient.get_allocations_for_resource_provider(
+                    context, provider_uuid
+                )
+                others = allocations.allocations.keys() - set(instances)
+                for consumer in others:
+                    if reason := ended(context, consumer):
+                        LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
+                        reportclient.delete_allocation_for_instance(
+                            context, consumer, consumer_type="migration"
+                        )
+        except boundary.Failure as error:
             LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             return False
         return agrees(provider_uuid, allocations.allocations) and not others

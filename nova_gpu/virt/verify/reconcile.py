@@ -9,6 +9,7 @@ from typing import Any
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+from nova_gpu.core import boundary
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import compare, gather
 from nova_gpu.virt.verify.sources import Difference
@@ -38,11 +39,14 @@ class Reconciliation:
         if self._is_done or not self.is_due:
             return
         try:
-            state = gather.gather(
-                gather.Sources(self._looked, self._host, self._placement(), self._looked.obstacles)
-            )
-            differences = frozenset(compare.compare(state))
-        except Exception as error:  # nothing of this may end a period
+            with boundary.crossed():
+                state = gather.gather(
+                    gather.Sources(
+                        self._looked, self._host, self._placement(), self._looked.obstacles
+                    )
+                )
+                differences = frozenset(compare.compare(state))
+        except boundary.Failure as error:
             LOG.warning("Cannot compare the GPUs in Nova, libvirt and Placement: %s", error)
             self._is_done = True
             return

@@ -20,7 +20,7 @@ from nova import objects
 from nova.scheduler import utils as scheduler_utils
 from oslo_log import log as logging
 
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.records import Records
@@ -41,20 +41,25 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     context = nova_context.get_admin_context()
     uuid = difference.subject
     try:
-        if difference.kind is Kind.ALLOCATION_DIFFERS:
-            counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
-            classes = {it: item.resource_class for it, item in (state.providers or {}).items()}
-            _restore(context, uuid, counted, classes, reportclient)
-        elif difference.kind is Kind.ALLOCATION_LEFT:
-            moved = state.holders[uuid] is Holder.ENDED_MOVE
-            consumer_type = "migration" if moved else "instance"
-            reportclient.delete_allocation_for_instance(context, uuid, consumer_type=consumer_type)
-        else:
-            raise exception.NotRepaired(uuid, f"{difference.kind} is not for a command to repair")
+        with boundary.crossed(exception.NotRepaired):
+            if difference.kind is Kind.ALLOCATION_DIFFERS:
+                counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
+                classes = {it: item.resource_class for it, item in (state.providers or {}).items()}
+                _restore(context, uuid, counted, classes, reportclient)
+            elif difference.kind is Kind.ALLOCATION_LEFT:
+                moved = state.holders[uuid] is Holder.ENDED_MOVE
+                consumer_type = "migration" if moved else "instance"
+                reportclient.delete_allocation_for_instance(
+                    context, uuid, consumer_type=consumer_type
+                )
+            else:
+                raise exception.NotRepaired(
+                    uuid, f"{difference.kind} is not for a command to repair"
+                )
     except exception.NotRepaired:
         raise
-    except Exception as error:  # whatever Placement, the bus or the database raise
-        raise exception.NotRepaired(uuid, str(error) or type(error).__name__) from error
+    except boundary.Failure as error:
+        raise exception.NotRepaired(uuid, str(error) or type(error.error).__name__) from error
 
 
 def heal(
@@ -82,8 +87,9 @@ def heal(
         agrees = False
         if uuid in read.settled:
             try:
-                _heal(uuid, counted, classes, reportclient, is_short=has < amount)
-            except Exception as error:  # whatever Placement, the bus or the database raise
+                with boundary.crossed():
+                    _heal(uuid, counted, classes, reportclient, is_short=has < amount)
+            except boundary.Failure as error:
                 LOG.warning(
                     "Placement allocates %d GPUs of provider %s to it, and it has %d; will correct "
                     "that in the next period: %s",

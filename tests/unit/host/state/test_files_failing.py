@@ -15,7 +15,6 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.nvidia import kernel_log
@@ -37,7 +36,7 @@ BOOT_FILES = (boot.MODPROBE, boot.GRUB)
 SEEN = proofs.Seen({"nvidia": "GPU-1"}, (str(ONE), str(TWO)), BOOT)
 UUID, KEY = str(uuid.UUID(int=7)), GroupKey("10de", "2335", DeliveryMode.LXC)
 NEW_KEY = GroupKey("10de", "2336", DeliveryMode.LXC)
-REFUSED = (OSError, files.Untrusted, exception.InvalidRecord)
+REFUSED = (OSError, files.Untrusted)
 
 
 @dataclasses.dataclass(frozen=True)
