@@ -75,9 +75,7 @@ class HostGPUs:
         self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
         self._published = published_cards.PublishedCards(
             self.ledger,
-            self.delivery,
-            self.sets,
-            self._custody,
+            self._discovery.ways,
             self._discovery.links,
             self._neighbours,
         )

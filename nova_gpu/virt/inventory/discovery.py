@@ -32,6 +32,7 @@ from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.delivery.open_cards import OpenCards
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import link_groups
 
@@ -92,6 +93,7 @@ class Discovery:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self.delivery = self.ways.whole
         self.links = link_groups.LinkGroups(self.ways.sets)
+        self._open_cards = OpenCards(self.roots)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -112,7 +114,7 @@ class Discovery:
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             gpus = self._discover()
         self.ways.sets.look(gpus)
-        self.delivery.look(gpus)
+        self.ways.look_again()
         if not self.delivery.shares_driver:
             self.links.look(gpus)
         return gpus
@@ -161,8 +163,11 @@ class Discovery:
         reasons = {address: reason for address, reason in judged.items() if reason}
         return {
             **reasons,
-            **self.delivery.in_use(gpu for gpu in gpus if gpu.address not in reasons),
+            **self._open_reasons(gpu for gpu in gpus if gpu.address not in reasons),
         }
+
+    def _open_reasons(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        return {} if self.delivery.shares_driver else self._open_cards.reasons(gpus)
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Return why a guest of this host cannot be given *gpu*, and what to do.

@@ -84,7 +84,11 @@ class Starts:
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
             flavor_request = records.request_of(instance)
-            self.ways.whole.begin(instance, flavor_request, [holding.grant for holding in held])
+            cards = _cards([holding.grant for holding in held])
+            # Nothing is taken from the host for a guest that cannot have it.
+            self.ways.whole.refuse(instance, flavor_request, cards)
+            for card in cards:
+                self.ways.custody.begin(card, instance.uuid)
 
     @contextlib.contextmanager
     def starting(
@@ -131,7 +135,10 @@ class Starts:
                 if spawning and not devices:
                     stranding.refuse(instance, flavor, self.free, self.left)
                 for delivery, own in self._deliveries(grants):
-                    delivery.make_ready(instance, flavor, own)
+                    if own:
+                        delivery.refuse(instance, flavor, own)
+                    for card in _cards(own):
+                        delivery.prepare(card, instance.uuid)
                     self.ways.sets.join(_devices_of(own), instance.uuid)
                 # From now on a guest may have used them.
                 self.proofs.revoke(devices)
@@ -220,13 +227,10 @@ class Starts:
         with _in_novas_words(instance, spawning=False):
             flavor_request, held = records.request_of(instance), self._held(instance)
             self._refuse_unheld(instance, _devices(held))
+            elements: list[GuestDevice] = []
             for delivery, own in self._deliveries(_given(held)):
-                delivery.render(instance, flavor_request, guest, own)
+                elements += delivery.render(instance, flavor_request, guest, own)
             if any(held.values()):
-                cards = _cards(_given(held))
-                elements = (
-                    self.ways.whole.told(instance, flavor_request, guest, cards) if cards else []
-                )
                 parts = [holding.group.facts for holding in held[self.assigned.parts]]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
@@ -313,7 +317,7 @@ class Starts:
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Send notifications of what the instance has now and did not have *before*."""
         new = (holding for own in held.values() for holding in own if holding.device not in before)
-        self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
+        self.reporter.claimed(instance, {each.device: each.group.product for each in new})
 
 
 def _devices(held: Held) -> frozenset[Device]:

@@ -65,8 +65,7 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
             "it has vGPUs of Nova's own ([devices]enabled_mdev_types) as well as nova-gpu's"
         )
     for holding in holdings:
-        way = host.vgpus.way(holding.device)
-        stateless = way.stateless(holding.device, is_running=True)
+        stateless = host.movable(holding.device).stateless(holding.device, is_running=True)
         if reason := stateless or host.sets.unmovable(holding.device):
             raise moves.refused(reason)
     described = host.described(holdings)
