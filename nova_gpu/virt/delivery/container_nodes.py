@@ -18,6 +18,7 @@ from nova_gpu.core import exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host.container import guest_processes, libraries
@@ -116,6 +117,15 @@ class ContainerNodes(Delivery):
 
     # What is done
 
+    def prepare(self, given: Grant, instance_uuid: str) -> None:
+        """Check that a MIG instance is there; the nodes of a card are known when it is rendered."""
+        if isinstance(given, Slot) and not nodes.instance_nodes(given, self._roots):
+            raise exception.DeviceUnavailable(
+                str(given),
+                vgpu.LOST,
+                "make the card's layout what it was (nvidia-smi mig), or move the instance",
+            )
+
     def render(
         self,
         instance: objects.Instance,
@@ -131,7 +141,7 @@ class ContainerNodes(Delivery):
         if not grants:
             return []
         cards = [grant for grant in grants if isinstance(grant, GPU)]
-        slots = [grant for grant in grants if isinstance(grant, Slot)]
+        slots = [each for each in grants if isinstance(each, Slot)]
         mounts = contents.contents(
             cards,
             self._roots,

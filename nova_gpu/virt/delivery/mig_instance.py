@@ -10,10 +10,7 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
-from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.host import nodes
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes, end_processes
 from nova_gpu.virt.delivery.delivery import Grant
@@ -29,16 +26,6 @@ class MIGInstances(ContainerNodes):
 
     kind = Kind.INSTANCE
     words = "a MIG instance"
-
-    def prepare(self, given: Grant, instance_uuid: str) -> None:
-        """Do nothing: a MIG instance is there, or is not."""
-        super().prepare(given, instance_uuid)
-        if isinstance(given, Slot) and not nodes.instance_nodes(given, self._roots):
-            raise exception.DeviceUnavailable(
-                str(given),
-                vgpu.LOST,
-                "make the card's layout what it was (nvidia-smi mig), or move the instance",
-            )
 
     def clean(self, given: Grant) -> bool:
         """Clean the MIG instance, and do not reset its card, of which others have the rest.

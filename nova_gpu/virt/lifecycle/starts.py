@@ -67,6 +67,7 @@ class Starts:
     usage_reader: UsageReader
     reporter: Reporter
     stops: Stops
+    refusals: refusals.Refusals
     hypervisor_type: Callable[[], str]
     free: Callable[[], int]
     left: Callable[[], tuple[float, float]]
@@ -156,6 +157,44 @@ class Starts:
                 self.vgpus.start(devices),
             ):
                 yield again
+
+    @contextlib.contextmanager
+    def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
+        """Wrap a start that Nova ends in ERROR where it fails.
+
+        Yield what :meth:`starting` yields, and None where an instance that gave its
+        GPUs back gets none: then the start does nothing, and fails later.
+        """
+        with contextlib.ExitStack() as stack:
+            started: bool | None = None
+            try:
+                started = stack.enter_context(self.starting(instance, **kwargs))
+            except nova_exception.NovaException as error:
+                stays = instance.task_state in (
+                    task_states.RESCUING,
+                    task_states.REBOOT_STARTED_HARD,
+                )
+                if not stays or not self.is_released(instance):
+                    raise
+                self.refusals.refuse_start(instance, error)
+            yield started
+
+    @contextlib.contextmanager
+    def rescuing(
+        self, instance: objects.Instance, define_again: Callable[[], None]
+    ) -> Iterator[bool]:
+        """Wrap a rescue; yield whether it goes on. Where not, it does nothing, and fails later.
+
+        :param define_again: called where the instance was given GPUs, as what unrescue starts is
+            the domain as it is now
+        """
+        if self.refusals.is_rescue_refused(instance):
+            yield False
+            return
+        with self.start_or_stay(instance) as again:
+            if again:
+                define_again()
+            yield again is not None
 
     def is_released(self, instance: objects.Instance) -> bool:
         """Return whether the instance gave its GPUs back and has none since."""
