@@ -141,9 +141,7 @@ class Ways:
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
         divided = division.divided(gpus, self.roots, facts, self._readings)
-        complete = self._types.complete(gpus, divided)
-        self.sets.look_at_parts(complete)
-        return complete
+        return self._types.complete(gpus, divided)
 
     def undivided(self, gpu: GPU) -> str | None:
         """Return why a card that is not divided is not given whole, by the options."""

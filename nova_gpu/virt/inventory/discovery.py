@@ -30,6 +30,7 @@ from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selec
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import division
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.open_cards import OpenCards
@@ -217,7 +218,7 @@ def sorted_out(
     """Return the cards that are given in parts, and why others of *divided* are not given."""
     cards, others = {}, {}
     for address, card in divided.items():
-        unfit = ways.sets.unfit(gpus[address], card)
+        unfit = ways.sets.look_at_parts(gpus[address], card)
         if reason := card.unread or _novas_own(card):
             others[address] = reason
         elif part := selected(card, unfit):
@@ -228,7 +229,7 @@ def sorted_out(
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                withheld = ways.sets.withheld(gpus[address], part)
+                withheld = sets.withheld(ways.sets, gpus[address], part)
                 cards[address] = SharedCard(gpus[address], part, withheld_types=withheld)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]

@@ -53,7 +53,7 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
         if reason := moves.not_alike(types.get(old), descriptions[place]):
             return reason
         stateless = host.movable(place).stateless(place, is_running=False)
-        if reason := stateless or host.sets.unmovable(place):
+        if reason := stateless or host.unmovable(place):
             return reason
     return None
 

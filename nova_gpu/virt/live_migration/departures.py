@@ -66,7 +66,7 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
         )
     for holding in holdings:
         stateless = host.movable(holding.device).stateless(holding.device, is_running=True)
-        if reason := stateless or host.sets.unmovable(holding.device):
+        if reason := stateless or host.unmovable(holding.device):
             raise moves.refused(reason)
     described = host.described(holdings)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}

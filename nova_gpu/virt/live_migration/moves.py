@@ -40,6 +40,7 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml, proc
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import sets as exact_sets
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.published import Holding
@@ -105,6 +106,14 @@ class Moves:
         if not isinstance(way, HostdevParts):
             raise NotImplementedError
         return way
+
+    def unmovable(self, slot: Slot) -> str | None:
+        """Return why a guest with *slot* is not moved as it runs, by what joins its cards."""
+        cards = (
+            each.gpu.address for each in self.vgpus.cards.look.cards.values() if each.has(slot)
+        )
+        card = next(cards, None)
+        return None if card is None else exact_sets.unmovable(self.sets, card, slot)
 
     def described(self, holdings: Held) -> dict[Slot, str]:
         """Return what each is: only of one that is the same can another take the state."""
