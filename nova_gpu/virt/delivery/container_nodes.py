@@ -22,6 +22,7 @@ from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host.container import guest_processes, libraries
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
@@ -157,9 +158,16 @@ class ContainerNodes(Delivery):
         return told_of_cards(cards, places, self._roots)
 
     def clean(self, given: Grant) -> bool:
-        assert isinstance(given, GPU)
-        end_processes(str(given.address), self._roots)
-        return False
+        """End the processes that are left, and do not reset a card: others may have the rest.
+
+        A MIG instance that is gone was cleaned by its removal.
+        """
+        if isinstance(given, GPU):
+            end_processes(str(given.address), self._roots)
+            return False
+        if is_there := gpu_instances.is_slot_there(given, self._roots):
+            end_processes(str(given), self._roots)
+        return is_there
 
 
 def end_processes(device: str, roots: Roots) -> None:

@@ -12,8 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.virt.delivery.container_nodes import ContainerNodes, end_processes
-from nova_gpu.virt.delivery.delivery import Grant
+from nova_gpu.virt.delivery.container_nodes import ContainerNodes
 
 LOG = logging.getLogger(__name__)
 
@@ -26,18 +25,6 @@ class MIGInstances(ContainerNodes):
 
     kind = Kind.INSTANCE
     words = "a MIG instance"
-
-    def clean(self, given: Grant) -> bool:
-        """Clean the MIG instance, and do not reset its card, of which others have the rest.
-
-        One that is gone was cleaned by its removal.
-        """
-        if not isinstance(given, Slot):
-            return super().clean(given)
-        if not gpu_instances.is_slot_there(given, self._roots):
-            return False
-        end_processes(str(given), self._roots)
-        return True
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
         clean(slot)
