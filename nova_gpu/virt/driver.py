@@ -100,14 +100,16 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super()._soft_reboot(instance, *args, **kwargs)
 
     def _hard_reboot(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._gpus.start_or_stay(instance, end=lambda: self._destroy(instance)) as start:
+        with self._gpus.starts.start_or_stay(
+            instance, end=lambda: self._destroy(instance)
+        ) as start:
             if start is None:
                 return None
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         again = functools.partial(guest_config.define_again, self, context, instance)
-        with self._gpus.rescuing(instance, lambda: again(*args, **kwargs)) as goes_on:
+        with self._gpus.starts.rescuing(instance, lambda: again(*args, **kwargs)) as goes_on:
             return super().rescue(context, instance, *args, **kwargs) if goes_on else None
 
     def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:

@@ -3,51 +3,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
-from nova.compute import task_states
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
-from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, device, exception
-from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter, sets
-from nova_gpu.virt.health import monitor, xids
-from nova_gpu.virt.inventory import (
-    assigned,
-    card_groups,
-    discovery,
-    neighbours,
-    provider_tree,
-    published_cards,
-    stranding,
-    tracker,
-)
-from nova_gpu.virt.lifecycle import (
-    left_domains,
-    lost_reasons,
-    proofs,
-    refusals,
-    releases,
-    starts,
-    stops,
-    vgpus,
-)
-from nova_gpu.virt.live_migration import moves
-from nova_gpu.virt.usage import domains, ledger, reader
-from nova_gpu.virt.verify import migrations, reconcile, repair
-
-LOG = logging.getLogger(__name__)
+from nova_gpu.virt import diagnostics, libvirt_version
+from nova_gpu.virt.health import monitor
+from nova_gpu.virt.health.xids import Xids
+from nova_gpu.virt.inventory import stranding
+from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.inventory.neighbours import Neighbours
+from nova_gpu.virt.inventory.provider_tree import Providers
+from nova_gpu.virt.inventory.published_cards import PublishedCards
+from nova_gpu.virt.inventory.tracker import Tracker
+from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
+from nova_gpu.virt.lifecycle.proofs import Proofs
+from nova_gpu.virt.lifecycle.refusals import Refusals
+from nova_gpu.virt.lifecycle.releases import Releases
+from nova_gpu.virt.lifecycle.starts import Starts
+from nova_gpu.virt.lifecycle.stops import Stops
+from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.live_migration.moves import Moves
+from nova_gpu.virt.periodic import Periods
+from nova_gpu.virt.publication import Publication
+from nova_gpu.virt.repeats import Repeats
+from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.reader import UsageReader
+from nova_gpu.virt.verify.migrations import AbandonedMoves, Orphans
+from nova_gpu.virt.verify.reconcile import Reconciliation
 
 
 class HostGPUs:
@@ -58,101 +51,67 @@ class HostGPUs:
     """
 
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
+        """Wire what a host has, in the order in which it is made."""
         self._host = host
-        self._virtapi = virtapi
-        self.ledger = ledger.Ledger()
-        self._reporter = reporter.Reporter()
-        self._discovery = discovery.Discovery(
-            self.ledger,
+        state, nodename = pathlib.Path(CONF.state_path), host.get_hostname
+
+        # Nova connects to libvirt, and makes its tracker and client, when this is made already.
+        def hypervisor_type() -> str:
+            return str(host.get_driver_type())
+
+        def placement() -> Any:
+            return virtapi.reportclient
+
+        def left() -> tuple[float, float]:
+            return stranding.left(placement(), nodename())
+
+        def parts() -> domains.Parts:
+            undivided = vgpus.cards.undivided()
+            return domains.parts(published.cards(), looked.roots, vgpus.divided(), undivided)
+
+        self.ledger = ledger = Ledger()
+        reporter, repeats = Reporter(), Repeats()
+        self._discovery = looked = Discovery(
+            ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
-        self.delivery = self._discovery.delivery
-        self.sets = self._discovery.ways.sets
-        self._custody = self._discovery.ways.custody
-        self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
-        self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
-        self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
-        self._published = published_cards.PublishedCards(
-            self.ledger,
-            self.delivery,
-            self.sets,
-            self._custody,
-            self._discovery.links,
-            self._neighbours,
+        ways = looked.ways
+        watch = monitor.Watch(looked.roots, asks_nvml=ways.whole.shares_driver)
+        tracker = Tracker(lambda: virtapi._compute.rt)
+        neighbours = Neighbours(tracker, looked.roots)
+        self._published = published = PublishedCards(ledger, ways, looked.links, neighbours)
+        proofs = Proofs(looked.proofs, looked.roots, looked.identities, ledger)
+        self.vgpus = vgpus = VGPUs(looked, ledger, proofs)
+        providers = Providers(state / "gpu-providers")
+        self.assigned = assigned = Assigned(
+            *(published, vgpus.published, providers, vgpus.keys, placement, nodename)
         )
-        self._proofs = proofs.Proofs(
-            self._discovery.proofs,
-            self.roots,
-            self._discovery.identities,
-            self.ledger,
+        usage = UsageReader(host, ledger, parts)
+        reconciliation = Reconciliation(looked, host, placement)
+        self.releases = releases = Releases(
+            *(looked, published, ledger, usage, reporter, watch.mended, vgpus, proofs)
         )
-        self.vgpus = vgpus.VGPUs(self._discovery, self.ledger, self._proofs)
-        self.assigned = assigned.Assigned(
-            self._published,
-            self.vgpus.published,
-            provider_tree.Providers(pathlib.Path(CONF.state_path, "gpu-providers")),
-            lambda: (*self.groups, *self.vgpus.keys()),
-            lambda: virtapi.reportclient,
-            host.get_hostname,
+        ways.custody.judge = functools.partial(
+            monitor.put_away_left_mig, roots=looked.roots, put_away=releases.put_away
         )
-        self._step = periodic.Step(
-            *(self._discovery, self._watch, self._published, self.vgpus, self._reporter),
-            self._proofs,
-            lambda: self.releases.away(),
+        self.stops = stops = Stops(host, tracker, releases, assigned, parts)
+        lost_reasons = LostReasons()
+        self.publication = Publication(
+            *(assigned, ledger, ways.sets, neighbours, usage, reporter, releases),
+            *(reconciliation, repeats, hypervisor_type),
         )
-        self._usage_reader = reader.UsageReader(host, self.ledger, self._parts)
-        self._abandoned = migrations.AbandonedMoves(CONF.host)
-        self._orphans = migrations.Orphans()
-        self._reconciliation = reconcile.Reconciliation(
-            self._discovery, host, lambda: virtapi.reportclient
+        self.refusals = Refusals(ways, assigned, vgpus.cards)
+        self.starts = Starts(
+            *(assigned, ways, vgpus, proofs, ledger, usage, reporter, stops, self.refusals),
+            *(hypervisor_type, self.publication.free, left, neighbours.had_by, lost_reasons),
         )
-        self.releases = releases.Releases(
-            self._discovery,
-            self._published,
-            self.ledger,
-            self._usage_reader,
-            self._reporter,
-            self._watch.mended,
-            self.vgpus,
-            self._proofs,
+        self.moves = Moves(assigned, self.starts, vgpus, ways.sets, looked.roots, nodename)
+        self.periods = Periods(
+            *(host, virtapi, ledger, looked, watch, published, vgpus, assigned, neighbours),
+            *(proofs, usage, reporter, releases, stops, parts, reconciliation, lost_reasons),
+            *(repeats, Xids(looked.roots), AbandonedMoves(CONF.host), Orphans()),
         )
-        self.stops = stops.Stops(
-            host,
-            self._tracker,
-            self.releases,
-            self.assigned,
-            self._parts,
-        )
-        self._custody.judge = lambda card: monitor.put_away_left_mig(
-            card, self.roots, self.releases.put_away
-        )
-        self._xids = xids.Xids(self.roots)
-        self._repeats = repeats.Repeats()
-        self._lost_reasons = lost_reasons.LostReasons()
-        self.starts = starts.Starts(
-            self.assigned,
-            self._discovery.ways,
-            self.vgpus,
-            self._proofs,
-            self.ledger,
-            self._usage_reader,
-            self._reporter,
-            self.stops,
-            self.hypervisor_type,
-            self.free,
-            lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
-            self._neighbours.had_by,
-            self._lost_reasons,
-        )
-        self.refusals = refusals.Refusals(self._discovery.ways, self.assigned, self.vgpus.cards)
-        self.moves = moves.Moves(
-            self.assigned, self.starts, self.vgpus, self.sets, self.roots, host.get_hostname
-        )
-
-    @property
-    def groups(self) -> card_groups.CardGroups:
-        return self._published.groups()
 
     @property
     def has_gpus(self) -> bool:
@@ -163,252 +122,22 @@ class HostGPUs:
     def roots(self) -> Roots:
         return self._discovery.roots
 
-    def hypervisor_type(self) -> str:
-        """Return what this host reports to Nova: ``LXC`` or ``QEMU``."""
-        return str(self._host.get_driver_type())
-
-    # Looking
-
     def begin(self) -> None:
-        """Read the host at service start, before guests are resumed, and make what cards lack.
+        self.periods.begin()
 
-        :raises nova.exception.InvalidConfiguration: where another nova-compute gives the same cards
-        """
-        self._refuse_second()
-        with periodic.contained("Which modules of their boards the GPUs are is not kept"):
-            self._discovery.keep_modules()
-        self.refresh(starting=True)
-        if not self.roots.shows_all_processes():
-            LOG.error(
-                "nova-compute runs in its own PID namespace and cannot see the host's processes. "
-                "VMs get no GPU that the host's driver holds, and no GPU counts as clean after a "
-                "guest. Run its container in the host's PID namespace (pid_mode: host)."
-            )
-        with periodic.contained("Device nodes and libraries of guests were not looked at"):
-            cards = (*self._published.cards(), *self.vgpus.containers_cards())
-            self._custody.began(cards, self._host)
-
-    def _refuse_second(self) -> None:
-        try:
-            has_cards = bool(self._discovery.find())
-        except exception.DiscoveryFailed:
-            return  # nothing is offered before it can be read
-        if has_cards and (other := service_socket.claim(self.roots)):
-            raise nova_exception.InvalidConfiguration(
-                f"another nova-compute ({other}) gives the GPUs of this host; stop it first, or "
-                "have this one use Nova's own driver (compute_driver = libvirt.LibvirtDriver)"
-            )
-
-    def refresh(self, *, starting: bool = False) -> None:
-        """Look at the host, at libvirt and at the database.
-
-        What cannot be read stays as it was.
-
-        If it fails for another reason, new instances get no card until a look succeeds.
-        :param starting: look even where there is no card: an instance may have one that is gone
-        """
-        failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
-        with (
-            self._repeats.left_out(begins=True),
-            periodic.contained(failed),
-            contextlib.ExitStack() as failure,
-        ):
-            failure.callback(self._withhold)
-            self._look(starting)
-            failure.pop_all()
-
-    def _withhold(self) -> None:
-        """Offer no card to new instances until a look succeeds."""
-        self._published.keep_back({c.address: periodic.UNSEEN for c in self._published.cards()})
-        self.vgpus.cards.withhold(periodic.UNSEEN)
-
-    def _look(self, starting: bool) -> None:
-        self.releases.write_again()
-        self.releases.resume()
-        self._neighbours.look_again()
-        say = self._step.look()
-        if starting or self.has_gpus or self._published.provider_uuids:
-            self._usage_reader.look_again()
-            self._proofs.withdraw_used()
-            if self._usage_reader.read_records():
-                if starting and self.vgpus.divide():
-                    say = self._step.look()
-                if starting and self.vgpus:
-                    knows = self._knows_providers()
-                    # Again: which cards are divided, and whose are whole, is known now.
-                    say = self._step.look()
-                    if knows:
-                        self._usage_reader.look_again()
-                        self.vgpus.make_again()
-                self._settle_reaching()
-                self.releases.settle(starting=starting)
-                # A card that could not be reset may take the host's driver with it.
-                stay = self._published.kept_back() | self.releases.left()
-                self._custody.looked(self._published.cards(), stay)
-                self.sets.part()
-                if not starting:  # then Nova has not looked at its instances yet
-                    self._end_moves()
-                    self._lost_reasons.write()
-                    self.stops.settle(self.ledger.now)
-                self._reconciliation.look()
-            elif self.ledger.now.records is None:
-                unread = {c.address: periodic.UNREAD for c in self._published.cards()}
-                self._published.keep_back(unread)
-        self._custody.domain_gone()
-        say()
-        cards = (*self._published.cards(), *self.vgpus.containers_cards())
-        self._xids.look(cards, self.releases.put_away)
-        self.vgpus.keep_failed()
-        self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
-
-    def _settle_reaching(self) -> None:
-        """Note what guests reach that is not their own, and stop them where the operator wants it.
-
-        Those with a task under way, and domains that are not Nova's, go on.
-        """
-        now = self.ledger.now
-        if now.reached:
-            try:
-                domains.note_reached(self._host, now.reached)
-            except exception.DomainsUnreadable as error:
-                LOG.warning(
-                    "%s. The GPUs that guests reach are not recorded in their domains.", error
-                )
-        if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
-            return
-        reached = now.reached_of_others()
-        reaching = (reached.keys() & now.instances()) - now.records.busy
-        uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
-        if uuids:
-            try:
-                self._reporter.report_stopped(domains.stop(self._host, uuids), reached)
-            except exception.DomainsUnreadable as error:
-                LOG.error("%s. Guests that reach other GPUs than their own keep running.", error)
-                return
-            self._usage_reader.look_again()
-
-    def _knows_providers(self) -> bool:
-        try:
-            with boundary.crossed():
-                self.assigned.ask_for_providers()
-        except boundary.Failure as error:
-            LOG.warning(
-                "Cannot create vGPUs now, will create them when their instances start: %s", error
-            )
-            return False
-        return True
-
-    def _end_moves(self) -> None:
-        """Give back what Nova does not when it ended during a move."""
-        left_domains.release(self._host, self.ledger.now, self.releases, self._parts)
-        client, now = self._virtapi.reportclient, self.ledger.now
-        if now.records and now.records.has_moves:
-            self._abandoned.end(
-                client, self._host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
-            )
-        classes = {
-            uuid: device.resource_class_of(key)
-            for key, uuid in self.assigned.provider_uuids().items()
-        }
-        if read := now.records:
-            agrees = functools.partial(repair.heal, client, read, classes)
-            self._orphans.release(client, frozenset(classes), read.counted, agrees)
-
-    # Publishing
+    def refresh(self) -> None:
+        self.periods.refresh()
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
-        """Write the groups into the tree, from what is known.
-
-        Runs inside every claim.
-        """
-        with self._repeats.left_out():
-            with periodic.contained("Placement may not be told of all of this host's GPUs"):
-                with contextlib.ExitStack() as failure:
-                    refuse = provider_tree.refuse_claims
-                    failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
-                    self._published.publish(tree, nodename, self.hypervisor_type())
-                    self.vgpus.published.publish(tree, nodename, self.hypervisor_type())
-                    failure.pop_all()
-                self.assigned.keep_providers(nodename)
-                usage = self.ledger.now
-                self._reporter.report_reached(usage, self.releases.products)
-                self._reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
-                self._reporter.report_shared(self._usage_reader.opened)
-                self._reconciliation.is_due = True
-            with periodic.contained("Nova's own passthrough takes any of its devices first"):
-                free = self._published.free()
-                self._neighbours.sort_pools(c for c in self._published.cards() if c.address in free)
+        self.publication.update_provider_tree(tree, nodename)
 
     def stats(self) -> str | None:
-        """Return what the scheduler reads of this host.
-
-        ``None`` without GPUs or where that is not known: then no instance that asks for some is
-        sent here.
-        """
-        with periodic.contained("The scheduler is not told of this host's GPUs"):
-            if self.has_gpus:
-                reserved, free = stranding.reserved(), self._published.free()
-                divided = self.vgpus.published.divided()
-                return card_groups.report(
-                    *(self.groups, self.hypervisor_type(), free, reserved, divided),
-                    functools.partial(sets.room, self.sets),
-                    self._neighbours.beside_free,
-                )
-        return None
-
-    def free(self) -> int:
-        """Return the number of cards of which an instance could get one now, or a part."""
-        return len(self._published.free()) + self.vgpus.published.divided().free
-
-    # Guests
-
-    def _parts(self) -> domains.Parts:
-        """Return what a domain may name of the GPUs that are offered now."""
-        undivided = self.vgpus.cards.undivided()
-        return domains.parts(self._published.cards(), self.roots, self.vgpus.divided(), undivided)
+        return self.publication.stats()
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """Return the GPUs of a guest, as :func:`nova_gpu.virt.diagnostics.gpus`."""
-        own = self.assigned, self.vgpus.cards, self.roots, self.sets.modules
-        return diagnostics.gpus(guest, *own)
-
-    @contextlib.contextmanager
-    def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
-        """Wrap a start that Nova ends in ERROR where it fails.
-
-        Yield what :meth:`starts.Starts.starting` yields, and None where an instance that gave its
-        GPUs back gets none: then the start does nothing, and fails later.
-        """
-        with contextlib.ExitStack() as stack:
-            started: bool | None = None
-            try:
-                started = stack.enter_context(self.starts.starting(instance, **kwargs))
-            except nova_exception.NovaException as error:
-                stays = instance.task_state in (
-                    task_states.RESCUING,
-                    task_states.REBOOT_STARTED_HARD,
-                )
-                if not stays or not self.starts.is_released(instance):
-                    raise
-                self.refusals.refuse_start(instance, error)
-            yield started
-
-    @contextlib.contextmanager
-    def rescuing(
-        self, instance: objects.Instance, define_again: Callable[[], None]
-    ) -> Iterator[bool]:
-        """Wrap a rescue; yield whether it goes on. Where not, it does nothing, and fails later.
-
-        :param define_again: called where the instance was given GPUs, as what unrescue starts is
-            the domain as it is now
-        """
-        if self.refusals.is_rescue_refused(instance):
-            yield False
-            return
-        with self.start_or_stay(instance) as again:
-            if again:
-                define_again()
-            yield again is not None
+        modules = self._discovery.ways.sets.modules
+        return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 
     def end(self, instance: objects.Instance) -> None:
         """Wait for the end of a guest that Nova is about to destroy.
@@ -418,4 +147,4 @@ class HostGPUs:
         :raises nova.exception.InstancePowerOffFailure: where it does not end
         """
         if self.has_gpus:
-            self._custody.ending(self._host, instance)
+            self._discovery.ways.custody.ending(self._host, instance)

@@ -5,16 +5,36 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator
 
+from nova import exception as nova_exception
+from nova.virt import virtapi as nova_virtapi
+from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
-from nova_gpu.core.model import PciAddress
-from nova_gpu.virt import reporter
-from nova_gpu.virt.health import monitor
-from nova_gpu.virt.inventory import discovery, published_cards
-from nova_gpu.virt.lifecycle import proofs, vgpus
+from nova_gpu.conf import CONF
+from nova_gpu.core import boundary, device, exception
+from nova_gpu.host import service_socket
+from nova_gpu.virt.health.monitor import Watch
+from nova_gpu.virt.health.xids import Xids
+from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.inventory.neighbours import Neighbours
+from nova_gpu.virt.inventory.published_cards import PublishedCards
+from nova_gpu.virt.lifecycle import left_domains
+from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
+from nova_gpu.virt.lifecycle.proofs import Proofs
+from nova_gpu.virt.lifecycle.releases import Releases
+from nova_gpu.virt.lifecycle.stops import Stops
+from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.repeats import Repeats
+from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.reader import UsageReader
+from nova_gpu.virt.verify import migrations, repair
+from nova_gpu.virt.verify.reconcile import Reconciliation
 
 LOG = logging.getLogger(__name__)
 
@@ -38,66 +58,211 @@ def contained(what: str) -> Iterator[None]:
         LOG.exception("%s. This is a bug, please report it", what)
 
 
-class Step:
-    """The step of the periodic task that looks at the cards and says what is new of them."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Periods:
+    """The looks of a service at its host: one when it starts, and one in each period."""
 
-    def __init__(
-        self,
-        host: discovery.Discovery,
-        watch: monitor.Watch,
-        cards_offer: published_cards.PublishedCards,
-        parts: vgpus.VGPUs,
-        reports: reporter.Reporter,
-        known: proofs.Proofs,
-        away: Callable[[], Mapping[PciAddress, str]],
-    ) -> None:
-        """Wire the step.
+    host: libvirt_host.Host
+    virtapi: nova_virtapi.VirtAPI
+    ledger: Ledger
+    discovery: Discovery
+    watch: Watch
+    published: PublishedCards
+    vgpus: VGPUs
+    assigned: Assigned
+    neighbours: Neighbours
+    proofs: Proofs
+    usage_reader: UsageReader
+    reporter: Reporter
+    releases: Releases
+    stops: Stops
+    parts: Callable[[], domains.Parts]
+    reconciliation: Reconciliation
+    lost_reasons: LostReasons
+    repeats: Repeats
+    xids: Xids
+    abandoned: migrations.AbandonedMoves
+    orphans: migrations.Orphans
 
-        :param known: which devices are clean
-        :param away: says why cards are not offered whose state is not on disk
+    def begin(self) -> None:
+        """Read the host at service start, before guests are resumed, and make what cards lack.
+
+        :raises nova.exception.InvalidConfiguration: where another nova-compute gives the same cards
         """
-        self._proofs = known
-        self._away = away
-        self._discovery = host
-        self._watch = watch
-        self._published = cards_offer
-        self._vgpus = parts
-        self._reporter = reports
+        self._refuse_second()
+        with contained("Which modules of their boards the GPUs are is not kept"):
+            self.discovery.keep_modules()
+        self.refresh(starting=True)
+        if not self.discovery.roots.shows_all_processes():
+            LOG.error(
+                "nova-compute runs in its own PID namespace and cannot see the host's processes. "
+                "VMs get no GPU that the host's driver holds, and no GPU counts as clean after a "
+                "guest. Run its container in the host's PID namespace (pid_mode: host)."
+            )
+        with contained("Device nodes and libraries of guests were not looked at"):
+            cards = (*self.published.cards(), *self.vgpus.containers_cards())
+            self.discovery.ways.custody.began(cards, self.host)
 
-    def look(self) -> Callable[[], None]:
-        """Look at the cards, and returns what says how they are, once it is known whose."""
-        self._published.begin_look()
+    def _refuse_second(self) -> None:
         try:
-            gpus = self._discovery.find()
+            has_cards = bool(self.discovery.find())
+        except exception.DiscoveryFailed:
+            return  # nothing is offered before it can be read
+        if has_cards and (other := service_socket.claim(self.discovery.roots)):
+            raise nova_exception.InvalidConfiguration(
+                f"another nova-compute ({other}) gives the GPUs of this host; stop it first, or "
+                "have this one use Nova's own driver (compute_driver = libvirt.LibvirtDriver)"
+            )
+
+    def refresh(self, *, starting: bool = False) -> None:
+        """Look at the host, at libvirt and at the database.
+
+        What cannot be read stays as it was.
+
+        If it fails for another reason, new instances get no card until a look succeeds.
+        :param starting: look even where there is no card: an instance may have one that is gone
+        """
+        failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
+        with (
+            self.repeats.left_out(begins=True),
+            contained(failed),
+            contextlib.ExitStack() as failure,
+        ):
+            failure.callback(self._withhold)
+            self._look(starting)
+            failure.pop_all()
+
+    def _withhold(self) -> None:
+        """Offer no card to new instances until a look succeeds."""
+        self.published.keep_back({c.address: UNSEEN for c in self.published.cards()})
+        self.vgpus.cards.withhold(UNSEEN)
+
+    def _look(self, starting: bool) -> None:
+        self.releases.write_again()
+        self.releases.resume()
+        self.neighbours.look_again()
+        say = self.look_at_cards()
+        if starting or self.assigned or self.published.provider_uuids:
+            self.usage_reader.look_again()
+            self.proofs.withdraw_used()
+            if self.usage_reader.read_records():
+                if starting and self.vgpus.divide():
+                    say = self.look_at_cards()
+                if starting and self.vgpus:
+                    knows = self._knows_providers()
+                    # Again: which cards are divided, and whose are whole, is known now.
+                    say = self.look_at_cards()
+                    if knows:
+                        self.usage_reader.look_again()
+                        self.vgpus.make_again()
+                self._settle_reaching()
+                self.releases.settle(starting=starting)
+                # A card that could not be reset may take the host's driver with it.
+                stay = self.published.kept_back() | self.releases.left()
+                self.discovery.ways.custody.looked(self.published.cards(), stay)
+                self.discovery.ways.sets.part()
+                if not starting:  # then Nova has not looked at its instances yet
+                    self._end_moves()
+                    self.lost_reasons.write()
+                    self.stops.settle(self.ledger.now)
+                self.reconciliation.look()
+            elif self.ledger.now.records is None:
+                unread = {c.address: UNREAD for c in self.published.cards()}
+                self.published.keep_back(unread)
+        self.discovery.ways.custody.domain_gone()
+        say()
+        cards = (*self.published.cards(), *self.vgpus.containers_cards())
+        self.xids.look(cards, self.releases.put_away)
+        self.vgpus.keep_failed()
+        self.vgpus.cards.withhold_slots(self.xids.withheld(self.vgpus.cards.look.cards.values()))
+
+    def _settle_reaching(self) -> None:
+        """Note what guests reach that is not their own, and stop them where the operator wants it.
+
+        Those with a task under way, and domains that are not Nova's, go on.
+        """
+        now = self.ledger.now
+        if now.reached:
+            try:
+                domains.note_reached(self.host, now.reached)
+            except exception.DomainsUnreadable as error:
+                LOG.warning(
+                    "%s. The GPUs that guests reach are not recorded in their domains.", error
+                )
+        if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
+            return
+        reached = now.reached_of_others()
+        reaching = (reached.keys() & now.instances()) - now.records.busy
+        uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
+        if uuids:
+            try:
+                self.reporter.report_stopped(domains.stop(self.host, uuids), reached)
+            except exception.DomainsUnreadable as error:
+                LOG.error("%s. Guests that reach other GPUs than their own keep running.", error)
+                return
+            self.usage_reader.look_again()
+
+    def _knows_providers(self) -> bool:
+        try:
+            with boundary.crossed():
+                self.assigned.ask_for_providers()
+        except boundary.Failure as error:
+            LOG.warning(
+                "Cannot create vGPUs now, will create them when their instances start: %s", error
+            )
+            return False
+        return True
+
+    def _end_moves(self) -> None:
+        """Give back what Nova does not when it ended during a move."""
+        left_domains.release(self.host, self.ledger.now, self.releases, self.parts)
+        client, now = self.virtapi.reportclient, self.ledger.now
+        if now.records and now.records.has_moves:
+            self.abandoned.end(
+                client, self.host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
+            )
+        classes = {
+            uuid: device.resource_class_of(key)
+            for key, uuid in self.assigned.provider_uuids().items()
+        }
+        if read := now.records:
+            agrees = functools.partial(repair.heal, client, read, classes)
+            self.orphans.release(client, frozenset(classes), read.counted, agrees)
+
+    # The cards
+
+    def look_at_cards(self) -> Callable[[], None]:
+        """Look at the cards, and returns what says how they are, once it is known whose."""
+        self.published.begin_look()
+        try:
+            found = self.discovery.find()
         except exception.DiscoveryFailed as error:
             LOG.error("%s. The former state of the GPUs stays in force.", error)
             return lambda: None
-        given_whole = self._published.given_whole()
-        divided = self._vgpus.cards.read(gpus, given_whole, self._vgpus.published.held_slots())
+        given_whole = self.published.given_whole()
+        divided = self.vgpus.cards.read(found, given_whole, self.vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
-        whole = [gpu for gpu in gpus if gpu.address not in divided]
-        obstacles = {**self._discovery.obstacles(whole), **divided}
+        whole = [gpu for gpu in found if gpu.address not in divided]
+        obstacles = {**self.discovery.obstacles(whole), **divided}
         for gpu in whole:
-            peers = self._discovery.links.joined().get(gpu.address, frozenset())
+            peers = self.discovery.links.joined().get(gpu.address, frozenset())
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
                 obstacles[gpu.address] = _LINKED.format(peer=min(parted))
-        ailments = self._watch.look(gpus)
-        quarantined = {**self._away(), **self._discovery.quarantined(gpus)}
-        schedulable = [gpu for gpu in whole if gpu.address in given_whole]
-        changed = self._discovery.divided_since(schedulable)
-        reasons = ((gpu.address, self._discovery.ways.sets.why_not(gpu)) for gpu in schedulable)
-        withheld_cards = {address: reason for address, reason in reasons if reason}
-        obstacles = {
-            a: reason for a, reason in obstacles.items() if withheld_cards.get(a) != reason
-        }
-        kept_back = {**changed, **withheld_cards, **ailments.kept_back, **quarantined}
+        ailments = self.watch.look(found)
+        quarantined = {**self.releases.away(), **self.discovery.quarantined(found)}
+        offered = [gpu for gpu in whole if gpu.address in given_whole]
+        changed = self.discovery.divided_since(offered)
+        reasons = ((gpu.address, self.discovery.ways.sets.why_not(gpu)) for gpu in offered)
+        kept = {address: reason for address, reason in reasons if reason}
+        obstacles = {a: reason for a, reason in obstacles.items() if kept.get(a) != reason}
+        kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
-        self._vgpus.cards.judge(ailments)
+        self.vgpus.cards.judge(ailments)
         # Before any of them is offered
-        shared = self._vgpus.shared_with_containers()
-        self._proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
-        self._published.take_in(gpus, self._discovery.delivery.mode, obstacles, ailments)
-        others = [gpu for gpu in gpus if not self._vgpus.cards.look.has(gpu.address)]
-        return lambda: self._reporter.report(
-            others, obstacles, self._published.groups(), self._published.owners(), quarantined
+        shared = self.vgpus.shared_with_containers()
+        self.proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
+        self.published.take_in(found, self.discovery.delivery.mode, obstacles, ailments)
+        others = [gpu for gpu in found if not self.vgpus.cards.look.has(gpu.address)]
+        return lambda: self.reporter.report(
+            others, obstacles, self.published.groups(), self.published.owners(), quarantined
         )

@@ -52,24 +52,21 @@ class Sets(Protocol):
         """Note the host's cards, before a question about any of them."""
         return
 
-    def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
-        """Note the types of vGPUs that cards can be divided into."""
-        return
+    def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+        """Note the types of *divided*, which is *card*.
+
+        Return those that no guest could use, with why.
+        """
+        return _NOTHING
 
     # What is asked
 
     @abc.abstractmethod
-    def why_not(self, card: GPU) -> str | None:
-        """Return why new guests cannot be given *card*, and what to do."""
+    def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
+        """Return why new guests cannot be given *card*, and what to do.
 
-    @abc.abstractmethod
-    def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """Return the types of *divided*, which is *card*, that no guest could use, with why."""
-
-    def withheld(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """Return the types of *divided* that new guests cannot be given now, with why."""
-        reason = self.why_not(card)
-        return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else {}
+        :param in_parts: as a vGPU that is all of it
+        """
 
     @abc.abstractmethod
     def offered(
@@ -86,10 +83,6 @@ class Sets(Protocol):
         self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
         """Return *count* of the *free* cards for a guest, sorted, None where any will do."""
-
-    @abc.abstractmethod
-    def unmovable(self, slot: Slot) -> str | None:
-        """Return why a guest with *slot* is not moved as it runs."""
 
     # What is done
 
@@ -112,11 +105,8 @@ class NoSets(Sets):
     def modules(self) -> Mapping[PciAddress, Module]:
         return {}
 
-    def why_not(self, card: GPU) -> str | None:
+    def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
         return None
-
-    def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        return _NOTHING
 
     def offered(
         self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
@@ -128,9 +118,6 @@ class NoSets(Sets):
     ) -> tuple[PciAddress, ...] | None:
         return None
 
-    def unmovable(self, slot: Slot) -> str | None:
-        return None
-
 
 class Unjoined(NoSets):
     """A host without what joins cards. Those that need NVSwitches are not offered."""
@@ -138,11 +125,11 @@ class Unjoined(NoSets):
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
 
-    def why_not(self, card: GPU) -> str | None:
+    def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
         name = nvswitch.board(card, self._roots)
         return name and f"{name} is a module of an HGX board: {_NOT_INSTALLED}"
 
-    def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+    def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         name = nvswitch.board(card, self._roots)
         return unfit_types(divided, name, _NOT_INSTALLED) if name else _NOTHING
 
@@ -182,3 +169,19 @@ def room(
     """
     board = sets.offered(free, free, vgpu_type)
     return board.room() if board else {}
+
+
+def withheld(sets: Sets, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+    """Return the types of *divided*, which is *card*, that new guests cannot be given, with why."""
+    reason = sets.why_not(card, in_parts=True)
+    return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else _NOTHING
+
+
+def unmovable(sets: Sets, card: PciAddress, slot: Slot) -> str | None:
+    """Return why a guest with *slot* of *card* is not moved as it runs."""
+    if card == slot.parent or sets.offered([card], (), slot.type_id) is None:
+        return None
+    return (
+        f"its vGPU {slot} is all of a card that NVSwitches join for it, and nova-gpu activates "
+        "no partition for a guest that arrives running"
+    )

@@ -26,7 +26,7 @@ _CARDS = "nova_gpu.virt.delivery.container_nodes:ContainerNodes"
 
 _START = (
     f"{_OURS}._get_guest_config",
-    f"{_CARDS}.make_ready",
+    f"{_CARDS}.prepare",
     f"{_GUEST}.create",
     f"{_GUEST}.launch",
     f"{_DRIVER}._create_domain_setup_lxc",

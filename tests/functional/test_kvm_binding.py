@@ -93,7 +93,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.leaves = {"reserved": "cannot see the host's processes", "quarantine": "nor these"}
         kernel.contain(self.hosts["host1"])
         self.restart_host("host1")
-        said = "ERROR [nova_gpu.virt.host_gpus] nova-compute runs in its own PID namespace"
+        said = "ERROR [nova_gpu.virt.periodic] nova-compute runs in its own PID namespace"
         self.assertIn(said, self.stdlog.logger.output)
         self.assertIn("whether a process of the host has it open is", self.stdlog.logger.output)
         self.boot_refused(self.gpu_flavor(1))

@@ -164,7 +164,7 @@ class PlainInstances:
             self.assertEqual(free, self._free(), name)
 
     def _free(self) -> int:
-        return self.computes["host1"].driver._gpus.free()
+        return self.computes["host1"].driver._gpus.publication.free()
 
 
 @contextlib.contextmanager

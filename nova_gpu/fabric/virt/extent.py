@@ -27,13 +27,10 @@ class Extent:
         self._shares: Mapping[PciAddress, frozenset[str]] = {}
         self._card_by_function: dict[PciAddress, PciAddress] = {}
 
-    def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
-        """Take note of the types of vGPUs that cards can be divided into."""
-        cards = {
-            address: frozenset(card.types) - vgpu_capacity.whole_types(card)
-            for address, card in divided.items()
-        }
-        self._shares = {**self._shares, **cards}
+    def look_at_parts(self, card: PciAddress, divided: DividedCard) -> None:
+        """Note the types of vGPUs that *card* can be divided into."""
+        cards = frozenset(divided.types) - vgpu_capacity.whole_types(divided)
+        self._shares = {**self._shares, card: cards}
 
     def is_whole(self, card: PciAddress, type_id: str) -> bool:
         """Return whether one vGPU of the type is all of *card*."""

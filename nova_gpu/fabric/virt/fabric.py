@@ -90,11 +90,8 @@ class Fabric(Sets):
                 LOG.warning("Problem of the board with this host's GPUs: %s", fault)
         self._said = faults
 
-    def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
-        self._extent.look_at_parts(divided)
-
-    def why_not(self, card: GPU) -> str | None:
-        if wrong := self.board and self.board.wrong_mode(in_parts=False):
+    def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
+        if not in_parts and self.board and (wrong := self.board.wrong_mode(in_parts=False)):
             return str(wrong) if card.address in self._cards else None
         return self._obstacle(card)
 
@@ -121,8 +118,9 @@ class Fabric(Sets):
             return "Fabric Manager has no partition with it; see nova-gpu host check"
         return None
 
-    def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+    def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         """Return no types while Fabric Manager, which has answered once, does not now."""
+        self._extent.look_at_parts(card.address, divided)
         whole = vgpu_capacity.whole_types(divided)
         if not whole or (name := nvswitch.board(card, self._roots)) is None:
             return {}
@@ -132,18 +130,6 @@ class Fabric(Sets):
         elif reason is None and self.board and (wrong := self.board.wrong_mode(in_parts=True)):
             reason = str(wrong)
         return unfit_types(divided, name, reason)
-
-    def withheld(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        reason = self._obstacle(card)
-        return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else {}
-
-    def unmovable(self, slot: Slot) -> str | None:
-        if self._extent.card(slot) not in self._cards:
-            return None
-        return (
-            f"its vGPU {slot} is all of a card that NVSwitches join for it, and nova-gpu activates "
-            "no partition for a guest that arrives running"
-        )
 
     def _offered(self) -> list[Partition]:
         """Return the partitions of known cards, without those that could not be activated."""
@@ -297,11 +283,9 @@ class Fabric(Sets):
             return
         manager, usage = self._manager, self._ledger.now
         active = self._active()
-        guests = {
-            partition.id: (partition, functions) for partition, functions in self._of_guests(usage)
-        }
+        guests = {guest.id: (guest, functions) for guest, functions in self._of_guests(usage)}
         try:
-            needed = [*(guest for guest, _ in guests.values()), *([wanted] if wanted else [])]
+            needed = [*(each for each, _ in guests.values()), *([wanted] if wanted else [])]
             for number in self._without_owner(active.values(), needed, usage):
                 manager.deactivate(number)
                 LOG.info("Deactivated NVSwitch partition %s", number)

@@ -18,18 +18,20 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host.container import guest_processes, libraries
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import (
+    Delivery,
     Grant,
     Operation,
-    WholeCards,
     told_of_cards,
 )
 from nova_gpu.virt.usage import domains
@@ -52,8 +54,16 @@ _SET_MODE = (
     "the mode by udev."
 )
 
+_UNSUPPORTED: Mapping[Operation, str] = MappingProxyType(
+    {
+        Operation.SUSPEND: refusal_texts.SUSPEND_CONTAINER,
+        Operation.SNAPSHOT: refusal_texts.SUSPEND_CONTAINER,
+        Operation.RESCUE: refusal_texts.RESCUE_CONTAINER,
+    }
+)
 
-class ContainerNodes(WholeCards):
+
+class ContainerNodes(Delivery):
     """The delivery of whole cards on an LXC host.
 
     Processes of the host and guests may have one open side by side. What a container has is
@@ -68,16 +78,6 @@ class ContainerNodes(WholeCards):
     # The device nodes are made of their old names, which may be another card's by now.
     needs_hard_reboot = True
     share: threads.DaemonShare
-    refused: Mapping[Operation, str] = MappingProxyType(
-        {Operation.LIVE_MIGRATION: refusal_texts.LIVE_CONTAINER}
-    )
-    refused_to_all: Mapping[Operation, str] = MappingProxyType(
-        {
-            Operation.SUSPEND: refusal_texts.SUSPEND_CONTAINER,
-            Operation.SNAPSHOT: refusal_texts.SUSPEND_CONTAINER,
-            Operation.RESCUE: refusal_texts.RESCUE_CONTAINER,
-        }
-    )
 
     def __init__(
         self, roots: Roots, reason_kept: Callable[[GPU], str | None], *, serves: bool
@@ -91,9 +91,9 @@ class ContainerNodes(WholeCards):
 
             self.share = threads.DaemonShare()
 
-    # What the host has
+    # What is possible
 
-    def obstacle(self, card: GPU) -> str | None:
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := self._kept(card):
             return reason
         unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
@@ -112,12 +112,21 @@ class ContainerNodes(WholeCards):
             )
         return kfd.obstacle(card.address, self._roots)
 
+    def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
+        if has_gpus and operation is Operation.LIVE_MIGRATION:
+            return refusal_texts.LIVE_CONTAINER
+        return _UNSUPPORTED.get(operation)
+
     # What is done
 
-    def make_ready(
-        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
-    ) -> None:
-        pass  # the nodes that it gets are known when it is rendered
+    def prepare(self, given: Grant, instance_uuid: str) -> None:
+        """Check that a MIG instance is there; the nodes of a card are known when it is rendered."""
+        if isinstance(given, Slot) and not nodes.instance_nodes(given, self._roots):
+            raise exception.DeviceUnavailable(
+                str(given),
+                vgpu.LOST,
+                "make the card's layout what it was (nvidia-smi mig), or move the instance",
+            )
 
     def render(
         self,
@@ -125,13 +134,14 @@ class ContainerNodes(WholeCards):
         request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
-    ) -> None:
+    ) -> list[GuestDevice]:
+        """Put the devices into the configuration of a container, which sees the host's sysfs."""
         from nova_gpu.host.container import contents
         from nova_gpu.virt.delivery import guest_config
 
         guest_config.isolate(guest)
         if not grants:
-            return
+            return []
         cards = [grant for grant in grants if isinstance(grant, GPU)]
         slots = [each for each in grants if isinstance(each, Slot)]
         mounts = contents.contents(
@@ -145,21 +155,20 @@ class ContainerNodes(WholeCards):
         if self.custody.rights:
             self.custody.rights.open(instance, devices, mounts.nodes)
         guest_config.add_nodes(guest, devices, mounts)
-
-    def told(
-        self,
-        instance: objects.Instance,
-        request: FlavorRequest,
-        guest: vconfig.LibvirtConfigGuest,
-        cards: Sequence[GPU],
-    ) -> list[GuestDevice]:
-        """Return a container sees the host's sysfs: what is there is where it finds its cards."""
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return told_of_cards(cards, places, self._roots)
 
-    def clean(self, card: GPU) -> bool:
-        end_processes(str(card.address), self._roots)
-        return False
+    def clean(self, given: Grant) -> bool:
+        """End the processes that are left, and do not reset a card: others may have the rest.
+
+        A MIG instance that is gone was cleaned by its removal.
+        """
+        if isinstance(given, GPU):
+            end_processes(str(given.address), self._roots)
+            return False
+        if is_there := gpu_instances.is_slot_there(given, self._roots):
+            end_processes(str(given), self._roots)
+        return is_there
 
 
 def end_processes(device: str, roots: Roots) -> None:

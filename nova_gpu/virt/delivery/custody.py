@@ -38,6 +38,10 @@ class Custody:
         """
         return
 
+    def begin(self, card: GPU, instance_uuid: str) -> None:
+        """Begin to take *card* from the host while Nova prepares the rest of the instance."""
+        return
+
     def started(self, instance_uuid: str) -> None:
         """Note that the instance's guest, which was rendered, has its domain, or gets none."""
         return

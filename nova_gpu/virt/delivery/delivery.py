@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
@@ -42,27 +41,65 @@ class Operation(enum.Enum):
     LIVE_MIGRATION = enum.auto()
 
 
-_NOTHING: Mapping[Operation, str] = MappingProxyType({})
+class Delivery(abc.ABC):
+    """A way of delivery of devices to guests: of whole cards, which a host has one of, or of parts.
 
+    :meth:`render` is mandatory, and :meth:`is_there` of parts; override the others where there is
+    something to do.
 
-class Delivery(Protocol):
-    """A way of delivery of devices to guests: whole cards, or parts of them.
+    A way of whole cards has these attributes. ``shares_driver``: the host's driver goes on driving
+    a card that a guest has, so that NVML may open it, and what the driver has divided stays
+    divided. ``needs_hard_reboot``: a domain that is started as it was may lead to another card.
+    ``share``: privsep's threads for slow work, where guests are given cards.
 
-    Methods without a body are mandatory; override the others where there is something to do.
+    A way of parts has these. ``kind``: what the functions say that such parts are made at.
+    ``words``: what hosts call one to each other, for ever. ``may_wedge``: a guest that ends as it
+    starts may leave the function so that no other starts with it, of which the host tells nothing.
     """
 
-    @property
-    def refused(self) -> Mapping[Operation, str]:
-        """The operations that a guest with such devices cannot have, with the text for its user."""
-        return _NOTHING
+    mode: DeliveryMode
+    shares_driver: bool = False
+    needs_hard_reboot: bool = False
+    share: threads.DaemonShare
 
-    def make_ready(
-        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
+    kind: Kind
+    words: str
+    may_wedge: bool = False
+
+    # What is possible
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
+        """Return why guests cannot be given *card*, and what to do; ``None`` where they can.
+
+        :param functions: those at which its parts are made, for these
+        :raises OSError, ValueError: where the host does not tell it of parts
+        """
+        return None
+
+    def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
+        """Return why a guest cannot have the operation, for its user.
+
+        :param has_gpus: whether it has devices of this way: some hosts refuse it to all guests
+        """
+        return None
+
+    def refuse(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Grant]
     ) -> None:
-        """Make the devices of a guest ready before they are the guest's.
+        """Refuse a guest that could not start with its devices, before they are taken for it.
 
-        :param request: what the instance's flavor asks for, here and below
-        :raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now
+        :param asked: what the instance's flavor asks for, here and below
+        :param given: its devices; none where only the flavor and the image are known
+        :raises GPUError: for what it asks for, or what it would get
+        """
+        return
+
+    # What is done
+
+    def prepare(self, given: Grant, instance_uuid: str) -> None:
+        """Make ready what the instance's guest is about to start with.
+
+        :raises BindingFailed, DeviceUnavailable: where that cannot be done now
         """
         return
 
@@ -73,11 +110,37 @@ class Delivery(Protocol):
         request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
-    ) -> None:
+    ) -> list[GuestDevice]:
         """Put the devices into the guest's configuration.
 
+        :returns: what the guest is told of its whole cards
         :raises GuestError: where one of them cannot be given
         """
+
+    def clean(self, given: Grant) -> bool:
+        """Clean what no guest has any more, and return what was done.
+
+        Of a whole card it is whether it was reset; of a part, whether there was anything to clean.
+
+        :raises NotClean, BindingFailed: where it is not clean, or that cannot be told
+        """
+        return False
+
+    def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
+        """Release what is at *slot* from the instance, which may be unknown.
+
+        :param clean: has :meth:`clean` done, as the options say
+        :raises NotClean: where something is left
+        """
+        return
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        """Return whether what the instance has at *slot* is there.
+
+        :param parent: what is known of the slot's function
+        :raises OSError: where the host does not tell
+        """
+        raise NotImplementedError
 
 
 def told_of_cards(
@@ -94,164 +157,3 @@ def told_of_cards(
         if (link := sysfs.pcie_link(sysfs.device(address, roots)))
     }
     return guest_devices.of_cards(cards, places, pcie)
-
-
-class WholeCards(Delivery, Protocol):
-    """A way in which whole cards are given, which a host has one of.
-
-    ``shares_driver``: the host's driver goes on driving a card that a guest has, so that NVML may
-    open it, and what the driver has divided stays divided. ``needs_hard_reboot``: a domain that is
-    started as it was may lead to another card. ``share``: privsep's threads for slow
-    work, where guests are given cards.
-    """
-
-    mode: DeliveryMode
-    shares_driver: bool
-    needs_hard_reboot: bool
-    share: threads.DaemonShare
-
-    @property
-    def refused_to_all(self) -> Mapping[Operation, str]:
-        """The operations that no guest of the host can have, with GPUs or without."""
-        return _NOTHING
-
-    # What the host has
-
-    @abc.abstractmethod
-    def obstacle(self, card: GPU) -> str | None:
-        """Return why a guest cannot be given *card*, and what to do; ``None`` where it can."""
-
-    def look(self, gpus: Collection[GPU]) -> None:
-        """Take note of the host's cards, before it is asked about any of them."""
-        return
-
-    def reach_each_other(self, cards: Collection[GPU]) -> bool:
-        """Return whether a guest's driver can be told that *cards* reach each other's memory."""
-        return False
-
-    def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """Return why those of *cards* without an obstacle cannot be given at this moment."""
-        return {}
-
-    def most_in_one_guest(self, cards: Collection[GPU]) -> int:
-        """Return how many of *cards*, of one product, any guest can have."""
-        return len(cards)
-
-    def unfit(self, card: GPU) -> str | None:
-        """Return why the guest that has *card* could not be started with it as it is now."""
-        return None
-
-    def refuse_flavor(self, instance: objects.Instance, request: FlavorRequest) -> None:
-        """Refuse a flavor with GPUs with which the guest could not start, before anything is done.
-
-        :raises GPUError: for a word of it, or what its image says
-        """
-        return
-
-    # What is done
-
-    def begin(
-        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
-    ) -> None:
-        """Begin the slow part of :meth:`make_ready` while Nova prepares the rest of the guest.
-
-        :raises nova_gpu.core.exception.GPUError: as :meth:`make_ready`, which says it again
-        """
-        return
-
-    @abc.abstractmethod
-    def told(
-        self,
-        instance: objects.Instance,
-        request: FlavorRequest,
-        guest: vconfig.LibvirtConfigGuest,
-        cards: Sequence[GPU],
-    ) -> list[GuestDevice]:
-        """Return what the *guest*, which is rendered, is told of its *cards*."""
-
-    @abc.abstractmethod
-    def clean(self, card: GPU) -> bool:
-        """Clean *card*, which no guest has any more; returns whether it was reset.
-
-        :raises NotClean, BindingFailed: where it is not clean, or that cannot be told
-        """
-
-
-class Parts(Protocol):
-    """A way in which parts of cards are given, of those that a host may have several of.
-
-    ``kind``: what the functions say that such parts are made at. ``words``: what hosts call one to
-    each other, for ever. ``may_wedge``: a guest that ends as it starts may leave the function so
-    that no other starts with it, of which the host tells nothing.
-    """
-
-    kind: Kind
-    words: str
-    may_wedge: bool = False
-
-    @property
-    @abc.abstractmethod
-    def delivery(self) -> Delivery:
-        """The delivery of these parts; it may be that of whole cards, too."""
-
-    # What the host has
-
-    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
-        """Return why guests cannot have what is made at these *functions* of *card*.
-
-        :raises OSError, ValueError: where the host does not tell
-        """
-        return None
-
-    @abc.abstractmethod
-    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Return whether what the instance has at *slot* is there.
-
-        :param parent: what is known of the slot's function
-        :raises OSError: where the host does not tell
-        """
-
-    # What is done
-
-    def dividers(self) -> Mapping[str, Callable[[str], object]]:
-        """Return the function that divides a card, by its address or product."""
-        return {}
-
-    @abc.abstractmethod
-    def make(self, slot: Slot, instance_uuid: str) -> None:
-        """Make what the instance has at *slot*.
-
-        :raises DeviceUnavailable: where it cannot be made now
-        """
-
-    def clean(self, slot: Slot) -> bool:
-        """Clean what stays at *slot* for the next guest; returns whether there was anything.
-
-        :raises NotClean: where it is not clean, or that cannot be told
-        """
-        return False
-
-    @abc.abstractmethod
-    def give_back(
-        self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
-    ) -> None:
-        """Release what is at *slot* from the instance, which may be unknown.
-
-        :param clean: has :meth:`clean` done, as the options say
-        :raises NotClean: where something is left
-        """
-
-    # While the guest runs
-
-    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
-        """Return why the state of what is at *slot* cannot be had, or given to it.
-
-        ``None`` where nothing is known against it.
-
-        :param is_running: a guest has it; else libvirt may find it a better driver for one
-        """
-        return None
-
-    @abc.abstractmethod
-    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
-        """Note in Nova's migrate data that the guest has *new* at the destination for *old*."""

@@ -16,7 +16,7 @@ from nova_gpu.core.vgpu.vgpu import Parent, Slot
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery.delivery import Delivery, Grant, Parts
+from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
 
@@ -25,22 +25,20 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
 
     from nova_gpu.core.flavor.request import FlavorRequest
+    from nova_gpu.core.guest.devices import GuestDevice
 
 
-class HostdevParts(Parts, Delivery):
+class HostdevParts(Delivery):
     """Parts that a driver makes when a guest starts with them, and removes when it is gone."""
-
-    refused = UNSAVED
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
 
-    @property
-    def delivery(self) -> Delivery:
-        return self
+    def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
+        return UNSAVED.get(operation) if has_gpus else None
 
-    def make(self, slot: Slot, instance_uuid: str) -> None:
-        nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
+    def prepare(self, given: Grant, instance_uuid: str) -> None:
+        nova_gpu.privsep.vgpu.make(str(given), instance_uuid)
 
     def render(
         self,
@@ -48,21 +46,38 @@ class HostdevParts(Parts, Delivery):
         request: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
-    ) -> None:
+    ) -> list[GuestDevice]:
         from nova_gpu.virt.delivery import guest_config
 
         slots = [grant for grant in grants if isinstance(grant, Slot)]
         guest_config.add_vgpus(guest, {slot: self._hostdev(instance.uuid, slot) for slot in slots})
+        return []
 
     @abc.abstractmethod
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
         """Return what libvirt is told of the part at *slot*."""
 
-    def give_back(
-        self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
-    ) -> None:
+    def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
         if instance_uuid is not None:
             nova_gpu.privsep.vgpu.remove(str(slot), instance_uuid)
+
+    @abc.abstractmethod
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool: ...
+
+    # While the guest runs
+
+    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
+        """Return why the state of what is at *slot* cannot be had, or given to it.
+
+        ``None`` where nothing is known against it.
+
+        :param is_running: a guest has it; else libvirt may find it a better driver for one
+        """
+        return None
+
+    @abc.abstractmethod
+    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
+        """Note in Nova's migrate data that the guest has *new* at the destination for *old*."""
 
 
 class VirtualFunctions(HostdevParts):
@@ -76,7 +91,7 @@ class VirtualFunctions(HostdevParts):
 
     # What the host has
 
-    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := passthrough.without_iommu(functions[:1], self._roots):
             return reason
         for function in functions:

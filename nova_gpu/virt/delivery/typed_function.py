@@ -38,7 +38,7 @@ class TypedFunctions(VirtualFunctions):
         super().__init__(roots, device_spec)
         self._libvirt_version = libvirt_version
 
-    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := _too_old(self._libvirt_version()):
             return reason
         if reason := virtual_functions.typed_obstacle(functions, self._roots):

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
@@ -17,10 +17,9 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import bind_failures
-from nova_gpu.virt.delivery.container_nodes import ContainerNodes
+from nova_gpu.virt.delivery import bind_failures, mig_instance, plain_function
 from nova_gpu.virt.delivery.custody import Custody
-from nova_gpu.virt.delivery.delivery import Delivery, Grant, Parts, WholeCards
+from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -56,43 +55,45 @@ class Ways:
         libvirt_version: Callable[[], int | None] = lambda: None,
         qemu_version: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._roots = roots
+        self.roots = roots
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.sets: Sets = NoSets()
         self.custody = Custody()
-        # The option by which cards are divided, and its value by address or product
-        self._option, self._wanted = "virtual_functions", dict[str, object](functions)
-        self.whole: WholeCards
+        self._peers = Peers(roots, libvirt_version, qemu_version)
+        # The option by which cards are divided, its value by address or product, and what does it
+        self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
+        self.divide: Callable[[str, Any], None] = plain_function.divide
+        self.whole: Delivery
         self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
-        parts: Sequence[Parts]
+        parts: Sequence[Delivery]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
-            self.whole = containers = ContainerNodes(roots, reason_kept, serves=ledger is not None)
+            self.whole = containers = MIGInstances(roots, reason_kept, serves=ledger is not None)
             self.custody = containers.custody
-            parts = [MIGInstances(roots, containers, profiles)]
-            self._option, self._wanted = "mig_profile", dict[str, object](profiles)
+            parts = [containers]
+            self._option, self.wanted = "mig_profile", dict[str, Any](profiles)
+            self.divide = mig_instance.divide
             shares = CONF.gpu.share_gpu_instances
             self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:
             self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
-            peers = Peers(roots, libvirt_version, qemu_version)
             self.whole = machines = PCIPassthrough(
-                roots, spec, bind_failures.folder(), ledger, peers
+                roots, spec, bind_failures.folder(), ledger, self._peers
             )
             if ledger is not None:
                 self.custody = machines.bindings
             parts = [
                 MediatedDevices(roots),
                 TypedFunctions(roots, spec, libvirt_version),
-                PlainFunctions(roots, spec, functions),
+                PlainFunctions(roots, spec),
             ]
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
             self._read = self._divided_for_machines
-        self.parts: Mapping[Kind, Parts] = {part.kind: part for part in parts}
+        self.parts: Mapping[Kind, Delivery] = {part.kind: part for part in parts}
 
-    def part(self, kind: Kind) -> Parts:
+    def part(self, kind: Kind) -> Delivery:
         """Return the way in which a part of this kind is given.
 
         The host's first where it has none such, of a card that is gone or was another one.
@@ -108,16 +109,24 @@ class Ways:
 
         :param kind: the kind of the part at a slot
         """
-        ordered = [(self._delivery(grant, kind), grant) for grant in grants]
+        ordered = [(self._delivery(pair, kind), pair) for pair in grants]
         if not ordered or ordered[0][0] is not self.whole:
             yield self.whole, []
         for delivery, own in itertools.groupby(ordered, key=lambda pair: pair[0]):
-            yield delivery, [pair for _, pair in own]
+            yield delivery, [each for _, each in own]
 
     def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
-        return self.part(kind(grant)).delivery if isinstance(grant, Slot) else self.whole
+        return self.part(kind(grant)) if isinstance(grant, Slot) else self.whole
 
     # What the host has
+
+    def look_again(self) -> None:
+        """Clear what was read of the host's roots, which every claim asks for."""
+        self._peers.look_again()
+
+    def reach_each_other(self, cards: Collection[GPU]) -> bool:
+        """Return whether a guest's driver can be told that *cards* reach each other's memory."""
+        return not self.whole.shares_driver and self._peers.obstacle(cards) is None
 
     def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
         """Return the *cards* that are divided, or can be.
@@ -131,14 +140,12 @@ class Ways:
         self, cards: Iterable[GPU], facts: division.Told
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        divided = division.divided(gpus, self._roots, facts, self._readings)
-        complete = self._types.complete(gpus, divided)
-        self.sets.look_at_parts(complete)
-        return complete
+        divided = division.divided(gpus, self.roots, facts, self._readings)
+        return self._types.complete(gpus, divided)
 
     def undivided(self, gpu: GPU) -> str | None:
         """Return why a card that is not divided is not given whole, by the options."""
-        if (wanted := selection.said_of(gpu, self._wanted)) is None:
+        if (wanted := selection.said_of(gpu, self.wanted)) is None:
             return None
         return (
             f"[gpu]{self._option} has it divided ({wanted}), and it is not; see nova-compute's log "

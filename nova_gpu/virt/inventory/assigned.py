@@ -28,13 +28,13 @@ class Assigned:
     """Which devices are an instance's, told by the providers of this host's groups.
 
     Guests are resumed before the first provider tree is made: then what was kept is asked, or
-    Placement, of the groups that ``keys`` has.
+    Placement, of the groups, with those of vGPUs that ``vgpu_keys`` has.
     """
 
     whole: PublishedCards
     parts: PublishedVGPUs
     providers: Providers
-    keys: Callable[[], Iterable[GroupKey]]
+    vgpu_keys: Callable[[], Iterable[GroupKey]]
     placement: Callable[[], Any]
     nodename: Callable[[], str]
 
@@ -141,7 +141,9 @@ class Assigned:
         """
         if any(supply.provider_uuids for supply in self.supplies):
             return  # without asking libvirt for the node's name: this is in the way of every start
-        uuids = self.providers.of(self.placement(), self.nodename(), self.keys())
+        uuids = self.providers.of(
+            self.placement(), self.nodename(), (*self.whole.groups(), *self.vgpu_keys())
+        )
         for supply in self.supplies:
             own = {key: uuids[key] for key in uuids if key.is_in_parts is supply.in_parts}
             supply.provider_uuids.update(own)

@@ -31,8 +31,10 @@ from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selec
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import division
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.delivery.open_cards import OpenCards
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import link_groups
 
@@ -94,6 +96,7 @@ class Discovery:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self.delivery = self.ways.whole
         self.links = link_groups.LinkGroups(self.ways.sets)
+        self._open_cards = OpenCards(self.roots)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -114,7 +117,7 @@ class Discovery:
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             gpus = self._discover()
         self.ways.sets.look(gpus)
-        self.delivery.look(gpus)
+        self.ways.look_again()
         if not self.delivery.shares_driver:
             self.links.look(gpus)
         return gpus
@@ -163,8 +166,11 @@ class Discovery:
         reasons = {address: reason for address, reason in judged.items() if reason}
         return {
             **reasons,
-            **self.delivery.in_use(gpu for gpu in gpus if gpu.address not in reasons),
+            **self._open_reasons(gpu for gpu in gpus if gpu.address not in reasons),
         }
+
+    def _open_reasons(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        return {} if self.delivery.shares_driver else self._open_cards.reasons(gpus)
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Return why a guest of this host cannot be given *gpu*, and what to do.
@@ -212,7 +218,7 @@ def sorted_out(
     """Return the cards that are given in parts, and why others of *divided* are not given."""
     cards, others = {}, {}
     for address, card in divided.items():
-        unfit = ways.sets.unfit(gpus[address], card)
+        unfit = ways.sets.look_at_parts(gpus[address], card)
         if reason := card.unread or _novas_own(card):
             others[address] = reason
         elif part := selected(card, unfit):
@@ -223,7 +229,7 @@ def sorted_out(
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                withheld = ways.sets.withheld(gpus[address], part)
+                withheld = sets.withheld(ways.sets, gpus[address], part)
                 cards[address] = SharedCard(gpus[address], part, withheld_types=withheld)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]

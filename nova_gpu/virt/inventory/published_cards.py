@@ -16,14 +16,13 @@ from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddres
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.sets import published
 from nova_gpu.core.topology import choose, topology
-from nova_gpu.virt.delivery.custody import Custody
-from nova_gpu.virt.delivery.delivery import WholeCards
+from nova_gpu.virt.delivery import guest_address_space
+from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.link_groups import LinkGroups
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
-from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 
@@ -36,16 +35,14 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     def __init__(
         self,
         ledger: Ledger,
-        delivery: WholeCards,
-        sets: Sets,
-        custody: Custody,
+        ways: Ways,
         links: LinkGroups,
         neighbours: Neighbours,
     ) -> None:
         super().__init__(ledger)
-        self._delivery = delivery
-        self._sets = sets
-        self._custody = custody
+        self._ways = ways
+        self._sets = ways.sets
+        self._custody = ways.custody
         self._links = links
         self._neighbours = neighbours
         self._lock = threading.Lock()
@@ -84,10 +81,11 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         with self._lock:
             groups = card_groups.offered(gpus, self._groups, mode, obstacles, ailments)
             self._groups = card_groups.keeping_back(groups, self._kept_meanwhile)
-            self._most = {
-                key: self._delivery.most_in_one_guest(group.gpus.values())
-                for key, group in groups.items()
-            }
+            if not self._ways.whole.shares_driver:
+                self._most = {
+                    key: guest_address_space.most(group.gpus.values(), self._ways.roots)
+                    for key, group in groups.items()
+                }
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
         """Keep these from new instances from now on, as after :meth:`take_in`."""
@@ -193,7 +191,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         own = provider_tree.traits(
             group.product, hypervisor_type, present, islands=islands, near=near
         )
-        if self._delivery.reach_each_other(group.gpus.values()):
+        if self._ways.reach_each_other(group.gpus.values()):
             own |= {names.peer_access_trait()}
         if not self._sets.offered(group.gpus.keys(), (), None):
             return own

@@ -181,7 +181,7 @@ class VGPUCards:
                 for address, card in divided.items():
                     if address not in cards:
                         continue
-                    unfit = self._ways.sets.unfit(cards[address].gpu, card)
+                    unfit = self._ways.sets.look_at_parts(cards[address].gpu, card)
                     if selected := discovery.selected(card, unfit):
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)

@@ -18,7 +18,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import clean_command
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import counters
-from nova_gpu.virt.delivery.delivery import Parts, WholeCards
+from nova_gpu.virt.delivery.delivery import Delivery
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Cleaning:
     :raises nova.exception.InvalidConfiguration: where [gpu]clean_command is not to be run
     """
 
-    def __init__(self, delivery: WholeCards, roots: Roots) -> None:
+    def __init__(self, delivery: Delivery, roots: Roots) -> None:
         self._delivery = delivery
         self._roots = roots
         self._command = CONF.gpu.clean_command
@@ -56,7 +56,7 @@ class Cleaning:
                 self._run_command(str(card.address))
         return was_reset
 
-    def clean_part(self, way: Parts, slot: Slot) -> None:
+    def clean_part(self, way: Delivery, slot: Slot) -> None:
         """Clean the part of a card that stays at *slot* for the next guest.
 
         :raises NotClean: also where it cannot be told whether it is clean

@@ -143,7 +143,7 @@ class Refusals:
         if not request.asks_for_gpus:
             return
         try:
-            self.ways.whole.refuse_flavor(instance, request)
+            self.ways.whole.refuse(instance, request, ())
         except exception.GPUError as error:
             raise nova_exception.InstanceFaultRollback(
                 expected(nova_exception.ResizeError(reason=str(error)))
@@ -173,7 +173,7 @@ class Refusals:
         if request.asks_for_gpus:
             ways.append(self.ways.whole)
         if request.vgpu_words:
-            ways += [way.delivery for way in self.ways.parts.values()]
+            ways += self.ways.parts.values()
         if reason := _first(ways, Operation.LIVE_MIGRATION):
             raise expected(nova_exception.NoValidHost(reason=reason))
 
@@ -182,7 +182,7 @@ class Refusals:
 
         A host without any leaves its guests to Nova.
         """
-        return self.ways.whole.refused_to_all.get(operation) if self.assigned else None
+        return self.ways.whole.unsupported(operation, has_gpus=False) if self.assigned else None
 
     def _refused(self, instance: objects.Instance, operation: Operation) -> str | None:
         """Return why the instance cannot have the operation, by its devices of this host."""
@@ -192,5 +192,5 @@ class Refusals:
 
 
 def _first(deliveries: Iterable[Delivery], operation: Operation) -> str | None:
-    reasons = (delivery.refused.get(operation) for delivery in deliveries)
+    reasons = (delivery.unsupported(operation) for delivery in deliveries)
     return next(filter(None, reasons), None)

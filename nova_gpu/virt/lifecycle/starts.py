@@ -67,6 +67,7 @@ class Starts:
     usage_reader: UsageReader
     reporter: Reporter
     stops: Stops
+    refusals: refusals.Refusals
     hypervisor_type: Callable[[], str]
     free: Callable[[], int]
     left: Callable[[], tuple[float, float]]
@@ -84,7 +85,11 @@ class Starts:
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
             flavor_request = records.request_of(instance)
-            self.ways.whole.begin(instance, flavor_request, [holding.grant for holding in held])
+            cards = _cards([holding.grant for holding in held])
+            # Nothing is taken from the host for a guest that cannot have it.
+            self.ways.whole.refuse(instance, flavor_request, cards)
+            for card in cards:
+                self.ways.custody.begin(card, instance.uuid)
 
     @contextlib.contextmanager
     def starting(
@@ -131,7 +136,10 @@ class Starts:
                 if spawning and not devices:
                     stranding.refuse(instance, flavor, self.free, self.left)
                 for delivery, own in self._deliveries(grants):
-                    delivery.make_ready(instance, flavor, own)
+                    if own:
+                        delivery.refuse(instance, flavor, own)
+                    for card in _cards(own):
+                        delivery.prepare(card, instance.uuid)
                     self.ways.sets.join(_devices_of(own), instance.uuid)
                 # From now on a guest may have used them.
                 self.proofs.revoke(devices)
@@ -149,6 +157,44 @@ class Starts:
                 self.vgpus.start(devices),
             ):
                 yield again
+
+    @contextlib.contextmanager
+    def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
+        """Wrap a start that Nova ends in ERROR where it fails.
+
+        Yield what :meth:`starting` yields, and None where an instance that gave its
+        GPUs back gets none: then the start does nothing, and fails later.
+        """
+        with contextlib.ExitStack() as stack:
+            started: bool | None = None
+            try:
+                started = stack.enter_context(self.starting(instance, **kwargs))
+            except nova_exception.NovaException as error:
+                stays = instance.task_state in (
+                    task_states.RESCUING,
+                    task_states.REBOOT_STARTED_HARD,
+                )
+                if not stays or not self.is_released(instance):
+                    raise
+                self.refusals.refuse_start(instance, error)
+            yield started
+
+    @contextlib.contextmanager
+    def rescuing(
+        self, instance: objects.Instance, define_again: Callable[[], None]
+    ) -> Iterator[bool]:
+        """Wrap a rescue; yield whether it goes on. Where not, it does nothing, and fails later.
+
+        :param define_again: called where the instance was given GPUs, as what unrescue starts is
+            the domain as it is now
+        """
+        if self.refusals.is_rescue_refused(instance):
+            yield False
+            return
+        with self.start_or_stay(instance) as again:
+            if again:
+                define_again()
+            yield again is not None
 
     def is_released(self, instance: objects.Instance) -> bool:
         """Return whether the instance gave its GPUs back and has none since."""
@@ -220,13 +266,10 @@ class Starts:
         with _in_novas_words(instance, spawning=False):
             flavor_request, held = records.request_of(instance), self._held(instance)
             self._refuse_unheld(instance, _devices(held))
+            elements: list[GuestDevice] = []
             for delivery, own in self._deliveries(_given(held)):
-                delivery.render(instance, flavor_request, guest, own)
+                elements += delivery.render(instance, flavor_request, guest, own)
             if any(held.values()):
-                cards = _cards(_given(held))
-                elements = (
-                    self.ways.whole.told(instance, flavor_request, guest, cards) if cards else []
-                )
                 parts = [holding.group.facts for holding in held[self.assigned.parts]]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
@@ -313,7 +356,7 @@ class Starts:
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Send notifications of what the instance has now and did not have *before*."""
         new = (holding for own in held.values() for holding in own if holding.device not in before)
-        self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
+        self.reporter.claimed(instance, {each.device: each.group.product for each in new})
 
 
 def _devices(held: Held) -> frozenset[Device]:

@@ -27,7 +27,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.nvidia import nvml_turn
 from nova_gpu.host.pci import selection
 from nova_gpu.virt import libvirt_errors, threads
-from nova_gpu.virt.delivery.delivery import Parts
+from nova_gpu.virt.delivery.delivery import Delivery
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, published_vgpus, vgpu_cards
@@ -37,7 +37,7 @@ from nova_gpu.virt.usage.ledger import Ledger
 LOG = logging.getLogger(__name__)
 
 # Has what stays at a slot cleaned in its way
-Clean = Callable[[Parts, Slot], None]
+Clean = Callable[[Delivery, Slot], None]
 # What the host's driver says of the host (ENOMEM)
 _NO_MEMORY = os.strerror(errno.ENOMEM)
 # By default an hour
@@ -104,7 +104,7 @@ class VGPUs:
             if group.facts.id == slot.type_id and group.card_of(slot)
         }
 
-    def way(self, slot: Slot) -> Parts:
+    def way(self, slot: Slot) -> Delivery:
         """Return the way in which the part at *slot* is given."""
         return self._discovery.ways.part(self.cards.look.kind(slot))
 
@@ -118,19 +118,18 @@ class VGPUs:
         :returns: whether any card is to have some
         :raises DiscoveryFailed: where sysfs cannot be read
         """
-        ways = self._discovery.ways.parts.values()
-        wanted = {card: divide for way in ways for card, divide in way.dividers().items()}
-        if not wanted:
+        ways = self._discovery.ways
+        if not ways.wanted:
             return False
         usage = self._ledger.now
         taken = usage.counted() | usage.taken()
         for card in self._discovery.find():
-            divide = selection.said_of(card, wanted)
-            if divide is None or card.address in taken:
+            wanted = selection.said_of(card, ways.wanted)
+            if wanted is None or card.address in taken:
                 continue
             try:
                 with boundary.crossed(), nvml_turn.held_back(CONF.gpu.nvml_timeout):
-                    divide(str(card.address))
+                    ways.divide(str(card.address), wanted)
             except boundary.Failure as error:
                 LOG.error("Failed to divide GPU %s: %s", card.address, error)
         return True
@@ -151,7 +150,7 @@ class VGPUs:
                 )
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
-                self.way(slot).make(slot, instance_uuid)
+                self.way(slot).prepare(slot, instance_uuid)
             except exception.DeviceUnavailable as error:
                 if _NO_MEMORY not in str(error):
                     self._count(self._may_wedge([slot]), error)
@@ -288,7 +287,7 @@ class VGPUs:
     def _give_back(self, slot: Slot, clean: Clean, instance_uuid: str | None) -> None:
         way = self.way(slot)
         if not self._is_another(slot):
-            way.give_back(slot, instance_uuid, functools.partial(clean, way))
+            way.release(slot, instance_uuid, functools.partial(clean, way))
         if instance_uuid is not None:
             self._made.remove(slot, instance_uuid)
 

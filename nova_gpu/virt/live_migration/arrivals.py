@@ -52,8 +52,8 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
     for old, place in moves.pairs(instance):
         if reason := moves.not_alike(types.get(old), descriptions[place]):
             return reason
-        stateless = host.vgpus.way(place).stateless(place, is_running=False)
-        if reason := stateless or host.sets.unmovable(place):
+        stateless = host.movable(place).stateless(place, is_running=False)
+        if reason := stateless or host.unmovable(place):
             return reason
     return None
 
@@ -70,7 +70,7 @@ def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
             "the RPC between the hosts is too old for a claim of vGPUs ([upgrade_levels]compute)"
         )
     for old, new in moves.pairs(instance):
-        host.vgpus.way(new).moved(data, instance.uuid, old, new)
+        host.movable(new).moved(data, instance.uuid, old, new)
     return data
 
 

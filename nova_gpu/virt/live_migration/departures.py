@@ -65,9 +65,8 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
             "it has vGPUs of Nova's own ([devices]enabled_mdev_types) as well as nova-gpu's"
         )
     for holding in holdings:
-        way = host.vgpus.way(holding.device)
-        stateless = way.stateless(holding.device, is_running=True)
-        if reason := stateless or host.sets.unmovable(holding.device):
+        stateless = host.movable(holding.device).stateless(holding.device, is_running=True)
+        if reason := stateless or host.unmovable(holding.device):
             raise moves.refused(reason)
     described = host.described(holdings)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}

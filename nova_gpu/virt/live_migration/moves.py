@@ -40,6 +40,8 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml, proc
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import sets as exact_sets
+from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
@@ -95,6 +97,24 @@ class Moves:
         """Return whether it has vGPUs, which then are this host's, or are to be."""
         return bool(self.vgpus) and bool(recorded(instance.resources))
 
+    def movable(self, slot: Slot) -> HostdevParts:
+        """Return the way of the part at *slot*, which a guest is moved with as it runs.
+
+        :raises NotImplementedError: for a container's, which is refused before
+        """
+        way = self.vgpus.way(slot)
+        if not isinstance(way, HostdevParts):
+            raise NotImplementedError
+        return way
+
+    def unmovable(self, slot: Slot) -> str | None:
+        """Return why a guest with *slot* is not moved as it runs, by what joins its cards."""
+        cards = (
+            each.gpu.address for each in self.vgpus.cards.look.cards.values() if each.has(slot)
+        )
+        card = next(cards, None)
+        return None if card is None else exact_sets.unmovable(self.sets, card, slot)
+
     def described(self, holdings: Held) -> dict[Slot, str]:
         """Return what each is: only of one that is the same can another take the state."""
         cards = {
@@ -104,10 +124,10 @@ class Moves:
         }
         facts = facts_of({gpu.address: gpu for gpu in cards.values()}.values(), self.roots)
         return {
-            holding.device: self._words(holding) + facts.get(cards[holding.device].address, "")
-            if holding.device in cards
-            else self._words(holding)
-            for holding in holdings
+            each.device: self._words(each) + facts.get(cards[each.device].address, "")
+            if each.device in cards
+            else self._words(each)
+            for each in holdings
         }
 
     def _words(self, holding: Holding[VGPUGroup, Slot]) -> str:

@@ -17,6 +17,7 @@ from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
+from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import card_groups, discovery, placement
 from nova_gpu.virt.usage import domains
@@ -70,8 +71,16 @@ def read(
 
 def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     """Return why whole cards cannot be given to a guest, or are with another driver than needed."""
-    reasons = {a: host.delivery.unfit(card.gpu) or card.obstacle for a, card in cards.items()}
+    reasons = {a: _unbound(host, card.gpu) or card.obstacle for a, card in cards.items()}
     return {address: reason for address, reason in reasons.items() if reason}
+
+
+def _unbound(looked: discovery.Discovery, card: GPU) -> str | None:
+    if looked.delivery.shares_driver or passthrough.is_with_vfio(card, looked.roots):
+        return None
+    return (
+        f"it is bound to {card.driver or 'no driver'} and not to vfio-pci; see nova-gpu host check"
+    )
 
 
 def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) -> dict[str, Guest]:

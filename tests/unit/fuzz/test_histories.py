@@ -81,7 +81,7 @@ class _Histories(base.FuzzTestCase):
             ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
             ("nova_gpu.host.nvidia.nvml.health", lambda *_: {}),
             ("nova_gpu.virt.usage.records.read", lambda *_: self.now.recorded()),
-            ("nova_gpu.virt.host_gpus.HostGPUs._end_moves", lambda *_: None),
+            ("nova_gpu.virt.periodic.Periods._end_moves", lambda *_: None),
             ("nova_gpu.virt.lifecycle.lost_reasons.LostReasons.write", lambda *_: None),
             ("nova_gpu.privsep.nodes.opened_to_guests", list),
             ("nova_gpu.privsep.cleaning.reset", lambda *_: None),
@@ -246,7 +246,7 @@ class HistoriesTest(_Histories):
         return {pair for pairs in self._reported_by_device().values() for pair in pairs}
 
     def _reported_by_device(self) -> dict[str, set[frozenset[str]]]:
-        shared = self.now.gpus._reporter._shared
+        shared = self.now.gpus.publication.reporter._shared
         return {
             str(each): {frozenset(pair) for pair in itertools.combinations(uuids, 2)}
             for each, uuids in shared.items()
@@ -257,7 +257,7 @@ class HistoriesTest(_Histories):
         self.assertEqual(set(), pairs - self._reported())
         for device, reported in self._reported_by_device().items():
             self.assertEqual(set(), reported - pairs, device)
-        reaching = {uuid for uuid, _ in self.now.gpus._reporter._reached}
+        reaching = {uuid for uuid, _ in self.now.gpus.publication.reporter._reached}
         for uuid, opened in self.now.opened().items():
             own = self.now.own(uuid) if uuid in self.now.instances else opened
             if any(each not in own and each[:1] not in own for each in opened):

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import fixtures
-from nova import objects
 from nova.virt.libvirt import guest as libvirt_guest
 from oslotest import base
 
-from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import periodic
-from nova_gpu.virt.inventory.published_cards import PublishedCards
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.compute import Compute, devices
 
@@ -34,51 +31,19 @@ class HostGPUsTest(base.BaseTestCase):
         found = self.compute.tree.data(self.provider).inventory["PGPU"]
         return found["total"], found["reserved"]
 
-    def resources(self) -> set[objects.Resource]:
-        return set(self.compute.tree.data(self.provider).resources["PGPU"])
-
     def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
         raise ZeroDivisionError("by a bug")
 
-    def test_free(self) -> None:
-        """Whole ones, and shared ones with room"""
-        self.assertEqual(3, self.gpus.free())
-        instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
-        self.compute.spawn(instance)
-        self.compute.period()
-        self.assertEqual(2, self.gpus.free())
-        self.compute.delete(instance)
-        self.compute.period()
-        self.assertEqual(3, self.gpus.free())
-
-    def test_stats(self) -> None:
-        told = stats.loads(self.gpus.stats() or "")
-        self.assertEqual((3, 1), (told.cards, told.divided.free))
-        bare = self.useFixture(Compute(hosts.Host(self.useFixture(fixtures.TempDir()).path)))
-        self.assertIsNone(bare.gpus.stats())
-
     def test_look_that_fails_gives_nobody_a_card(self) -> None:
         """Until one does not"""
-        with fixtures.MockPatchObject(periodic.Step, "look", self.fail):
+        with fixtures.MockPatchObject(periodic.Periods, "look_at_cards", self.fail):
             self.gpus.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
-        self.assertEqual(0, self.gpus.free())
+        self.assertEqual(0, self.gpus.publication.free())
         self.compute.publish()
         self.assertEqual((2, 2), self.inventory())
         self.compute.period()
-        self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.free()))
-
-    def test_inventory_that_fails_takes_no_claim(self) -> None:
-        """As at the first of a service, whose tree Placement filled without the devices"""
-        devices_of = self.compute.tree.data(self.provider).resources
-        self.compute.tree.update_resources(self.provider, {})
-        with fixtures.MockPatchObject(PublishedCards, "publish", self.fail):
-            self.compute.publish()
-        self.assertIn("Placement may not be told", self.log.output)
-        self.assertEqual(set(), set(self.resources()))
-        self.compute.publish()
-        self.assertEqual(set(devices_of["PGPU"]), set(self.resources()))
-        self.assertEqual(2, len(devices_of["PGPU"]))
+        self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.publication.free()))
 
     def test_what_an_earlier_service_had_begun(self) -> None:
         """A guest that runs keeps its card whatever the service forgot."""

@@ -26,7 +26,7 @@ class ContainedTest(base.BaseTestCase):
             raise SystemExit(1)
 
 
-class StepTest(base.BaseTestCase):
+class PeriodsTest(base.BaseTestCase):
     """A host with two cards that are given whole and one that is given in parts"""
 
     def setUp(self) -> None:
@@ -39,11 +39,11 @@ class StepTest(base.BaseTestCase):
         vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
         self.compute = self.useFixture(Compute(self.host))
         self.gpus = self.compute.gpus
-        self.step = self.gpus._step
+        self.periods = self.gpus.periods
 
     def offered(self) -> dict[str, str | None]:
         """The whole cards, each with why nobody new is given it"""
-        groups = self.gpus.groups.values()
+        groups = self.gpus._published.groups().values()
         return {str(a): group.withheld.get(a) for group in groups for a in group.gpus}
 
     def test_whole_and_in_parts(self) -> None:
@@ -52,22 +52,22 @@ class StepTest(base.BaseTestCase):
 
     def test_card_that_is_gone(self) -> None:
         self.host.remove(ILL)
-        self.step.look()
+        self.periods.look_at_cards()
         self.assertEqual({WELL: None, ILL: "it is no longer on the PCI bus"}, self.offered())
 
     def test_what_is_new_is_said_once_it_is_known_whose(self) -> None:
         self.host.add_gpu(NEW, "10de", "2335", driver="vfio-pci")
-        say = self.step.look()
+        say = self.periods.look_at_cards()
         words = f"GPU {NEW} (H200 SXM 141GB) is offered to instances"
         self.assertNotIn(words, self.log.output)
         say()
-        self.step.look()()
+        self.periods.look_at_cards()()
         self.assertEqual(1, self.log.output.count(words))
 
     def test_quarantine(self) -> None:
         card = next(each for each in self.gpus._published.cards() if str(each.address) == ILL)
         self.gpus.releases.quarantine(card, "it is mute", "boot the host")
-        self.step.look()
+        self.periods.look_at_cards()
         self.assertIn("it is mute", str(self.offered()[ILL]))
         self.assertIsNone(self.offered()[WELL])
 
@@ -76,6 +76,6 @@ class StepTest(base.BaseTestCase):
             raise exception.DiscoveryFailed("/sys", "no sysfs")
 
         self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", find))
-        self.step.look()()
+        self.periods.look_at_cards()()
         self.assertEqual({WELL: None, ILL: None}, self.offered())
         self.assertIn("The former state of the GPUs stays in force", self.log.output)

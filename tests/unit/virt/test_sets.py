@@ -44,8 +44,12 @@ class UnjoinedTest(base.BaseTestCase):
             "nvidia-2": VGPUType("nvidia-2", "half", per_card=2),
         }
         divided = DividedCard(types, {function: Parent(Kind.MEDIATED, {}, {})})
-        self.assertEqual({"nvidia-1"}, self.sets.unfit(self.card(MODULE), divided).keys())
-        self.assertEqual({}, self.sets.unfit(self.card(PLUGGED), divided))
+        self.assertEqual({"nvidia-1"}, self.sets.look_at_parts(self.card(MODULE), divided).keys())
+        self.assertEqual({}, self.sets.look_at_parts(self.card(PLUGGED), divided))
+
+        withheld = sets.withheld(self.sets, self.card(MODULE), divided)
+        self.assertEqual({"nvidia-1"}, withheld.keys())
+        self.assertEqual({}, sets.withheld(self.sets, self.card(PLUGGED), divided))
 
     def test_any_other_card_is(self) -> None:
         free = [PciAddress.parse(PLUGGED)]

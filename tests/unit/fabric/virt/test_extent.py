@@ -28,7 +28,7 @@ class ExtentTest(base.BaseTestCase):
         host.add_gpu(CARD, "10de", "2330", totalvfs=2)
         (self.function, _) = vgpu.add_functions(host, CARD, 2)
         self.extent = Extent(host.roots)
-        self.extent.look_at_parts({PciAddress.parse(CARD): DividedCard(TYPES, {})})
+        self.extent.look_at_parts(PciAddress.parse(CARD), DividedCard(TYPES, {}))
 
     def card(self, text: str) -> str | None:
         found = self.extent.card(device.parse(text))

@@ -118,7 +118,7 @@ class LifeTest(VGPUs, FabricTestCase):
         said = {}
         for count, instance in ((1, self.boot(1)), (0, self.claim_half())):
             (slot,) = device.slots(map(device.parse, (r.identifier for r in instance.resources)))
-            said[count] = self.compute.gpus.sets.unmovable(slot) or ""
+            said[count] = self.compute.gpus.moves.unmovable(slot) or ""
         self.assertIn("is all of a card that NVSwitches join for it", said[1])
         self.assertEqual("", said[0])
 

@@ -68,9 +68,8 @@ class ContainerNodesTest(WayTestCase):
 
     def test_told_what_it_sees_itself(self) -> None:
         """A container sees the host's sysfs."""
-        (told,) = self.way.told(
-            objects.Instance(), request.of({}), vconfig.LibvirtConfigGuest(), [self.card()]
-        )
+        guest = vconfig.LibvirtConfigGuest()
+        (told,) = self.way.render(objects.Instance(), request.of({}), guest, [self.card()])
         self.assertEqual((CARD, 0), (told["address"], told["numa_node"]))
 
     def test_obstacles(self) -> None:

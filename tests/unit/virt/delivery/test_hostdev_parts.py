@@ -45,13 +45,13 @@ class HostdevPartsTest(base.BaseTestCase):
         self.fail("there is nothing to be cleaned")
 
     def test_made_and_removed_as_root(self) -> None:
-        self.way.make(SLOTS[0], UUID)
-        self.way.give_back(SLOTS[0], UUID, self.clean)
+        self.way.prepare(SLOTS[0], UUID)
+        self.way.release(SLOTS[0], UUID, self.clean)
         slot = str(SLOTS[0])
         self.assertEqual([("make", slot, UUID), ("remove", slot, UUID)], self.asked)
 
     def test_whose_it_was_nobody_knows(self) -> None:
-        self.way.give_back(SLOTS[0], None, self.clean)
+        self.way.release(SLOTS[0], None, self.clean)
         self.assertEqual([], self.asked)
 
     def test_rendered(self) -> None:
@@ -63,8 +63,8 @@ class HostdevPartsTest(base.BaseTestCase):
         self.assertEqual(tuple(SLOTS), meta.addresses)
 
     def test_refused(self) -> None:
-        self.assertIs(self.way, self.way.delivery)
-        self.assertEqual({Operation.SUSPEND, Operation.SNAPSHOT}, self.way.refused.keys())
+        refused = {each for each in Operation if self.way.unsupported(each)}
+        self.assertEqual({Operation.SUSPEND, Operation.SNAPSHOT}, refused)
 
 
 class VirtualFunctionsTest(base.BaseTestCase):
@@ -86,9 +86,8 @@ class VirtualFunctionsTest(base.BaseTestCase):
 
     def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
         spec = pci_aliases.DeviceSpec(device_spec)
-        wanted = {"8086:56c0": 4}
         own = self.host.roots, spec
-        plain = plain_function.PlainFunctions(*own, wanted)
+        plain = plain_function.PlainFunctions(*own)
         return plain, typed_function.TypedFunctions(*own, lambda: 10000000)
 
     def obstacle(self, way: VirtualFunctions) -> str | None:
@@ -130,18 +129,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.assertIn("[pci]device_spec", self.obstacle(plain) or "")
         plain, _ = self.ways('{"address": "0000:01:00.0"}')
         self.assertIsNone(self.obstacle(plain))
-
-    def test_only_who_is_enabled_by_option(self) -> None:
-        asked: list[tuple[str, int]] = []
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova_gpu.privsep.vgpu.enable_functions",
-                lambda card, number: asked.append((card, number)),
-            )
-        )
-        self.assertEqual({}, self.typed.dividers())
-        self.plain.dividers()["8086:56c0"](CARD)
-        self.assertEqual([(CARD, 4)], asked)
 
     def test_whose_state_is_kept(self) -> None:
         for driver, running, kept in (

@@ -49,10 +49,10 @@ class MediatedDevicesTest(base.BaseTestCase):
         self.assertFalse(self.way.is_there(NEXT, UUID, None))
 
     def test_made_and_removed(self) -> None:
-        self.way.make(SLOT, UUID)
+        self.way.prepare(SLOT, UUID)
         self.assertFalse(self.way.clean(SLOT))
-        self.way.give_back(SLOT, UUID, self.fail)
-        self.way.give_back(SLOT, None, self.fail)
+        self.way.release(SLOT, UUID, self.fail)
+        self.way.release(SLOT, None, self.fail)
         self.assertEqual([f"make {SLOT} {UUID}", f"remove {SLOT} {UUID}"], self.calls)
 
     def test_rendered_by_its_uuid(self) -> None:

@@ -13,7 +13,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.delivery import container_nodes, mig_instance
+from nova_gpu.virt.delivery import mig_instance
 from tests.fixtures import hosts, nodes
 
 CARD = "0000:5e:00.0"
@@ -30,8 +30,7 @@ class MIGInstancesTest(base.BaseTestCase):
         self.host = hosts.Host(root, nodes=nodes.Nodes.FILES)
         self.host.add_gpu(CARD, "10de", "2335", mig=[(9, 0)])
         roots = self.host.roots
-        containers = container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
-        self.way = mig_instance.MIGInstances(roots, containers, {"10de:2335": "1g.18gb"})
+        self.way = mig_instance.MIGInstances(roots, lambda _: None, serves=True)
         self.ended: list[str] = []
         self.useFixture(
             fixtures.MonkeyPatch(
@@ -42,21 +41,21 @@ class MIGInstancesTest(base.BaseTestCase):
 
     def test_there(self) -> None:
         self.assertTrue(self.way.is_there(SLOT, UUID, None))
-        self.way.make(SLOT, UUID)
+        self.way.prepare(SLOT, UUID)
         self.assertTrue(self.way.clean(SLOT))
         self.assertEqual([str(SLOT)], self.ended)
 
     def test_gone(self) -> None:
         self.host.set_mig(CARD, [(10, 0)])
         self.assertFalse(self.way.is_there(SLOT, UUID, None))
-        error = self.assertRaises(exception.DeviceUnavailable, self.way.make, SLOT, UUID)
+        error = self.assertRaises(exception.DeviceUnavailable, self.way.prepare, SLOT, UUID)
         self.assertIn(vgpu.LOST, str(error))
         self.assertFalse(self.way.clean(SLOT))
         self.assertEqual([], self.ended)
 
     def test_given_back_it_is_cleaned_and_stays(self) -> None:
         cleaned: list[Slot] = []
-        self.way.give_back(SLOT, None, cleaned.append)
+        self.way.release(SLOT, None, cleaned.append)
         self.assertEqual([SLOT], cleaned)
 
     def test_divided_as_the_option_says(self) -> None:
@@ -67,6 +66,5 @@ class MIGInstancesTest(base.BaseTestCase):
                 lambda card, profile: asked.append((card, profile)) or 7,
             )
         )
-        (divide,) = self.way.dividers().values()
-        divide(CARD)
+        mig_instance.divide(CARD, "1g.18gb")
         self.assertEqual([(CARD, "1g.18gb")], asked)

@@ -24,7 +24,7 @@ A, B = "0000:3b:00.0", "0000:5e:00.0"
 GIB = 1024
 
 
-class MakeReadyTest(base.BaseTestCase):
+class PrepareTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         objects.register_all()
@@ -50,45 +50,48 @@ class MakeReadyTest(base.BaseTestCase):
         selected = selection.Selection.parse(["10de"], [], [])
         return discovery.discover(self.host.roots, selected, {}, dict)
 
-    def make_ready(self, *cards: GPU, machine_type: str = "pc-q35-7.2", **extra_specs: str) -> None:
+    def prepare(self, *cards: GPU, machine_type: str = "pc-q35-7.2", **extra_specs: str) -> None:
         image = objects.ImageMeta(properties=objects.ImageMetaProps(hw_machine_type=machine_type))
         specs = {f"gpu:{k}": v for k, v in extra_specs.items()}
         flavor = objects.Flavor(extra_specs=specs, memory_mb=4096)
         instance = objects.Instance(flavor=flavor, system_metadata={}, uuid=UUID)
         with fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image):
-            self.way.make_ready(instance, request.of(specs), cards)
+            self.way.refuse(instance, request.of(specs), cards)
+        for card in cards:
+            self.way.prepare(card, UUID)
 
     def test_fits(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=32)
-        self.make_ready(*self.cards())
+        self.prepare(*self.cards())
         self.assertEqual([A, B], self.bound)
 
-    def test_a_guest_without_whole_cards(self) -> None:
-        self.make_ready(machine_type="pc-i440fx-7.2")
+    def test_a_flavor_before_its_cards_are_known(self) -> None:
+        self.prepare()
+        self.assertRaises(exception.GuestUnfit, self.prepare, machine_type="pc-i440fx-7.2")
         self.assertEqual([], self.bound)
 
     def test_more_memory_than_the_guest_can_map(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=31)
-        self.make_ready(*self.cards()[:1])
+        self.prepare(*self.cards()[:1])
         with self.assertRaises(exception.GuestUnfit) as raised:
-            self.make_ready(*self.cards())
+            self.prepare(*self.cards())
         self.assertIn("32 GiB", str(raised.exception))
         self.assertIn("31 GiB", str(raised.exception))
         self.assertIn("[gpu]guest_mmio_gib", str(raised.exception))
 
     def test_a_machine_without_pci_express(self) -> None:
         with self.assertRaises(exception.GuestUnfit) as raised:
-            self.make_ready(*self.cards(), machine_type="pc-i440fx-7.2")
+            self.prepare(*self.cards(), machine_type="pc-i440fx-7.2")
         self.assertIn("pc-i440fx-7.2", str(raised.exception))
 
     def test_a_word_of_the_flavor(self) -> None:
         with self.assertRaises(exception.InvalidExtraSpec) as raised:
-            self.make_ready(*self.cards(), option_rom="perhaps")
+            self.prepare(*self.cards(), option_rom="perhaps")
         self.assertIn("perhaps", str(raised.exception))
 
     def test_a_card_that_cannot_be_read(self) -> None:
         cards = self.cards()
         (self.host.path(B) / "resource").unlink()
         with self.assertRaises(exception.DeviceUnavailable) as raised:
-            self.make_ready(*cards)
+            self.prepare(*cards)
         self.assertIn(B, str(raised.exception))

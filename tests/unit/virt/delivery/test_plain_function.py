@@ -21,9 +21,8 @@ class PlainFunctionsTest(base.BaseTestCase):
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
         self.host.add_vf(CARD, str(FUNCTION))
-        wanted = {"8086:56c0": 4, "0000:c3:00.0": 2}
         spec = pci_aliases.DeviceSpec(())
-        self.way = plain_function.PlainFunctions(self.host.roots, spec, wanted)
+        self.way = plain_function.PlainFunctions(self.host.roots, spec)
 
     def test_is_there_as_long_as_its_card_has_it(self) -> None:
         slot = Slot(FUNCTION, "vf", 0)
@@ -37,10 +36,8 @@ class PlainFunctionsTest(base.BaseTestCase):
             asked.append((card, number))
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.enable_functions", enable))
-        dividers = self.way.dividers()
-        for each in ("8086:56c0", "0000:c3:00.0"):
-            dividers[each](CARD)
-        self.assertEqual([(CARD, 4), (CARD, 2)], asked)
+        plain_function.divide(CARD, 4)
+        self.assertEqual([(CARD, 4)], asked)
 
     def test_the_hosts_driver_must_not_take_it(self) -> None:
         card = cards.card(CARD, "xe")

@@ -15,7 +15,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
 from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.delivery.delivery import Operation
+from nova_gpu.virt.delivery.delivery import Delivery, Operation
 from tests.fixtures import cards, hosts
 
 CARD = "0000:3b:00.0"
@@ -79,16 +79,25 @@ class WaysTest(base.BaseTestCase):
 
     def test_what_is_refused(self) -> None:
         containers, machines = self.ways("lxc"), self.ways("kvm")
-        self.assertEqual(
-            {Operation.SUSPEND, Operation.SNAPSHOT, Operation.RESCUE},
-            containers.whole.refused_to_all.keys(),
-        )
-        self.assertEqual({}, machines.whole.refused_to_all)
-        self.assertIn(Operation.LIVE_MIGRATION, machines.whole.refused)
+        live, saved = Operation.LIVE_MIGRATION, {Operation.SUSPEND, Operation.SNAPSHOT}
+
+        def refused(way: Delivery, *, has_gpus: bool = True) -> set[Operation]:
+            return {each for each in Operation if way.unsupported(each, has_gpus=has_gpus)}
+
+        rescued = {*saved, Operation.RESCUE}
+        self.assertEqual(rescued, refused(containers.whole, has_gpus=False))
+        self.assertEqual({*rescued, live}, refused(containers.whole))
+        self.assertEqual(set(), refused(machines.whole, has_gpus=False))
+        self.assertEqual({*saved, live}, refused(machines.whole))
         for way in machines.parts.values():
-            self.assertEqual({Operation.SUSPEND, Operation.SNAPSHOT}, way.delivery.refused.keys())
-        (instances,) = containers.parts.values()
-        self.assertEqual({Operation.LIVE_MIGRATION}, instances.delivery.refused.keys())
+            self.assertEqual(saved, refused(way))
+
+    def test_what_divides_cards(self) -> None:
+        self.config(
+            group="gpu", virtual_functions=["8086:56c0=4"], mig_profile=["10de:2335=1g.18gb"]
+        )
+        self.assertEqual({"8086:56c0": 4}, self.ways("kvm").wanted)
+        self.assertEqual({"10de:2335": "1g.18gb"}, self.ways("lxc").wanted)
 
     def test_obstacles_of_a_divided_card(self) -> None:
         found = self.ways("kvm")

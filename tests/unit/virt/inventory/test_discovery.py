@@ -5,7 +5,6 @@ import json
 import pathlib
 
 import fixtures
-import nova.privsep
 from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 from oslotest import base
@@ -65,33 +64,6 @@ class HypervisorTest(SurveyTestCase):
         self.host.add_device("0000:3c:00.0", "8086", "10d3", class_code=0x020000, iommu_group=group)
         self.assertIn("0000:3c:00.0", self.obstacle("kvm") or "")
         self.assertIsNone(self.obstacle("lxc"))
-
-    def test_what_a_process_of_the_host_has_open(self) -> None:
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        device = self.host.path(CARD) / "drm/card0"
-        device.mkdir(parents=True)
-        (device / "dev").write_text("1:3\n")
-        process = self.host.roots.proc / "812"
-        (process / "fd").mkdir(parents=True)
-        (process / "cmdline").write_bytes(b"nvidia-persistenced\0")
-        (process / "fd/7").symlink_to("/dev/null")
-        looked = self.discovery("kvm")
-        (reason,) = looked.obstacles(looked.find()).values()
-        self.assertEqual("it is in use by processes of the host; end that first", reason)
-        looked.obstacles(looked.find())
-        said = f"GPU {CARD} is in use by nvidia-persistenced (pid 812)"
-        self.assertEqual(1, self.log.output.count(said))
-        for address in (CARD, CARD.replace(".0", ".1")):
-            self.host.bind(address, "vfio-pci")
-        self.assertEqual({}, looked.obstacles(looked.find()))
-
-    def test_without_privsep_it_is_not_asked(self) -> None:
-        broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
-        self.useFixture(broken)
-        looked = self.discovery("kvm")
-        self.assertEqual({}, looked.obstacles(looked.find()))
-        self.assertIn("Cannot tell whether a process has a GPU open: helper", self.log.output)
 
     def test_the_display_the_host_booted_on(self) -> None:
         """It is found and not offered, with a reason. LXC guests have it where it is named."""

@@ -10,12 +10,14 @@ import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree, resource_tracker
+from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
 from oslotest import base
 
+from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt import sets
-from nova_gpu.virt.delivery import pci_aliases, pci_passthrough, peer_access
+from nova_gpu.virt.delivery import guest_address_space, ways
 from nova_gpu.virt.inventory import card_groups, link_groups, neighbours, published_cards, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
@@ -36,19 +38,19 @@ class StockTest(base.BaseTestCase):
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         host = hosts.Host(root)
         self.ledger = ledger.Ledger()
-        self.delivery = pci_passthrough.PCIPassthrough(
-            host.roots,
-            pci_aliases.DeviceSpec(()),
-            root / "unbound",
-            self.ledger,
-            peer_access.Peers(host.roots, lambda: 9000000, lambda: 8002002),
+        config = self.useFixture(config_fixture.Config(CONF)).config
+        config(group="libvirt", virt_type="kvm")
+        config(state_path=str(root))
+        self.ways = ways.Ways(
+            host.roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
         )
-        self.bindings = self.delivery.bindings
+        self.ways.sets = sets.NoSets()
+        self.bindings = self.ways.custody
         self.links = link_groups.LinkGroups(sets.NoSets())
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
         self.published = published_cards.PublishedCards(
-            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.links, self.neighbours
+            self.ledger, self.ways, self.links, self.neighbours
         )
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
@@ -85,7 +87,7 @@ class StockTest(base.BaseTestCase):
 
     def test_room_in_one_guest(self) -> None:
         """It is looked up with the host, and not at each claim."""
-        with mock.patch.object(self.delivery, "most_in_one_guest", return_value=3) as asked:
+        with mock.patch.object(guest_address_space, "most", return_value=3) as asked:
             self.look()
             self.publish()
             self.publish()
@@ -147,9 +149,7 @@ class StockTest(base.BaseTestCase):
         self.look()
         self.publish()
         uuid = self.published.provider_uuids[KEY]
-        fresh = published_cards.PublishedCards(
-            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.links, self.neighbours
-        )
+        fresh = published_cards.PublishedCards(self.ledger, self.ways, self.links, self.neighbours)
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((4, 4), (record["total"], record["reserved"]))

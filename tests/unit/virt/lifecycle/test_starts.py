@@ -16,10 +16,11 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.guest import devices as devices_told
+from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
-from nova_gpu.virt.delivery.binding import Bindings
+from nova_gpu.virt import threads
 from nova_gpu.virt.lifecycle import starts
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
 from tests.fixtures.compute import Compute, devices
@@ -210,11 +211,9 @@ class GuestsTest(StartsTestCase):
         self.assertEqual(1, len(told))
 
     def test_cards_are_got_ready_beside_the_network(self) -> None:
-        begun: list[tuple[str, str]] = []
+        begun: list[PciAddress] = []
         self.useFixture(
-            fixtures.MockPatchObject(
-                Bindings, "begin", lambda _, card, uuid: begun.append((str(card.address), uuid))
-            )
+            fixtures.MockPatchObject(threads, "begin", lambda _, card: begun.append(card.address))
         )
         instance = self.compute.instance(
             {"gpus": "1", "vgpus": "1"}, (self.whole, ONE), (self.parts, PART)
@@ -223,7 +222,7 @@ class GuestsTest(StartsTestCase):
         self.assertEqual([], begun)  # the card is with VFIO
         self.host.bind(ONE, "nouveau")
         self.starts.prepare(instance)
-        self.assertEqual([(ONE, instance.uuid)], begun)
+        self.assertEqual([ONE], [str(address) for address in begun])
         # What fails here is said at the start.
         self.starts.prepare(self.compute.instance({}, (self.whole, "0000:d8:00.0")))
 

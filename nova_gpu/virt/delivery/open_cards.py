@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that processes of a KVM host have open, so that no guest can be given them now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from oslo_log import log as logging
+
+import nova_gpu.privsep
+from nova_gpu.core import boundary
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import binding as host_binding
+from nova_gpu.host.vfio import open_devices, passthrough
+
+LOG = logging.getLogger(__name__)
+
+
+class OpenCards:
+    """The cards of one host that its own processes have open; the log says which."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._holders: Mapping[str, str] = {}
+
+    def reasons(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        """Return why those of *cards* cannot be given that are open.
+
+        They could not be given, and no other instance is to be sent here for them. One that is with
+        VFIO is open only to its guest.
+        """
+        hosts_own = [
+            str(card.address) for card in cards if not passthrough.is_with_vfio(card, self._roots)
+        ]
+        if not hosts_own:
+            return {}
+        if not self._roots.shows_all_processes():
+            reason = f"{open_devices.UNSEEN}; {open_devices.UNSEEN_REMEDY}"
+            return {PciAddress.parse(address): reason for address in hosts_own}
+        try:
+            with boundary.crossed():
+                devices = nova_gpu.privsep.vfio.in_use(hosts_own)
+        except boundary.Failure as error:
+            LOG.warning("Cannot tell whether a process has a GPU open: %s", error)
+            return {}
+        if devices != self._holders:
+            for address, who in devices.items():
+                LOG.warning("GPU %s is in use by %s", address, who)
+        self._holders = devices
+        return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in devices}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement and the scheduler read of a host's GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from nova.compute import provider_tree as nova_provider_tree
+
+from nova_gpu.virt import periodic, sets
+from nova_gpu.virt.inventory import card_groups, provider_tree, stranding
+from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.neighbours import Neighbours
+from nova_gpu.virt.lifecycle.releases import Releases
+from nova_gpu.virt.repeats import Repeats
+from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.reader import UsageReader
+from nova_gpu.virt.verify.reconcile import Reconciliation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Publication:
+    """The publication of what one host offers, by what was read last.
+
+    :param hypervisor_type: what the host reports to Nova: ``LXC`` or ``QEMU``
+    """
+
+    assigned: Assigned
+    ledger: Ledger
+    sets: sets.Sets
+    neighbours: Neighbours
+    usage_reader: UsageReader
+    reporter: Reporter
+    releases: Releases
+    reconciliation: Reconciliation
+    repeats: Repeats
+    hypervisor_type: Callable[[], str]
+
+    def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
+        """Write the groups into the tree, from what is known.
+
+        Runs inside every claim.
+        """
+        with self.repeats.left_out():
+            with periodic.contained("Placement may not be told of all of this host's GPUs"):
+                with contextlib.ExitStack() as failure:
+                    refuse = provider_tree.refuse_claims
+                    failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
+                    self.assigned.whole.publish(tree, nodename, self.hypervisor_type())
+                    self.assigned.parts.publish(tree, nodename, self.hypervisor_type())
+                    failure.pop_all()
+                self.assigned.keep_providers(nodename)
+                usage = self.ledger.now
+                self.reporter.report_reached(usage, self.releases.products)
+                self.reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
+                self.reporter.report_shared(self.usage_reader.opened)
+                self.reconciliation.is_due = True
+            with periodic.contained("Nova's own passthrough takes any of its devices first"):
+                free = self.assigned.whole.free()
+                self.neighbours.sort_pools(
+                    c for c in self.assigned.whole.cards() if c.address in free
+                )
+
+    def stats(self) -> str | None:
+        """Return what the scheduler reads of this host.
+
+        ``None`` without GPUs or where that is not known: then no instance that asks for some is
+        sent here.
+        """
+        with periodic.contained("The scheduler is not told of this host's GPUs"):
+            if self.assigned:
+                reserved, free = stranding.reserved(), self.assigned.whole.free()
+                divided = self.assigned.parts.divided()
+                return card_groups.report(
+                    *(
+                        self.assigned.whole.groups(),
+                        self.hypervisor_type(),
+                        free,
+                        reserved,
+                        divided,
+                    ),
+                    functools.partial(sets.room, self.sets),
+                    self.neighbours.beside_free,
+                )
+        return None
+
+    def free(self) -> int:
+        """Return the number of cards of which an instance could get one now, or a part."""
+        return len(self.assigned.whole.free()) + self.assigned.parts.divided().free

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement and the scheduler read of a host with whole and divided cards."""
+
+from __future__ import annotations
+
+import fixtures
+from nova import objects
+from oslotest import base
+
+from nova_gpu.core.scheduling import stats
+from nova_gpu.virt.inventory.published_cards import PublishedCards
+from tests.fixtures import hosts, vgpu
+from tests.fixtures.compute import Compute
+
+ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
+
+
+class PublicationTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
+        self.host.add_gpu(DIVIDED, "10de", "1bb3")
+        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
+        self.compute = self.useFixture(Compute(self.host))
+        self.provider = self.compute.provider("2335")
+
+    def resources(self) -> set[objects.Resource]:
+        return set(self.compute.tree.data(self.provider).resources["PGPU"])
+
+    def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
+        raise ZeroDivisionError("by a bug")
+
+    def test_free(self) -> None:
+        """Whole ones, and shared ones with room"""
+        self.assertEqual(3, self.compute.gpus.publication.free())
+        instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
+        self.compute.spawn(instance)
+        self.compute.period()
+        self.assertEqual(2, self.compute.gpus.publication.free())
+        self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual(3, self.compute.gpus.publication.free())
+
+    def test_stats(self) -> None:
+        told = stats.loads(self.compute.gpus.stats() or "")
+        self.assertEqual((3, 1), (told.cards, told.divided.free))
+        bare = self.useFixture(Compute(hosts.Host(self.useFixture(fixtures.TempDir()).path)))
+        self.assertIsNone(bare.gpus.stats())
+
+    def test_inventory_that_fails_takes_no_claim(self) -> None:
+        """As at the first of a service, whose tree Placement filled without the devices"""
+        devices_of = self.compute.tree.data(self.provider).resources
+        self.compute.tree.update_resources(self.provider, {})
+        with fixtures.MockPatchObject(PublishedCards, "publish", self.fail):
+            self.compute.publish()
+        self.assertIn("Placement may not be told", self.log.output)
+        self.assertEqual(set(), set(self.resources()))
+        self.compute.publish()
+        self.assertEqual(set(devices_of["PGPU"]), set(self.resources()))
+        self.assertEqual(2, len(devices_of["PGPU"]))
