@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     shows.add_argument(
         "--debian",
         action="store_true",
-        help="beside Debian 13's own OpenStack, which stays installed and configured",
+        help="with Debian 13's own OpenStack, which stays installed and configured",
     )
     text = "run the commands of the documentation, from a cloud without nova-gpu on"
     guides = verb("guide", _guide, text)

@@ -85,10 +85,10 @@ def scripts(path: pathlib.Path, title: str) -> list[str]:
     pattern = rf"^{title}\n=+\n((?:.*\n)*?)(?=\S.*\n==+\n|\Z)"
     section = re.search(pattern, path.read_text(), re.MULTILINE)
     blocks = _SCRIPT.finditer(section[1]) if section else ()
-    found = [_script(path, block[1], block[2]) for block in blocks]
-    if not found:
+    scripts_ = [_script(path, block[1], block[2]) for block in blocks]
+    if not scripts_:
         raise Malformed(f"{path.name} has no section {title} with a block of shell")
-    return found
+    return scripts_
 
 
 def _script(path: pathlib.Path, included: str | None, indented: str) -> str:

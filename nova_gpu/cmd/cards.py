@@ -96,14 +96,14 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     ]
 
 
-def _dirty(looked: discovery.Discovery, gpu: GPU) -> str | None:
+def _dirty(host: discovery.Discovery, gpu: GPU) -> str | None:
     """Return why nothing proves that the card is clean, as far as the caller may see."""
     seen = proofs.see(
         gpu,
-        looked.roots,
-        lambda cards: {card.address: identity.read(card, looked.roots) for card in cards},
+        host.roots,
+        lambda cards: {card.address: identity.read(card, host.roots) for card in cards},
     )
-    reason = proofs.missing(looked.proofs, gpu.address, gpu, seen)
+    reason = proofs.missing(host.proofs, gpu.address, gpu, seen)
     return reason and f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
 
 

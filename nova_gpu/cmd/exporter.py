@@ -173,19 +173,19 @@ class Metrics(Collector):
         yield _of_each(
             "nova_gpu_quarantined", listed_cards, lambda card: card.quarantine is not None
         )
-        whole = [each.gpu for each in listed_cards if each.parts is None]
+        whole = [card.gpu for card in listed_cards if card.parts is None]
         divided = [card.parts for card in listed_cards if card.parts is not None]
         named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
         held = holders.by_card(named)
         yield _of_each(
-            "nova_gpu_offered", listed_cards, lambda each: not each.why_not(held, unknown)
+            "nova_gpu_offered", listed_cards, lambda card: not card.why_not(held, unknown)
         )
         yield _gauge("nova_gpu_libvirt_up", [((), unknown is None)])
         if unknown is None:
             yield from _assigned(listed_cards, held)
-            shared = device.shared({u: each.opened for u, each in named.items()})
+            shared = device.shared({u: item.opened for u, item in named.items()})
             yield _gauge("nova_gpu_shared", _guests(listed_cards, shared))
-            reached = {uuid: each.reached for uuid, each in named.items()}
+            reached = {uuid: item.reached for uuid, item in named.items()}
             yield _gauge("nova_gpu_reached", _guests(listed_cards, device.users(reached)))
         yield from self._used(listed_cards)
 
@@ -200,7 +200,7 @@ class Metrics(Collector):
             ("nova_gpu_memory_total_bytes", "memory_total", 1),
         ):
             known = (
-                (address, getattr(each, field)) for address, each in sorted(usage_by_card.items())
+                (address, getattr(item, field)) for address, item in sorted(usage_by_card.items())
             )
             yield _gauge(name, [((str(a),), v / scale) for a, v in known if v is not None])
 
@@ -230,9 +230,9 @@ def _assigned(
     listed_cards: Iterable[Card], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[core.Metric]:
     addresses = [address.gpu.address for address in listed_cards]
-    counts = [((str(each),), len(held.get(each, ()))) for each in addresses]
+    counts = [((str(address),), len(held.get(address, ()))) for address in addresses]
     yield _gauge("nova_gpu_assigned", counts)
-    pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
+    pairs = [((str(address), uuid), 1) for address in addresses for uuid in held.get(address, ())]
     yield _gauge("nova_gpu_instance", pairs)
 
 

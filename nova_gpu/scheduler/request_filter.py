@@ -156,8 +156,8 @@ def _why_not(
 
     known = placement.known_traits(ctxt)
     missing = (
-        reasons.unknown_name(asked, known) or _shortage(ctxt, asked, known, in_tree)
-        for asked in requests
+        reasons.unknown_name(request, known) or _shortage(ctxt, request, known, in_tree)
+        for request in requests
     )
     elsewhere = reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
     return next(filter(None, missing), elsewhere)

@@ -67,33 +67,37 @@ class HostGPUs:
 
         def parts() -> domains.Parts:
             undivided = vgpus.cards.undivided()
-            return domains.parts(published.cards(), looked.roots, vgpus.divided(), undivided)
+            return domains.parts(
+                published.cards(), host_discovery.roots, vgpus.divided(), undivided
+            )
 
         self.ledger = ledger = Ledger()
         reporter, repeats = Reporter(), Repeats()
-        self._discovery = looked = Discovery(
+        self._discovery = host_discovery = Discovery(
             ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
-        ways = looked.ways
-        watch = monitor.Watch(looked.roots, asks_nvml=ways.whole.shares_driver)
+        ways = host_discovery.ways
+        watch = monitor.Watch(host_discovery.roots, asks_nvml=ways.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
-        neighbours = Neighbours(tracker, looked.roots)
-        self._published = published = PublishedCards(ledger, ways, looked.links, neighbours)
-        proofs = Proofs(looked.proofs, looked.roots, looked.identities, ledger)
-        self.vgpus = vgpus = VGPUs(looked, ledger, proofs)
+        neighbours = Neighbours(tracker, host_discovery.roots)
+        self._published = published = PublishedCards(ledger, ways, host_discovery.links, neighbours)
+        proofs = Proofs(
+            host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
+        )
+        self.vgpus = vgpus = VGPUs(host_discovery, ledger, proofs)
         providers = Providers(state / "gpu-providers")
         self.assigned = assigned = Assigned(
             *(published, vgpus.published, providers, vgpus.keys, placement, nodename)
         )
         usage = UsageReader(host, ledger, parts)
-        reconciliation = Reconciliation(looked, host, placement)
+        reconciliation = Reconciliation(host_discovery, host, placement)
         self.releases = releases = Releases(
-            *(looked, published, ledger, usage, reporter, watch.mended, vgpus, proofs)
+            *(host_discovery, published, ledger, usage, reporter, watch.mended, vgpus, proofs)
         )
         ways.custody.judge = functools.partial(
-            monitor.put_away_left_mig, roots=looked.roots, put_away=releases.put_away
+            monitor.put_away_left_mig, roots=host_discovery.roots, put_away=releases.put_away
         )
         self.stops = stops = Stops(host, tracker, releases, assigned, parts)
         lost_reasons = LostReasons()
@@ -106,11 +110,11 @@ class HostGPUs:
             *(assigned, ways, vgpus, proofs, ledger, usage, reporter, stops, self.refusals),
             *(hypervisor_type, self.publication.free, left, neighbours.had_by, lost_reasons),
         )
-        self.moves = Moves(assigned, self.starts, vgpus, ways.sets, looked.roots, nodename)
+        self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
         self.periods = Periods(
-            *(host, virtapi, ledger, looked, watch, published, vgpus, assigned, neighbours),
+            *(host, virtapi, ledger, host_discovery, watch, published, vgpus, assigned, neighbours),
             *(proofs, usage, reporter, releases, stops, parts, reconciliation, lost_reasons),
-            *(repeats, Xids(looked.roots), AbandonedMoves(CONF.host), Orphans()),
+            *(repeats, Xids(host_discovery.roots), AbandonedMoves(CONF.host), Orphans()),
         )
 
     @property

@@ -235,34 +235,36 @@ class Periods:
         """Look at the cards, and returns what says how they are, once it is known whose."""
         self.published.begin_look()
         try:
-            found = self.discovery.find()
+            gpus = self.discovery.find()
         except exception.DiscoveryFailed as error:
             LOG.error("%s. The former state of the GPUs stays in force.", error)
             return lambda: None
         given_whole = self.published.given_whole()
-        divided = self.vgpus.cards.read(found, given_whole, self.vgpus.published.held_slots())
+        divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
-        whole = [gpu for gpu in found if gpu.address not in divided]
+        whole = [gpu for gpu in gpus if gpu.address not in divided]
         obstacles = {**self.discovery.obstacles(whole), **divided}
         for gpu in whole:
             peers = self.discovery.links.joined().get(gpu.address, frozenset())
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
                 obstacles[gpu.address] = _LINKED.format(peer=min(parted))
-        ailments = self.watch.look(found)
-        quarantined = {**self.releases.away(), **self.discovery.quarantined(found)}
-        offered = [gpu for gpu in whole if gpu.address in given_whole]
-        changed = self.discovery.divided_since(offered)
-        reasons = ((gpu.address, self.discovery.ways.sets.why_not(gpu)) for gpu in offered)
-        kept = {address: reason for address, reason in reasons if reason}
-        obstacles = {a: reason for a, reason in obstacles.items() if kept.get(a) != reason}
-        kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
+        ailments = self.watch.look(gpus)
+        quarantined = {**self.releases.away(), **self.discovery.quarantined(gpus)}
+        schedulable = [gpu for gpu in whole if gpu.address in given_whole]
+        changed = self.discovery.divided_since(schedulable)
+        reasons = ((gpu.address, self.discovery.ways.sets.why_not(gpu)) for gpu in schedulable)
+        withheld_cards = {address: reason for address, reason in reasons if reason}
+        obstacles = {
+            a: reason for a, reason in obstacles.items() if withheld_cards.get(a) != reason
+        }
+        kept_back = {**changed, **withheld_cards, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self.vgpus.cards.judge(ailments)
         # Before any of them is offered
         shared = self.vgpus.shared_with_containers()
         self.proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
-        self.published.take_in(found, self.discovery.delivery.mode, obstacles, ailments)
-        others = [gpu for gpu in found if not self.vgpus.cards.look.has(gpu.address)]
+        self.published.take_in(gpus, self.discovery.delivery.mode, obstacles, ailments)
+        others = [gpu for gpu in gpus if not self.vgpus.cards.look.has(gpu.address)]
         return lambda: self.reporter.report(
             others, obstacles, self.published.groups(), self.published.owners(), quarantined
         )

@@ -159,7 +159,7 @@ def _own(
     if summary:
         counts = summary["resources"]
         used = {name: allocation["used"] for name, allocation in counts.items()}
-        own = {name: each["capacity"] - used[name] for name, each in counts.items()}
+        own = {name: item["capacity"] - used[name] for name, item in counts.items()}
         if all(there.values()):
             taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
             # An image may ask for other resources, as for dedicated processors.
@@ -171,11 +171,11 @@ def _own(
     else:
         usages = get("usages")
         own = {
-            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
+            name: int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
             - usages.get(name, 0)
-            for name, each in get("inventories").items()
+            for name, inventory in get("inventories").items()
         }
-    return own, {uuid: each["resources"] for uuid, each in get("allocations").items()}
+    return own, {uuid: allocation["resources"] for uuid, allocation in get("allocations").items()}
 
 
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:

@@ -112,7 +112,7 @@ def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]
 
 def condition_of(demands: Iterable[Demand], word: Word[Value]) -> Value | None:
     """Return the condition that *word* states among *demands*."""
-    stated: Any = next((each.condition for each in demands if each.word is word), None)
+    stated: Any = next((demand.condition for demand in demands if demand.word is word), None)
     value: Value | None = stated
     return value
 

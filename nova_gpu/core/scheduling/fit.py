@@ -36,9 +36,9 @@ def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:
     )
 
 
-def _meets(group: GroupStats, asked: GPURequest) -> bool:
+def _meets(group: GroupStats, request: GPURequest) -> bool:
     facts = Facts(group.architecture, group.model, group.memory_mib)
-    return all(each.is_met(facts) for each in asked.demands)
+    return all(demand.is_met(facts) for demand in request.demands)
 
 
 def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
@@ -82,8 +82,8 @@ def most_free(request: VGPURequest, divided: Divided) -> int:
 
 def _takes(request: VGPURequest, facts: VGPUType) -> bool:
     known = Facts(None, None, facts.memory_mib, facts)
-    reported = (each for each in request.demands if each.word in _REPORTED_OF_TYPES)
-    return request.takes_type(facts) and all(each.is_met(known) for each in reported)
+    reported = (demand for demand in request.demands if demand.word in _REPORTED_OF_TYPES)
+    return request.takes_type(facts) and all(vgpu_type.is_met(known) for vgpu_type in reported)
 
 
 def stranded(

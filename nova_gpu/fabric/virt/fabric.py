@@ -285,7 +285,7 @@ class Fabric(Sets):
         active = self._active()
         guests = {guest.id: (guest, functions) for guest, functions in self._of_guests(usage)}
         try:
-            needed = [*(each for each, _ in guests.values()), *([wanted] if wanted else [])]
+            needed = [*(guest for guest, _ in guests.values()), *([wanted] if wanted else [])]
             for number in self._without_owner(active.values(), needed, usage):
                 manager.deactivate(number)
                 LOG.info("Deactivated NVSwitch partition %s", number)

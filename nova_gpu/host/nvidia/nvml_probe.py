@@ -285,7 +285,9 @@ def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
         types = [_vgpu_type(nvml, handle, profile) for profile in ids]
         instances = None
         if _is_mig(nvml, handle):
-            profiles = sorted({each["profile"] for each in types if each["profile"] is not None})
+            profiles = sorted(
+                {vgpu_type["profile"] for vgpu_type in types if vgpu_type["profile"] is not None}
+            )
             instances = {
                 str(vgpu_type): _instances(nvml, handle, vgpu_type) for vgpu_type in profiles
             }

@@ -74,7 +74,7 @@ def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Devi
     :raises OSError: where one of them may still be there
     """
     cards = tuple(str(device.function(other)) for other in used)
-    stay = {_path(folder, each) for each in set(here) - device.clashing(here, used)}
+    stay = {_path(folder, other) for other in set(here) - device.clashing(here, used)}
     for path in map(folder.joinpath, files.names(folder)):
         if path.name.startswith(cards) and path not in stay:
             files.remove(path)

@@ -119,11 +119,11 @@ class ContainerNodes(Delivery):
 
     # What is done
 
-    def prepare(self, given: Grant, instance_uuid: str) -> None:
+    def prepare(self, grant: Grant, instance_uuid: str) -> None:
         """Check that a MIG instance is there; the nodes of a card are known when it is rendered."""
-        if isinstance(given, Slot) and not nodes.instance_nodes(given, self._roots):
+        if isinstance(grant, Slot) and not nodes.instance_nodes(grant, self._roots):
             raise exception.DeviceUnavailable(
-                str(given),
+                str(grant),
                 vgpu.LOST,
                 "make the card's layout what it was (nvidia-smi mig), or move the instance",
             )
@@ -143,7 +143,7 @@ class ContainerNodes(Delivery):
         if not grants:
             return []
         cards = [grant for grant in grants if isinstance(grant, GPU)]
-        slots = [each for each in grants if isinstance(each, Slot)]
+        slots = [grant for grant in grants if isinstance(grant, Slot)]
         mounts = contents.contents(
             cards,
             self._roots,
@@ -158,16 +158,16 @@ class ContainerNodes(Delivery):
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return told_of_cards(cards, places, self._roots)
 
-    def clean(self, given: Grant) -> bool:
+    def clean(self, grant: Grant) -> bool:
         """End the processes that are left, and do not reset a card: others may have the rest.
 
         A MIG instance that is gone was cleaned by its removal.
         """
-        if isinstance(given, GPU):
-            end_processes(str(given.address), self._roots)
+        if isinstance(grant, GPU):
+            end_processes(str(grant.address), self._roots)
             return False
-        if is_there := gpu_instances.is_slot_there(given, self._roots):
-            end_processes(str(given), self._roots)
+        if is_there := gpu_instances.is_slot_there(grant, self._roots):
+            end_processes(str(grant), self._roots)
         return is_there
 
 

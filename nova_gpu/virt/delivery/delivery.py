@@ -84,19 +84,19 @@ class Delivery(abc.ABC):
         return None
 
     def refuse(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Grant]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
         """Refuse a guest that could not start with its devices, before they are taken for it.
 
-        :param asked: what the instance's flavor asks for, here and below
-        :param given: its devices; none where only the flavor and the image are known
+        :param request: what the instance's flavor asks for, here and below
+        :param grants: its devices; none where only the flavor and the image are known
         :raises GPUError: for what it asks for, or what it would get
         """
         return
 
     # What is done
 
-    def prepare(self, given: Grant, instance_uuid: str) -> None:
+    def prepare(self, grant: Grant, instance_uuid: str) -> None:
         """Make ready what the instance's guest is about to start with.
 
         :raises BindingFailed, DeviceUnavailable: where that cannot be done now
@@ -117,7 +117,7 @@ class Delivery(abc.ABC):
         :raises GuestError: where one of them cannot be given
         """
 
-    def clean(self, given: Grant) -> bool:
+    def clean(self, grant: Grant) -> bool:
         """Clean what no guest has any more, and return what was done.
 
         Of a whole card it is whether it was reset; of a part, whether there was anything to clean.

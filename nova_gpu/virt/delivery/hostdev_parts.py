@@ -37,8 +37,8 @@ class HostdevParts(Delivery):
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
         return UNSAVED.get(operation) if has_gpus else None
 
-    def prepare(self, given: Grant, instance_uuid: str) -> None:
-        nova_gpu.privsep.vgpu.make(str(given), instance_uuid)
+    def prepare(self, grant: Grant, instance_uuid: str) -> None:
+        nova_gpu.privsep.vgpu.make(str(grant), instance_uuid)
 
     def render(
         self,

@@ -83,7 +83,7 @@ class PCIPassthrough(Delivery):
         return _UNSUPPORTED.get(operation) if has_gpus else None
 
     def refuse(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Grant]
+        self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
         """Refuse what libvirt would only notice when the guest is gone already.
 
@@ -96,20 +96,20 @@ class PCIPassthrough(Delivery):
 
         from nova_gpu.virt.delivery import guest_config, guest_tree
 
-        asked.check_guest_options()
+        request.check_guest_options()
         machine_type = libvirt_utils.get_machine_type(instance.image_meta)
         guest_config.refuse_machine_type(machine_type)
-        if cards := _cards(given):
-            tree = guest_tree.of(instance, asked, cards, machine_type, self._roots)
+        if cards := _cards(grants):
+            tree = guest_tree.of(instance, request, cards, machine_type, self._roots)
             has_tree = tree is not None
-            guest_address_space.refuse(instance, asked, cards, self._roots, tree=has_tree)
-            self._peers.cliques(instance, asked, cards)
+            guest_address_space.refuse(instance, request, cards, self._roots, tree=has_tree)
+            self._peers.cliques(instance, request, cards)
 
     # What is done
 
-    def prepare(self, given: Grant, instance_uuid: str) -> None:
-        assert isinstance(given, GPU)
-        self.bindings.end(given, instance_uuid)
+    def prepare(self, grant: Grant, instance_uuid: str) -> None:
+        assert isinstance(grant, GPU)
+        self.bindings.end(grant, instance_uuid)
 
     def render(
         self,
@@ -141,10 +141,10 @@ class PCIPassthrough(Delivery):
         places = {} if tree is None else guest_tree.places(guest, tree)
         return told_of_cards(cards, places, self._roots)
 
-    def clean(self, given: Grant) -> bool:
-        assert isinstance(given, GPU)
-        self.bindings.give_to_guests(given)
-        nova_gpu.privsep.cleaning.reset(str(given.address))
+    def clean(self, grant: Grant) -> bool:
+        assert isinstance(grant, GPU)
+        self.bindings.give_to_guests(grant)
+        nova_gpu.privsep.cleaning.reset(str(grant.address))
         return True
 
 

@@ -113,7 +113,7 @@ class Ways:
         if not ordered or ordered[0][0] is not self.whole:
             yield self.whole, []
         for delivery, own in itertools.groupby(ordered, key=lambda pair: pair[0]):
-            yield delivery, [each for _, each in own]
+            yield delivery, [pair for _, pair in own]
 
     def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
         return self.part(kind(grant)) if isinstance(grant, Slot) else self.whole

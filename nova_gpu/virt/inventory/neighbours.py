@@ -82,7 +82,7 @@ class Neighbours:
         if uuid is None:
             return None
         neighbour = self._at(neighbour.address for neighbour in pci.claims[uuid])
-        if all(each.kind is Near.ANY for each in neighbour):
+        if all(near.kind is Near.ANY for near in neighbour):
             return None
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
@@ -102,9 +102,9 @@ class Neighbours:
                 {neighbour.parent_addr or neighbour.address for neighbour in pci.pci_devs}
             )
         neighbours = (
-            each.kind
-            for each in self._there
-            if any(nearness.distance(gpu, [each]) < nearness.FAR for gpu in gpus)
+            neighbour.kind
+            for neighbour in self._there
+            if any(nearness.distance(gpu, [neighbour]) < nearness.FAR for gpu in gpus)
         )
         return frozenset(neighbours) - {Near.ANY}
 
@@ -120,9 +120,9 @@ class Neighbours:
         entries = []
         for kind in stats.NEAR:
             distances = [
-                [nearness.distance(gpu, [each]) for gpu in gpus]
-                for each in free
-                if each.kind is kind
+                [nearness.distance(gpu, [card]) for gpu in gpus]
+                for card in free
+                if card.kind is kind
             ]
             for farthest in (0, nearness.FAR - 1):
                 counts = (sum(pool <= farthest for pool in of_one) for of_one in distances)

@@ -124,7 +124,7 @@ class VGPUCards:
                         reason = others.get(address, reason)
                         cards[address] = dataclasses.replace(before, ill=reason)
                 parted = discovery.held_in_parts(gpus, cards, held)
-                self._made_whole = [gpus[each] for each in parted if each not in divided]
+                self._made_whole = [gpus[address] for address in parted if address not in divided]
                 others = {**parted, **others}
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)

@@ -356,7 +356,7 @@ class Starts:
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Send notifications of what the instance has now and did not have *before*."""
         new = (holding for own in held.values() for holding in own if holding.device not in before)
-        self.reporter.claimed(instance, {each.device: each.group.product for each in new})
+        self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
 
 
 def _devices(held: Held) -> frozenset[Device]:

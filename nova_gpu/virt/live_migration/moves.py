@@ -110,7 +110,7 @@ class Moves:
     def unmovable(self, slot: Slot) -> str | None:
         """Return why a guest with *slot* is not moved as it runs, by what joins its cards."""
         cards = (
-            each.gpu.address for each in self.vgpus.cards.look.cards.values() if each.has(slot)
+            card.gpu.address for card in self.vgpus.cards.look.cards.values() if card.has(slot)
         )
         card = next(cards, None)
         return None if card is None else exact_sets.unmovable(self.sets, card, slot)
@@ -124,10 +124,10 @@ class Moves:
         }
         facts = facts_of({gpu.address: gpu for gpu in cards.values()}.values(), self.roots)
         return {
-            each.device: self._words(each) + facts.get(cards[each.device].address, "")
-            if each.device in cards
-            else self._words(each)
-            for each in holdings
+            holding.device: self._words(holding) + facts.get(cards[holding.device].address, "")
+            if holding.device in cards
+            else self._words(holding)
+            for holding in holdings
         }
 
     def _words(self, holding: Holding[VGPUGroup, Slot]) -> str:

@@ -156,7 +156,7 @@ class Snapshot:
             assignment.get(instance_uuid) for assignment in (self.last_starts, self.moving)
         )
         named = self.domains.get(instance_uuid, _NO_DEVICE)
-        return named.union(*(each.devices for each in assignments if each))
+        return named.union(*(assignment.devices for assignment in assignments if assignment))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
         """Return what the instance's domain names, or named before it went to come back."""
@@ -322,7 +322,7 @@ class Ledger:
             for claim in known & claims.keys():
                 claims[claim] = dataclasses.replace(claims[claim], assigned=assigned)
             missing = claims.keys() & set(unassigned)
-            released = {each for each in missing if claims[each].assigned is assigned}
+            released = {item for item in missing if claims[item].assigned is assigned}
             self._now = _with(self._now, claims=_without(claims, released))
         for dev in missing - released:
             _log_forgotten(dev, claims[dev], self._clock())
@@ -450,7 +450,7 @@ class Ledger:
                 self._now,
                 domains=dict(named),
                 reached={uuid: uuid_ for uuid, uuid_ in (reached or {}).items() if uuid_},
-                unseen=tuple(each for each in self._now.unseen if each not in unseen),
+                unseen=tuple(uuid for uuid in self._now.unseen if uuid not in unseen),
                 used=self._now.used.union(*named.values()),
             )
 
@@ -472,16 +472,16 @@ class Ledger:
                 claims = {item: claim for item, claim in claims.items() if claim.since >= when}
             settled = {
                 uuid
-                for uuid, each in before.last_starts.items()
+                for uuid, item in before.last_starts.items()
                 # Another start of the same instance, since then, is another assignment.
-                if now.last_starts.get(uuid) is each
+                if now.last_starts.get(uuid) is item
                 and not now.is_starting(uuid)
-                and (uuid not in records.busy or each.devices <= now.counted_for(uuid))
+                and (uuid not in records.busy or item.devices <= now.counted_for(uuid))
             }
             gone = {
                 uuid
-                for uuid, each in before.moving.items()
-                if now.moving.get(uuid) is each and uuid not in records.counted
+                for uuid, item in before.moving.items()
+                if now.moving.get(uuid) is item and uuid not in records.counted
             }
             is_first = self._now.records is None
             self._now = _with(

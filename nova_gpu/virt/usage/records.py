@@ -193,7 +193,9 @@ def is_claim_left(instance: objects.Instance) -> bool:
     before the move.
     """
     moving, own = instance.migration_context, set(_gpus(instance.resources))
-    before, claimed = (set(_gpus(each)) for each in (moving.old_resources, moving.new_resources))
+    before, claimed = (
+        set(_gpus(resources)) for resources in (moving.old_resources, moving.new_resources)
+    )
     return own != claimed and (own == before or instance.vm_state != vm_states.ERROR)
 
 

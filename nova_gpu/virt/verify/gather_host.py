@@ -75,8 +75,8 @@ def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[D
     return {address: reason for address, reason in reasons.items() if reason}
 
 
-def _unbound(looked: discovery.Discovery, card: GPU) -> str | None:
-    if looked.delivery.shares_driver or passthrough.is_with_vfio(card, looked.roots):
+def _unbound(host: discovery.Discovery, card: GPU) -> str | None:
+    if host.delivery.shares_driver or passthrough.is_with_vfio(card, host.roots):
         return None
     return (
         f"it is bound to {card.driver or 'no driver'} and not to vfio-pci; see nova-gpu host check"
