@@ -109,7 +109,7 @@ class Checks(upgradecheck.UpgradeCommands):
         self._connected = False
 
     def _check_release(self) -> upgradecheck.Result:
-        """everywhere: another release than 2025.1 to 2026.2 (31 to 34)"""
+        """everywhere: another release than 2024.1 and 2025.1 to 2026.2 (29, 31 to 34)"""
         releases = signatures.untested()
         if releases is None:
             return _Result(upgradecheck.Code.SUCCESS)

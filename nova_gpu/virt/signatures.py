@@ -11,9 +11,9 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-# Nova 2025.1, 2025.2, 2026.1 and 2026.2. What is overridden are private methods, which another
-# release may have changed, or no longer call.
-RELEASES = range(31, 35)
+# Nova 2024.1, 2025.1, 2025.2, 2026.1 and 2026.2. What is overridden are private methods, which
+# another release may have changed, or no longer call.
+RELEASES = (29, 31, 32, 33, 34)
 
 Class = TypeVar("Class", bound=type)
 
@@ -41,7 +41,7 @@ def untested() -> str | None:
         return None
     return (
         f"Nova is {importlib.metadata.version('nova')}, and this nova-gpu was tested with "
-        f"{RELEASES[0]} to {RELEASES[-1]}; install the nova-gpu that goes with it."
+        f"{', '.join(map(str, RELEASES))}; install the nova-gpu that goes with it."
     )
 
 

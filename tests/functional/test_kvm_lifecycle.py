@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import fixtures
+from lxml import etree
 from nova import exception as nova_exception
 from nova.compute import task_states
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -88,6 +89,26 @@ class LifecycleTest(kvm.KVMServersTestBase):
             domain.destroy()
         self.restart_host("host1")
         self.assertAsBefore()
+
+    def test_removed_and_installed_again(self) -> None:
+        """What the page on installation says: with Nova's own driver guests run on."""
+        before = etree.tostring(self.domain(self.server))
+        self.flags(compute_driver="libvirt.LibvirtDriver")
+        self.restart_host("host1")
+        self.one_period()
+        self.assertEqual(before, etree.tostring(self.domain(self.server)))
+        self.assertInventory(total=4, used=2)
+        self._delete_server(self.neighbour)
+        # Placement still has its free cards, and GPUFilter sends no instance there.
+        self.assertInventory(total=4, used=1)
+        self.assertIn("No valid host", self.boot_refused(self.gpu_flavor(1)))
+        self._reboot_server(self.server, hard=True)
+        self.assertNotIn(b"<hostdev", etree.tostring(self.domain(self.server)))
+        self.flags(compute_driver="gpu.GPULibvirtDriver")
+        self.restart_host("host1")
+        self.period()
+        self._reboot_server(self.server, hard=True)
+        self.assertGPUs(self.server, MINE)
 
     def test_shelve_and_unshelve(self) -> None:
         self.flags(shelved_offload_time=0)

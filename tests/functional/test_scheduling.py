@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
+import fixtures
+
 from nova_gpu.conf import CONF
+from nova_gpu.core.scheduling import stats
 from tests.functional import base
 from tests.functional.readings import Server
 
@@ -87,3 +94,45 @@ class StrandingTest(SchedulingTestBase):
         self.assertIn("Exceeded maximum number of retries", fault)
         self.start_host("plain", machine="cpu-only")
         self.assertEqual("plain", self.host_of(self.boot(self.large())))
+
+
+class ReleasesTest(SchedulingTestBase):
+    """Hosts and a scheduler of several releases of nova-gpu, as in a rolling upgrade"""
+
+    def reports(self, host: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Let *host* report as another release: what this one reports, changed."""
+        dumps = stats.dumps
+
+        def changed(report: stats.Report) -> str:
+            return json.dumps(change(json.loads(dumps(report))))
+
+        with fixtures.MonkeyPatch("nova_gpu.core.scheduling.stats.dumps", changed):
+            self.period(host)
+
+    def test_hosts_of_other_releases(self) -> None:
+        self.start_host("host1")
+        two = self.gpu_flavor(2)
+        for name, change in (
+            # Without what a release adds, and with what the next one may.
+            ("older", lambda now: {key: now[key] for key in ("v", "hypervisor", "groups")}),
+            ("first", lambda now: now | {"v": 1, "groups": [_first(g) for g in now["groups"]]}),
+            ("newer", lambda now: now | {"more": [], "groups": [_more(g) for g in now["groups"]]}),
+        ):
+            with self.subTest(name):
+                self.reports("host1", change)
+                self.assertEqual("host1", self.host_of(server := self.boot(two)))
+                self._delete_server(server)
+        # One that says the same in another way cannot be read, until the scheduler is upgraded.
+        self.reports("host1", lambda now: now | {"v": stats.VERSION + 1})
+        self.assertIn("No valid host", self.boot_refused(two))
+        self.assertEqual("host1", self.host_of(self.boot(self.flavor())))
+        self.period()
+        self.assertEqual("host1", self.host_of(self.boot(two)))
+
+
+def _first(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: group[key] for key in ("product", "architecture", "mode", "total")}
+
+
+def _more(group: dict[str, Any]) -> dict[str, Any]:
+    return {**group, "more": {"is": 1}, "islands": {**group["islands"], "pod": 8}}

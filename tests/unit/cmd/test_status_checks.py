@@ -33,7 +33,10 @@ class ChecksTest(test.TestCase):
         self.assertIn(text, result.details or "")
 
     def test_releases(self) -> None:
-        for version, code in (("34.0.1", 0), ("30.2.0", 2), ("35.0.0", 1)):
+        for version, code in (
+            *(("34.0.1", 0), ("29.4.0", 0)),
+            *(("30.2.0", 1), ("28.3.0", 2), ("35.0.0", 1)),
+        ):
             with mock.patch.object(importlib.metadata, "version", return_value=version):
                 result = self.checks._check_release()
             self.assertEqual(Code(code), result.code)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 
 import fixtures
@@ -27,6 +28,10 @@ class ModulesTest(base.BaseTestCase):
         modules.keep(self.path, BOARD, KNOWN)
         self.assertEqual(KNOWN, modules.completed(self.path, BOARD, {}))
         self.assertEqual(KNOWN, modules.completed(self.path, BOARD, {SOME: KNOWN[SOME]}))
+
+    def test_a_later_release_wrote_more(self) -> None:
+        self.path.write_text(json.dumps({"modules": MODULES, "more": {"is": ["known"]}}))
+        self.assertEqual(KNOWN, modules.completed(self.path, BOARD, {}))
 
     def test_nothing_is_known(self) -> None:
         self.assertEqual({}, modules.completed(self.path, BOARD, {}))
