@@ -20,6 +20,7 @@ from nova_gpu.cmd import arguments, cards, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
+from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
@@ -167,29 +168,31 @@ class Metrics(Collector):
         LOG.debug("Read the GPUs in %.3f s", time.monotonic() - began)
 
     def _of_cards(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
-        yield _gauge("nova_gpu_info", [(_info(card), 1) for card in listed_cards])
+        yield _gauge("nova_gpu_info", [(_info(item), 1) for item in listed_cards])
         yield _of_each("nova_gpu_offered", listed_cards, lambda card: card.reason is None)
         yield _of_each("nova_gpu_divided", listed_cards, lambda card: card.parts is not None)
-        yield _of_each("nova_gpu_healthy", listed_cards, lambda card: card.ailment is None)
         yield _of_each(
-            "nova_gpu_quarantined", listed_cards, lambda card: card.quarantine is not None
+            "nova_gpu_healthy",
+            listed_cards,
+            lambda each: not any(r.is_fault for r in each.unavailable),
         )
-        whole = [card.gpu for card in listed_cards if card.parts is None]
-        divided = [card.parts for card in listed_cards if card.parts is not None]
+        yield _of_each("nova_gpu_quarantined", listed_cards, _is_quarantined)
+        whole = [each.gpu for each in listed_cards if each.parts is None]
+        divided = [each.parts for each in listed_cards if each.parts is not None]
         named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
         yield _gauge("nova_gpu_libvirt_up", [((), unknown is None)])
         if unknown is None:
             yield from _assigned(listed_cards, holders.by_card(named))
-            shared = device.shared({u: item.opened for u, item in named.items()})
+            shared = device.shared({u: each.opened for u, each in named.items()})
             yield _gauge("nova_gpu_shared", _guests(listed_cards, shared))
-            reached = {uuid: item.reached for uuid, item in named.items()}
+            reached = {uuid: each.reached for uuid, each in named.items()}
             yield _gauge("nova_gpu_reached", _guests(listed_cards, device.users(reached)))
         yield from self._used(listed_cards)
 
     def _used(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
         if not CONF.gpu.nvml or not self._looked.delivery.shares_driver:
             return
-        driven = [card.gpu.address for card in listed_cards if card.gpu.driver == nvml.DRIVER]
+        driven = [item.gpu.address for item in listed_cards if item.gpu.driver == nvml.DRIVER]
         usage_by_card = nvml.usage(driven, CONF.gpu.nvml_timeout)
         for name, field, scale in (
             ("nova_gpu_utilization_ratio", "utilization", 100),
@@ -197,7 +200,7 @@ class Metrics(Collector):
             ("nova_gpu_memory_total_bytes", "memory_total", 1),
         ):
             known = (
-                (address, getattr(item, field)) for address, item in sorted(usage_by_card.items())
+                (address, getattr(each, field)) for address, each in sorted(usage_by_card.items())
             )
             yield _gauge(name, [((str(a),), v / scale) for a, v in known if v is not None])
 
@@ -216,6 +219,10 @@ class Metrics(Collector):
         yield family
 
 
+def _is_quarantined(card: Card) -> bool:
+    return any(each.source is Source.QUARANTINE for each in card.unavailable)
+
+
 def _info(card: Card) -> tuple[str, ...]:
     gpu = card.gpu
     labels = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
@@ -226,10 +233,10 @@ def _info(card: Card) -> tuple[str, ...]:
 def _assigned(
     listed_cards: Iterable[Card], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[core.Metric]:
-    addresses = [card.gpu.address for card in listed_cards]
-    counts = [((str(address),), len(held.get(address, ()))) for address in addresses]
+    addresses = [address.gpu.address for address in listed_cards]
+    counts = [((str(each),), len(held.get(each, ()))) for each in addresses]
     yield _gauge("nova_gpu_assigned", counts)
-    pairs = [((str(address), uuid), 1) for address in addresses for uuid in held.get(address, ())]
+    pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
     yield _gauge("nova_gpu_instance", pairs)
 
 

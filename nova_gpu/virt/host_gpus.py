@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
+from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter, sets
@@ -99,7 +100,7 @@ class HostGPUs:
         self._step = periodic.Step(
             *(self._discovery, self._watch, self._published, self.vgpus, self._reporter),
             self._proofs,
-            lambda: self.releases.away(),
+            lambda: self.releases.unavailable(),
         )
         self._usage_reader = reader.UsageReader(host, self.ledger, self._parts)
         self._abandoned = migrations.AbandonedMoves(CONF.host)
@@ -124,8 +125,8 @@ class HostGPUs:
             self.assigned,
             self._parts,
         )
-        self._custody.judge = lambda card: monitor.put_away_left_mig(
-            card, self.roots, self.releases.put_away
+        self._custody.judge = lambda card: monitor.quarantine_left_mig(
+            card, self.roots, self.releases.quarantine_fault
         )
         self._xids = xids.Xids(self.roots)
         self._repeats = repeats.Repeats()
@@ -212,11 +213,14 @@ class HostGPUs:
             try:
                 self._look(starting)
             except Exception:
-                self._published.keep_back(
-                    {c.address: periodic.UNSEEN for c in self._published.cards()}
+                self._reserve_all(periodic.UNSEEN)
+                self.vgpus.cards.reserve(
+                    dict.fromkeys(self.vgpus.cards.look.cards, (periodic.UNSEEN,))
                 )
-                self.vgpus.cards.withhold(periodic.UNSEEN)
                 raise
+
+    def _reserve_all(self, reason: Unavailable) -> None:
+        self._published.reserve({c.address: (reason,) for c in self._published.cards()})
 
     def _look(self, starting: bool) -> None:
         self.releases.write_again()
@@ -239,7 +243,7 @@ class HostGPUs:
                 self._settle_reaching()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
-                stay = self._published.kept_back() | self.releases.left()
+                stay = self._published.reserved() | self.releases.left()
                 self._custody.looked(self._published.cards(), stay)
                 self.sets.part()
                 if not starting:  # then Nova has not looked at its instances yet
@@ -248,14 +252,14 @@ class HostGPUs:
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
             elif self.ledger.now.records is None:
-                unread = {c.address: periodic.UNREAD for c in self._published.cards()}
-                self._published.keep_back(unread)
+                self._reserve_all(periodic.UNREAD)
         self._custody.domain_gone()
         say()
         cards = (*self._published.cards(), *self.vgpus.containers_cards())
-        self._xids.look(cards, self.releases.put_away)
+        self._xids.look(cards, self.releases.quarantine_fault)
         self.vgpus.keep_failed()
-        self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
+        faulty = self._xids.unavailable(self.vgpus.cards.look.cards.values())
+        self.vgpus.cards.reserve_parts(Source.XID, faulty)
 
     def _settle_reaching(self) -> None:
         """Note what guests reach that is not their own, and stop them where the operator wants it.

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core import availability, exception
+from nova_gpu.core.availability import Reasons, Source, Unavailable
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt import reporter
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import discovery, published_cards
@@ -18,12 +18,16 @@ from nova_gpu.virt.lifecycle import proofs, vgpus
 
 LOG = logging.getLogger(__name__)
 
-UNREAD = "Nova's database has not said yet which cards instances have parts of"
+UNREAD = Unavailable(
+    "Nova's database has not said yet which cards instances have parts of", "", Source.SERVICE
+)
+UNSEEN = Unavailable(
+    "the last look at this host's GPUs failed", "see nova-compute's log", Source.SERVICE
+)
 _LINKED = (
     "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
     "them; see [gpu]split_link_groups"
 )
-UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
 
 
 @contextlib.contextmanager
@@ -49,15 +53,15 @@ class Step:
         parts: vgpus.VGPUs,
         reports: reporter.Reporter,
         known: proofs.Proofs,
-        away: Callable[[], Mapping[PciAddress, str]],
+        unsaved: Callable[[], Mapping[PciAddress, Reasons]],
     ) -> None:
         """Wire the step.
 
         :param known: which devices are clean
-        :param away: says why cards are not offered whose state is not on disk
+        :param unsaved: the cards that are not offered, and whose state is not on disk
         """
         self._proofs = known
-        self._away = away
+        self._unsaved = unsaved
         self._discovery = host
         self._watch = watch
         self._published = cards_offer
@@ -76,28 +80,31 @@ class Step:
         divided = self._vgpus.cards.read(gpus, given_whole, self._vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in gpus if gpu.address not in divided]
-        obstacles = {**self._discovery.obstacles(whole), **divided}
+        linked = {}
         for gpu in whole:
             peers = self._discovery.links.joined().get(gpu.address, frozenset())
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
-                obstacles[gpu.address] = _LINKED.format(peer=min(parted))
-        ailments = self._watch.look(gpus)
-        quarantined = {**self._away(), **self._discovery.quarantined(gpus)}
-        schedulable = [gpu for gpu in whole if gpu.address in given_whole]
-        changed = self._discovery.divided_since(schedulable)
-        reasons = ((gpu.address, self._discovery.ways.sets.why_not(gpu)) for gpu in schedulable)
-        withheld_cards = {address: reason for address, reason in reasons if reason}
-        obstacles = {
-            a: reason for a, reason in obstacles.items() if withheld_cards.get(a) != reason
-        }
-        kept_back = {**changed, **withheld_cards, **ailments.kept_back, **quarantined}
-        ailments = dataclasses.replace(ailments, kept_back=kept_back)
-        self._vgpus.cards.judge(ailments)
+                linked[gpu.address] = _LINKED.format(peer=min(parted))
+        of_cards = availability.merge(
+            self._discovery.quarantined(gpus), self._unsaved(), self._watch.look(gpus)
+        )
+        self._vgpus.cards.judge(of_cards)
+        unavailable = availability.merge(
+            of_cards,
+            discovery.of_all(Source.DIVISION, linked),
+            self._discovery.unavailable(whole, given_whole),
+            divided,
+            self._discovery.divided_since(gpu for gpu in whole if gpu.address in given_whole),
+        )
         # Before any of them is offered
         shared = self._vgpus.shared_with_containers()
-        self._proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
-        self._published.take_in(gpus, self._discovery.delivery.mode, obstacles, ailments)
+        self._proofs.judge((gpu for gpu in whole if not _is_of_host(unavailable, gpu)), shared)
+        self._published.take_in(gpus, self._discovery.delivery.mode, unavailable)
         others = [gpu for gpu in gpus if not self._vgpus.cards.look.has(gpu.address)]
         return lambda: self._reporter.report(
-            others, obstacles, self._published.groups(), self._published.owners(), quarantined
+            others, unavailable, self._published.groups(), self._published.owners()
         )
+
+
+def _is_of_host(unavailable: Mapping[PciAddress, Reasons], gpu: GPU) -> bool:
+    return any(each.is_of_host for each in unavailable.get(gpu.address, ()))

@@ -29,7 +29,7 @@ class Verifying(base.GPUServersTestBase):
     def sources(self) -> gather.Sources:
         looked = self.driver._gpus._discovery
         placement = self.driver.virtapi.reportclient
-        return gather.Sources(looked, self.driver._host, placement, looked.obstacles)
+        return gather.Sources(looked, self.driver._host, placement, looked.unavailable)
 
     def judge(self, *, mend: bool = False) -> command.Verdict:
         with self.on("host1"):

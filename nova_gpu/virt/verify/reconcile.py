@@ -38,9 +38,9 @@ class Reconciliation:
         if self._is_done or not self.is_due:
             return
         try:
-            state = gather.gather(
-                gather.Sources(self._looked, self._host, self._placement(), self._looked.obstacles)
-            )
+            unavailable = self._looked.unavailable
+            sources = gather.Sources(self._looked, self._host, self._placement(), unavailable)
+            state = gather.gather(sources)
             differences = frozenset(compare.compare(state))
         except Exception as error:  # nothing of this may end a period
             LOG.warning("Cannot compare the GPUs in Nova, libvirt and Placement: %s", error)

@@ -11,6 +11,7 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import availability
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, large_cards, nodes, pci, processors
@@ -38,7 +39,7 @@ class SurveyTestCase(base.BaseTestCase):
     def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
         looked = self.discovery(virt_type, *device_spec)
         (card,) = looked.find()
-        return looked.obstacle(card)
+        return availability.text(looked.of_card(card))
 
 
 class HypervisorTest(SurveyTestCase):
@@ -77,20 +78,20 @@ class HypervisorTest(SurveyTestCase):
         (process / "cmdline").write_bytes(b"nvidia-persistenced\0")
         (process / "fd/7").symlink_to("/dev/null")
         looked = self.discovery("kvm")
-        (reason,) = looked.obstacles(looked.find()).values()
-        self.assertEqual("it is in use by processes of the host; end that first", reason)
-        looked.obstacles(looked.find())
+        (reason,) = looked.unavailable(looked.find()).values()
+        self.assertEqual("it is in use by processes of the host; end that first", str(reason[0]))
+        looked.unavailable(looked.find())
         said = f"GPU {CARD} is in use by nvidia-persistenced (pid 812)"
         self.assertEqual(1, self.log.output.count(said))
         for address in (CARD, CARD.replace(".0", ".1")):
             self.host.bind(address, "vfio-pci")
-        self.assertEqual({}, looked.obstacles(looked.find()))
+        self.assertEqual({}, looked.unavailable(looked.find()))
 
     def test_without_privsep_it_is_not_asked(self) -> None:
         broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
         self.useFixture(broken)
         looked = self.discovery("kvm")
-        self.assertEqual({}, looked.obstacles(looked.find()))
+        self.assertEqual({}, looked.unavailable(looked.find()))
         self.assertIn("Cannot tell whether a process has a GPU open: helper", self.log.output)
 
     def test_the_display_the_host_booted_on(self) -> None:
