@@ -59,11 +59,6 @@ class Unavailable:
         """Whether the card itself is at fault."""
         return self.source in (Source.BUS, Source.NVML)
 
-    @property
-    def is_of_host(self) -> bool:
-        """Whether the host cannot give the card, which is not published for that alone."""
-        return self.scope is Scope.ALL and not self.is_fault
-
 
 Reasons: TypeAlias = tuple[Unavailable, ...]
 
@@ -81,6 +76,11 @@ def merge(*found: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
 def for_all(reasons: Reasons) -> Unavailable | None:
     """Return the first reason that holds for the instance that has the device, too."""
     return next((each for each in reasons if each.scope is Scope.ALL), None)
+
+
+def of_host(reasons: Reasons) -> Unavailable | None:
+    """Return the first reason why the host cannot give a card that itself may be well."""
+    return next((each for each in reasons if each.scope is Scope.ALL and not each.is_fault), None)
 
 
 def worst(reasons: Reasons) -> Unavailable | None:

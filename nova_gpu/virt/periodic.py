@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import availability, exception
 from nova_gpu.core.availability import Reasons, Source, Unavailable
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import PciAddress
 from nova_gpu.virt import reporter
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import discovery, published_cards
@@ -98,13 +98,10 @@ class Step:
         )
         # Before any of them is offered
         shared = self._vgpus.shared_with_containers()
-        self._proofs.judge((gpu for gpu in whole if not _is_of_host(unavailable, gpu)), shared)
+        refused = {a for a, own in unavailable.items() if availability.of_host(own)}
+        self._proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
         self._published.take_in(gpus, self._discovery.delivery.mode, unavailable)
         others = [gpu for gpu in gpus if not self._vgpus.cards.look.has(gpu.address)]
         return lambda: self._reporter.report(
             others, unavailable, self._published.groups(), self._published.owners()
         )
-
-
-def _is_of_host(unavailable: Mapping[PciAddress, Reasons], gpu: GPU) -> bool:
-    return any(each.is_of_host for each in unavailable.get(gpu.address, ()))

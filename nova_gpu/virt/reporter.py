@@ -88,9 +88,10 @@ class Reporter:
         groups = {a: group for group in card_groups.values() for a in group.gpus}
         cards = {gpu.address: gpu for gpu in gpus}
         cards |= {address: group.gpus[address] for address, group in groups.items()}
-        grouped = {a: own for group in card_groups.values() for a, own in group.unavailable.items()}
-        known = {a: availability.worst(own) for a, own in grouped.items()}
-        now = {(a, known.get(a) if a in groups else _of_host(unavailable, a)) for a in cards}
+        grouped = (own for group in card_groups.values() for own in group.unavailable.items())
+        known = {address: availability.worst(reasons) for address, reasons in grouped}
+        others = {a: availability.of_host(own) for a, own in unavailable.items()}
+        now = {(a, (known if a in groups else others).get(a)) for a in cards}
         for address, reason in sorted(now - self._said, key=lambda item: item[0]):
             card = cards[address]
             if address in groups:
@@ -259,10 +260,6 @@ class Reporter:
     ) -> None:
         for event in notifications.of_devices(event_type, products, self._compute_host, reason):
             notifications.emit(event.of(owner.instance_uuid, owner.project_id) if owner else event)
-
-
-def _of_host(unavailable: Mapping[PciAddress, Reasons], address: PciAddress) -> Unavailable | None:
-    return next((each for each in unavailable.get(address, ()) if each.is_of_host), None)
 
 
 def _name(card: GPU) -> str:

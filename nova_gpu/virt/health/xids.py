@@ -140,7 +140,7 @@ class FaultyInstances:
         self._unsaved: frozenset[Named] = frozenset()
 
     def of_boot(self, boot_id: str) -> frozenset[Named]:
-        """Return the instances that are withheld in the host's boot.
+        """Return the instances that are faulty in the host's boot.
 
         :raises OSError: where the file cannot be read
         :raises ValueError: where it cannot be understood
@@ -165,7 +165,7 @@ class FaultyInstances:
         self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[Named]) -> None:
-        """Write the instances that are withheld.
+        """Write the instances that are faulty.
 
         :raises OSError: where it cannot be written
         """
@@ -176,11 +176,11 @@ class FaultyInstances:
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
     ) -> frozenset[Slot]:
-        """Return those of *cards* that are withheld.
+        """Return those of *cards* that are faulty.
 
         Those that the cards no longer have are forgotten.
 
-        :param read_boot_id: not called where none is withheld
+        :param read_boot_id: not called where none is faulty
         :raises OSError: where the file cannot be read, or the host's boot is not known
         :raises ValueError: where the file cannot be understood
         """

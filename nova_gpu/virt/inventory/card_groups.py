@@ -45,7 +45,7 @@ def offered(
         key = group_key(gpu, mode)
         known = key in before and gpu.address in before[key].gpus
         reasons = unavailable.get(gpu.address, ())
-        if known or not any(each.is_of_host for each in reasons):
+        if known or not availability.of_host(reasons):
             if gpu.product.memory_mib is None and gpu.product.key in sized:
                 reasons = (*reasons, _UNSIZED)
             groups[key] = _with(groups.get(key), key, gpu, reasons)

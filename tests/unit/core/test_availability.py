@@ -28,5 +28,6 @@ class AvailabilityTest(unittest.TestCase):
         self.assertIsNone(availability.for_all(availability.to_new((GONE, NO_IOMMU))))
 
     def test_what_is_not_published(self) -> None:
-        self.assertEqual([False, False, True], [r.is_of_host for r in (KEPT, GONE, NO_IOMMU)])
+        self.assertEqual(NO_IOMMU, availability.of_host((KEPT, GONE, NO_IOMMU)))
+        self.assertIsNone(availability.of_host((KEPT, GONE)))
         self.assertEqual([False, True, False], [r.is_fault for r in (KEPT, GONE, NO_IOMMU)])
