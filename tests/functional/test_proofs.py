@@ -162,7 +162,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
         card = gpus._published.cards()[0]
         folder = self.state() / "gpu-quarantine"
 
-        def quarantine() -> None:
+        def fail() -> None:
             with contextlib.suppress(OSError):
                 gpus.releases.quarantine_fault(
                     card, Unavailable("it fell off", "replace it", Source.XID), None
@@ -170,7 +170,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
             self.period()
 
         with failing_calls.noted(folder) as calls:
-            quarantine()
+            fail()
         self.assertGreater(len(calls), 10)
         for number, call in enumerate(calls, 1):
             code = _CODES[number % len(_CODES)]
@@ -179,7 +179,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
                 self.period()
             self.assertInventory(reserved=0, used=0)
             with failing_calls.one(folder, number, code):
-                quarantine()
+                fail()
                 # All of them, where it cannot be read which are in quarantine
                 self.assertIn(self.inventory()["reserved"], (1, 8), call)
             self.period()

@@ -243,7 +243,7 @@ class NotAnsweringTest(alone.Alone, Verifying):
     def test_placement(self) -> None:
         self.boot(self.gpu_flavor(1))
         sources = self.sources()
-        silent = gather.Sources(sources.host, sources.libvirt, Unanswering(), sources.obstacles)
+        silent = gather.Sources(sources.host, sources.libvirt, Unanswering(), sources.unavailable)
         with self.on("host1"):
             verdict = command.judge(silent, mend=False)
         self.assertEqual(
@@ -255,7 +255,7 @@ class NotAnsweringTest(alone.Alone, Verifying):
         server = self.boot(self.gpu_flavor(1))
         self.placement.delete(f"/allocations/{server['id']}")
         sources = self.sources()
-        silent = gather.Sources(sources.host, Unanswering(), sources.placement, sources.obstacles)
+        silent = gather.Sources(sources.host, Unanswering(), sources.placement, sources.unavailable)
         with self.on("host1"):
             verdict = command.judge(silent, mend=False, again_after_s=0)
         self.assertEqual(
