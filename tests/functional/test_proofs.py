@@ -13,7 +13,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_gpu.core import exception
 from nova_gpu.core.availability import Source, Unavailable
-from nova_gpu.host.state import files
+from nova_gpu.host.state import files, quarantine
 from tests.fixtures import daemons, failing_calls, kernel
 from tests.functional import alone, base, cleaned
 

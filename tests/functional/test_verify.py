@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import uuid
 from typing import Any
@@ -243,7 +244,7 @@ class NotAnsweringTest(alone.Alone, Verifying):
     def test_placement(self) -> None:
         self.boot(self.gpu_flavor(1))
         sources = self.sources()
-        silent = gather.Sources(sources.host, sources.libvirt, Unanswering(), sources.unavailable)
+        silent = dataclasses.replace(sources, placement=Unanswering())
         with self.on("host1"):
             verdict = command.judge(silent, mend=False)
         self.assertEqual(
