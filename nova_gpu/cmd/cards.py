@@ -10,6 +10,8 @@ from typing import Any
 import prettytable
 
 from nova_gpu.cmd import host_check, places
+from nova_gpu.core import availability
+from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
@@ -38,18 +40,19 @@ _COLUMNS = (
 class Card:
     """One card of the host.
 
-    ``reason`` says why it is not offered to instances, ``None`` of one that is; ``parts`` what can
-    be made of one that is offered as vGPUs; ``ailment`` what is wrong with the card itself, and
-    ``quarantine`` why it is kept there. ``dirty`` says why it is not offered unless an instance has
-    it.
+    ``unavailable`` is why it is not offered to instances; ``parts`` what can be made of one that is
+    offered as vGPUs. ``dirty`` says why it is not offered unless an instance has it.
     """
 
     gpu: GPU
-    reason: str | None
+    unavailable: Reasons = ()
     parts: DividedCard | None = None
-    ailment: str | None = None
-    quarantine: str | None = None
     dirty: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The first reason, ``None`` of a card that is offered."""
+        return str(self.unavailable[0]) if self.unavailable else None
 
     def why_not(
         self, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
@@ -72,24 +75,18 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     """
     gpus = host.find()
     watch = watch or monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
-    ailments = watch.look(gpus)
-    waiting = bind_failures.reasons(bind_failures.folder(), gpus)
-    quarantined = quarantine.reasons(host.quarantine, gpus, host.roots)
-    ill = {**ailments.kept_back, **ailments.ill}
-    reasons = {**waiting, **ill, **quarantined}
     parts, others = host.in_parts(gpus)
-
-    def reason(gpu: GPU) -> str | None:
-        why = reasons.get(gpu.address) or others.get(gpu.address)
-        return why if gpu.address in parts else why or host_check.obstacle(host, gpu)
-
+    reasons = availability.merge(
+        quarantine.unavailable(host.quarantine, gpus, host.roots),
+        watch.look(gpus),
+        bind_failures.unavailable(bind_failures.folder(), gpus),
+        others,
+    )
+    left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
+    reasons |= host_check.unavailable(host, left)
     return [
         Card(
-            gpu,
-            reason(gpu),
-            parts.get(gpu.address),
-            ill.get(gpu.address),
-            quarantined.get(gpu.address),
+            *(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address)),
             None if gpu.address in parts else _dirty(host, gpu),
         )
         for gpu in gpus

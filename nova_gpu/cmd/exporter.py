@@ -20,6 +20,7 @@ from nova_gpu.cmd import arguments, cards, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
+from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
@@ -169,10 +170,12 @@ class Metrics(Collector):
     def _of_cards(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
         yield _gauge("nova_gpu_info", [(_info(item), 1) for item in listed_cards])
         yield _of_each("nova_gpu_divided", listed_cards, lambda card: card.parts is not None)
-        yield _of_each("nova_gpu_healthy", listed_cards, lambda card: card.ailment is None)
         yield _of_each(
-            "nova_gpu_quarantined", listed_cards, lambda card: card.quarantine is not None
+            "nova_gpu_healthy",
+            listed_cards,
+            lambda card: not any(reason.is_fault for reason in card.unavailable),
         )
+        yield _of_each("nova_gpu_quarantined", listed_cards, _is_quarantined)
         whole = [card.gpu for card in listed_cards if card.parts is None]
         divided = [card.parts for card in listed_cards if card.parts is not None]
         named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
@@ -200,7 +203,7 @@ class Metrics(Collector):
             ("nova_gpu_memory_total_bytes", "memory_total", 1),
         ):
             known = (
-                (address, getattr(item, field)) for address, item in sorted(usage_by_card.items())
+                (address, getattr(each, field)) for address, each in sorted(usage_by_card.items())
             )
             yield _gauge(name, [((str(a),), v / scale) for a, v in known if v is not None])
 
@@ -219,6 +222,10 @@ class Metrics(Collector):
         yield family
 
 
+def _is_quarantined(card: Card) -> bool:
+    return any(each.source is Source.QUARANTINE for each in card.unavailable)
+
+
 def _info(card: Card) -> tuple[str, ...]:
     gpu = card.gpu
     labels = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
@@ -232,7 +239,7 @@ def _assigned(
     addresses = [address.gpu.address for address in listed_cards]
     counts = [((str(address),), len(held.get(address, ()))) for address in addresses]
     yield _gauge("nova_gpu_assigned", counts)
-    pairs = [((str(address), uuid), 1) for address in addresses for uuid in held.get(address, ())]
+    pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
     yield _gauge("nova_gpu_instance", pairs)
 
 

@@ -7,14 +7,15 @@ import collections
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nova_gpu.cmd import board
 from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core import printable
+from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import address_bits
 from nova_gpu.host import health as host_health
@@ -49,7 +50,7 @@ def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     findings = [
         _in_parts(gpu, parts[gpu.address])
         if gpu.address in parts
-        else _finding(host, gpu, root, others.get(gpu.address), alike[gpu.product])
+        else _finding(host, gpu, root, others.get(gpu.address, ()), alike[gpu.product])
         for gpu in gpus
     ]
     sets = host.ways.sets
@@ -76,7 +77,7 @@ def _name(gpu: GPU) -> str:
 
 
 def _finding(
-    host: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
+    host: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: Reasons, alike: int
 ) -> Finding:
     """Check one card.
 
@@ -85,13 +86,14 @@ def _finding(
     """
     functions = gpu.functions
     broken = host_health.unusable(gpu, host.roots)
-    reasons = [reason for reason in (undivided, broken, host.obstacle(gpu)) if reason]
+    own = (*undivided, broken, *host.of_card(gpu)[:1])
+    reasons = [str(function) for function in own if function]
     remarks: tuple[str, ...] = ()
     if not host.delivery.shares_driver:
         reasons += passthrough.obstacles(gpu, host.roots, guest_address_space.of_host(host.roots))
         reasons += _module_missing(host.roots, root)
     try:
-        drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
+        drivers = {str(each): iommu.driver(each, host.roots) for each in functions}
         if not host.delivery.shares_driver:
             reasons += in_use(gpu, host.roots)
             remarks = () if reasons else tuple(_remarks(gpu, host.roots, alike))
@@ -101,12 +103,16 @@ def _finding(
     return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(reasons)), remarks)
 
 
-def obstacle(host: discovery.Discovery, gpu: GPU) -> str | None:
-    """Return why nova-compute would not offer the card, as far as the caller may see open files."""
-    reason = host.obstacle(gpu)
-    if reason is None and not host.delivery.shares_driver:
-        reason = next(in_use(gpu, host.roots), None)
-    return reason
+def unavailable(looked: discovery.Discovery, found: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+    """Return the cards that nova-compute would not offer, as far as the caller sees open files."""
+    reasons = {}
+    for gpu in found:
+        if own := looked.of_card(gpu):
+            reasons[gpu.address] = own
+        elif not looked.delivery.shares_driver:
+            for text in in_use(gpu, looked.roots):
+                reasons |= discovery.of_all(Source.IN_USE, {gpu.address: text})
+    return reasons
 
 
 def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
@@ -195,4 +201,4 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int
         print(text(findings))
     else:
         print(NO_CARDS)
-    return 0 if findings and not any(finding.obstacles for finding in findings) else 1
+    return 0 if findings and not any(each.obstacles for each in findings) else 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,6 @@ from nova_gpu.cmd import host_check, libvirt_connection, waiting
 from nova_gpu.cmd.output import print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
-from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import compare, gather, repair
 from nova_gpu.virt.verify.sources import Difference, HostState
@@ -141,11 +141,10 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
         return INCOMPLETE
     host = libvirt_connection.open_host()
 
-    def obstacles(gpus: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        reasons = {gpu.address: host_check.obstacle(discovered, gpu) for gpu in gpus}
-        return {address: reason for address, reason in reasons.items() if reason}
-
-    sources = gather.Sources(discovered, host, Placement(), obstacles, waiting.within(_DEADLINE_S))
+    unavailable = functools.partial(host_check.unavailable, discovered)
+    sources = gather.Sources(
+        discovered, host, Placement(), unavailable, waiting.within(_DEADLINE_S)
+    )
     with waiting.shown("comparing sysfs, libvirt, Nova's database and Placement"):
         verdict = judge(sources, mend=mend)
     if as_json:

@@ -20,7 +20,7 @@
         ├── RequestMismatch         an instance does not hold what its flavor asks for
         ├── GuestUnfit              what image and flavor make of it cannot take the GPUs
         └── GuestCannotStart        not on this host now; on another it may
-            ├── DeviceUnavailable       a device is missing, ill, or another guest's
+            ├── DeviceUnavailable       a device is missing, faulty or another guest's
             ├── DomainsUnreadable       libvirt does not say which guests there are
             ├── ProvidersUnknown        Placement does not say which groups are this host's
             ├── BindingFailed           a card did not change hands between host and guests

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from nova_gpu.core.availability import Source, Unavailable
+
 # Xid 79 is "GPU has fallen off the bus": it may answer again and fail again, so only a person says
 # that it is well.
 FALLEN_OFF_THE_BUS = 79
@@ -42,17 +44,6 @@ _RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the ho
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """The reason why a card is not given to new instances, and the remedy."""
-
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.remedy}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class ErrorCounts:
     """PCIe errors that a card and its link reported since it was found on the bus."""
 
@@ -85,7 +76,7 @@ class NvmlHealth:
     compute_mode: int | None = None
 
 
-def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
+def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
     """Return the verdict on errors of the bus since nova-compute read them *first*."""
     risen = [
         f"{after - before} {kind}"
@@ -97,36 +88,42 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
     ]
     if not risen:
         return None
-    return Verdict(
+    return Unavailable(
         f"it has reported {' and '.join(risen)} PCIe errors since nova-compute looks at it",
         "see the kernel's log for them (AER); reseat or replace the card, or restart nova-compute "
         "to count from now on",
+        Source.BUS,
     )
 
 
-def of_nvml(health: NvmlHealth) -> Verdict | None:
+def of_nvml(health: NvmlHealth) -> Unavailable | None:
     """Return the gravest verdict on the driver's report, ``None`` where all is well.
 
     A card that is ``lost`` is not judged here: it cannot be given at all.
     """
     if health.remapping_failed:
-        return Verdict("rows of its memory could not be remapped", "replace the card")
+        return Unavailable(
+            "rows of its memory could not be remapped", "replace the card", Source.NVML
+        )
     if health.recovery_action:
         action = _RECOVERY_ACTIONS.get(health.recovery_action, "see nvidia-smi -q")
-        return Verdict("its driver asks for a recovery action", action)
+        return Unavailable("its driver asks for a recovery action", action, Source.NVML)
     if health.uncorrected:
-        return Verdict(f"{health.uncorrected} ECC errors of its memory were not corrected", _RESET)
+        reason = f"{health.uncorrected} ECC errors of its memory were not corrected"
+        return Unavailable(reason, _RESET, Source.NVML)
     if health.compute_mode == _PROHIBITED:
-        return Verdict(
+        return Unavailable(
             "its compute mode is PROHIBITED, so that no program may use it",
             "set it back (nvidia-smi --compute-mode=0)",
+            Source.NVML,
         )
-    if reason := _of_fabric(health):
-        return Verdict(f"{reason}, and CUDA would fail with error 802", _FABRIC_REMEDY)
+    if state := _of_fabric(health):
+        reason = f"{state}, and CUDA would fail with error 802"
+        return Unavailable(reason, _FABRIC_REMEDY, Source.NVML)
     if health.retirement_pending:
-        return Verdict("pages of its memory are to be retired", _RESET)
+        return Unavailable("pages of its memory are to be retired", _RESET, Source.NVML)
     if health.remapping_pending:
-        return Verdict("rows of its memory are to be remapped", _RESET)
+        return Unavailable("rows of its memory are to be remapped", _RESET, Source.NVML)
     return None
 
 
@@ -142,7 +139,7 @@ def _of_fabric(health: NvmlHealth) -> str | None:
     return None
 
 
-def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
+def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
     """Return the verdict on an Xid that the driver reported.
 
     :param text: the driver's own words
@@ -152,17 +149,18 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
     report = f"its driver reported Xid {code}" + (
         f" of MIG instance {instance}" if instance else ""
     )
-    return Verdict(report + (f" ({text})" if text else ""), remedy)
+    return Unavailable(report + (f" ({text})" if text else ""), remedy, Source.XID)
 
 
-def of_mig_mode() -> Verdict:
+def of_mig_mode() -> Unavailable:
     """Return the verdict on a card for VMs whose guest left it in MIG mode.
 
     A100 and A30 keep it over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later ones
     do not.
     """
-    return Verdict(
+    return Unavailable(
         "it is in MIG mode without instances, which a guest has left on, so that CUDA finds no "
         "device there",
         "turn that off (nvidia-smi -mig 0)",
+        Source.NVML,
     )

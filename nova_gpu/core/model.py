@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nova_gpu.core import exception
+from nova_gpu.core.availability import Reasons
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 
@@ -178,18 +179,11 @@ class GroupKey(NamedTuple):
 class GPUGroup:
     """All cards of one product in one delivery mode on one host: one resource provider.
 
-    ``ill`` are those of ``gpus`` that no instance can get now, each with the reason. They stay in
-    the group because they may be assigned to an instance. ``kept_back`` are those that new
-    instances do not get: the instance that has one keeps it, and may be started with it.
+    ``unavailable`` are those of ``gpus`` that cannot be given now. They stay in the group because
+    they may be assigned to an instance.
     """
 
     key: GroupKey
     product: Product
     gpus: Mapping[PciAddress, GPU]
-    ill: Mapping[PciAddress, str]
-    kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def withheld(self) -> Mapping[PciAddress, str]:
-        """The cards that a claim must not draw, each with the reason."""
-        return {**self.kept_back, **self.ill}
+    unavailable: Mapping[PciAddress, Reasons] = dataclasses.field(default_factory=dict)

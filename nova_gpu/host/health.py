@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from nova_gpu.core import model
+from nova_gpu.core.availability import Scope, Source, Unavailable
 from nova_gpu.core.health import ErrorCounts
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import sysfs
@@ -40,29 +41,34 @@ def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
         os.close(fd)
 
 
-def unusable(gpu: model.GPU, roots: Roots) -> str | None:
+def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
     """Return why the card works for no guest, by what the kernel and its driver show of it."""
     try:
         for address in gpu.functions:
             if sysfs.has_homeless_bar(address, roots):
-                return (
-                    f"the host has no place for a BAR of {address}; turn on Above 4G Decoding in "
-                    "its firmware, and see the kernel's log about it (BAR, failed to assign)"
+                return _fault(
+                    f"the host has no place for a BAR of {address}",
+                    "turn on Above 4G Decoding in its firmware, and see the kernel's log about it "
+                    "(BAR, failed to assign)",
                 )
             # Its firmware is to be replaced: drivers/gpu/drm/xe/xe_survivability_mode.c
             if os.path.exists(f"{sysfs.device(address, roots)}/survivability_mode"):
-                return (
-                    "Intel's driver has it in survivability mode, in which it does nothing; see "
-                    "the kernel's log about it, and update its firmware"
+                return _fault(
+                    "Intel's driver has it in survivability mode, in which it does nothing",
+                    "see the kernel's log about it, and update its firmware",
                 )
     except (OSError, ValueError) as error:
         if not os.path.exists(sysfs.device(address, roots)):
             return None  # gone, which others tell
-        return f"sysfs cannot be read about it: {error}; see the kernel's log"
+        return _fault(f"sysfs cannot be read about it: {error}", "see the kernel's log")
     # kernel-open/nvidia/nv-procfs.c: NVreg_ExcludedGpus, and what it excludes by itself
     if gpu.driver == "nvidia" and proc.card(gpu.address, roots).get("GPU Excluded") == "Yes":
-        return "NVIDIA's driver excludes it (NVreg_ExcludedGpus); take it out of that"
+        return _fault("NVIDIA's driver excludes it (NVreg_ExcludedGpus)", "take it out of that")
     return None
+
+
+def _fault(reason: str, remedy: str) -> Unavailable:
+    return Unavailable(reason, remedy, Source.BUS, Scope.ALL)
 
 
 def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
@@ -80,9 +86,9 @@ def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
     if not counts:
         return None
     return ErrorCounts(
-        fatal=sum(count.fatal for count in counts),
-        nonfatal=sum(count.nonfatal for count in counts),
-        correctable=sum(count.correctable for count in counts),
+        fatal=sum(each.fatal for each in counts),
+        nonfatal=sum(each.nonfatal for each in counts),
+        correctable=sum(each.correctable for each in counts),
     )
 
 

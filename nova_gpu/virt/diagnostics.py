@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import availability, device, exception, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.sets.partitions import Module
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -70,7 +70,7 @@ def _facts(
             yield "product", gpu.product.key
             yield "name", gpu.product.name
             yield "numa_node", gpu.numa_node
-            yield "trouble", group.withheld.get(address)
+            yield "trouble", availability.text(group.unavailable.get(address, ()))
             if address in modules:
                 yield "module", modules[address]
 
@@ -84,6 +84,6 @@ def _facts_of_vgpu(
             yield "product", card.gpu.product.key
             yield "name", card.gpu.product.name
             yield "numa_node", card.gpu.numa_node
-            yield "trouble", card.ill or card.withheld
+            yield "trouble", availability.text(card.reasons)
             if card.gpu.address in modules:
                 yield "module", modules[card.gpu.address]

@@ -97,7 +97,9 @@ class HostGPUs:
             *(host_discovery, published, ledger, usage, reporter, watch.mended, vgpus, proofs)
         )
         ways.custody.judge = functools.partial(
-            monitor.put_away_left_mig, roots=host_discovery.roots, put_away=releases.put_away
+            monitor.quarantine_left_mig,
+            roots=host_discovery.roots,
+            quarantine=releases.quarantine_fault,
         )
         self.stops = stops = Stops(host, tracker, releases, assigned, parts)
         lost_reasons = LostReasons()

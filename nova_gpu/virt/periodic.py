@@ -14,10 +14,12 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, device, exception
+from nova_gpu.core import availability, boundary, device, exception
+from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.host import service_socket
 from nova_gpu.virt.health.monitor import Watch
 from nova_gpu.virt.health.xids import Xids
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.inventory.neighbours import Neighbours
@@ -38,12 +40,16 @@ from nova_gpu.virt.verify.reconcile import Reconciliation
 
 LOG = logging.getLogger(__name__)
 
-UNREAD = "Nova's database has not said yet which cards instances have parts of"
+UNREAD = Unavailable(
+    "Nova's database has not said yet which cards instances have parts of", "", Source.SERVICE
+)
+UNSEEN = Unavailable(
+    "the last look at this host's GPUs failed", "see nova-compute's log", Source.SERVICE
+)
 _LINKED = (
     "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
     "them; see [gpu]split_link_groups"
 )
-UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
 
 
 @contextlib.contextmanager
@@ -134,8 +140,11 @@ class Periods:
 
     def _withhold(self) -> None:
         """Offer no card to new instances until a look succeeds."""
-        self.published.keep_back({c.address: UNSEEN for c in self.published.cards()})
-        self.vgpus.cards.withhold(UNSEEN)
+        self._reserve_all(UNSEEN)
+        self.vgpus.cards.reserve(dict.fromkeys(self.vgpus.cards.look.cards, (UNSEEN,)))
+
+    def _reserve_all(self, reason: Unavailable) -> None:
+        self.published.reserve({c.address: (reason,) for c in self.published.cards()})
 
     def _look(self, starting: bool) -> None:
         self.releases.write_again()
@@ -158,7 +167,7 @@ class Periods:
                 self._settle_reaching()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
-                stay = self.published.kept_back() | self.releases.left()
+                stay = self.published.reserved() | self.releases.left()
                 self.discovery.ways.custody.looked(self.published.cards(), stay)
                 self.discovery.ways.sets.part()
                 if not starting:  # then Nova has not looked at its instances yet
@@ -167,14 +176,14 @@ class Periods:
                     self.stops.settle(self.ledger.now)
                 self.reconciliation.look()
             elif self.ledger.now.records is None:
-                unread = {c.address: UNREAD for c in self.published.cards()}
-                self.published.keep_back(unread)
+                self._reserve_all(UNREAD)
         self.discovery.ways.custody.domain_gone()
         say()
         cards = (*self.published.cards(), *self.vgpus.containers_cards())
-        self.xids.look(cards, self.releases.put_away)
+        self.xids.look(cards, self.releases.quarantine_fault)
         self.vgpus.keep_failed()
-        self.vgpus.cards.withhold_slots(self.xids.withheld(self.vgpus.cards.look.cards.values()))
+        faulty = self.xids.unavailable(self.vgpus.cards.look.cards.values())
+        self.vgpus.cards.reserve_parts(Source.XID, faulty)
 
     def _settle_reaching(self) -> None:
         """Note what guests reach that is not their own, and stop them where the operator wants it.
@@ -243,28 +252,28 @@ class Periods:
         divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in gpus if gpu.address not in divided]
-        obstacles = {**self.discovery.obstacles(whole), **divided}
+        linked = {}
         for gpu in whole:
             peers = self.discovery.links.joined().get(gpu.address, frozenset())
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
-                obstacles[gpu.address] = _LINKED.format(peer=min(parted))
-        ailments = self.watch.look(gpus)
-        quarantined = {**self.releases.away(), **self.discovery.quarantined(gpus)}
-        schedulable = [gpu for gpu in whole if gpu.address in given_whole]
-        changed = self.discovery.divided_since(schedulable)
-        reasons = ((gpu.address, self.discovery.ways.sets.why_not(gpu)) for gpu in schedulable)
-        withheld_cards = {address: reason for address, reason in reasons if reason}
-        obstacles = {
-            a: reason for a, reason in obstacles.items() if withheld_cards.get(a) != reason
-        }
-        kept_back = {**changed, **withheld_cards, **ailments.kept_back, **quarantined}
-        ailments = dataclasses.replace(ailments, kept_back=kept_back)
-        self.vgpus.cards.judge(ailments)
+                linked[gpu.address] = _LINKED.format(peer=min(parted))
+        of_cards = availability.merge(
+            self.discovery.quarantined(gpus), self.releases.unavailable(), self.watch.look(gpus)
+        )
+        self.vgpus.cards.judge(of_cards)
+        unavailable = availability.merge(
+            of_cards,
+            discovery.of_all(Source.DIVISION, linked),
+            self.discovery.unavailable(whole, given_whole),
+            divided,
+            self.discovery.divided_since(gpu for gpu in whole if gpu.address in given_whole),
+        )
         # Before any of them is offered
         shared = self.vgpus.shared_with_containers()
-        self.proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
-        self.published.take_in(gpus, self.discovery.delivery.mode, obstacles, ailments)
+        refused = {a for a, own in unavailable.items() if availability.of_host(own)}
+        self.proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
+        self.published.take_in(gpus, self.discovery.delivery.mode, unavailable)
         others = [gpu for gpu in gpus if not self.vgpus.cards.look.has(gpu.address)]
         return lambda: self.reporter.report(
-            others, obstacles, self.published.groups(), self.published.owners(), quarantined
+            others, unavailable, self.published.groups(), self.published.owners()
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,9 +13,10 @@ from oslo_log import log as logging
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import device
+from nova_gpu.core import availability, device
+from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.card_groups import CardGroups
@@ -23,14 +24,17 @@ from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
 LOG = logging.getLogger(__name__)
 
+# Of these the quarantine and the cleaning have told already
+_TOLD = (Source.QUARANTINE, Source.PROOF)
+
 
 class Reporter:
     """Says everything once, until it changes."""
 
     def __init__(self) -> None:
         self._compute_host = CONF.host
-        self._said: set[tuple[PciAddress, str | None]] = set()
-        self._withheld: Mapping[PciAddress, str] = {}
+        self._said: set[tuple[PciAddress, Unavailable | None]] = set()
+        self._known: Mapping[PciAddress, Unavailable | None] = {}
         self._released: collections.deque[tuple[str, Device]] = collections.deque(maxlen=1000)
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
@@ -54,11 +58,11 @@ class Reporter:
         Of a start that fails Nova removes the domain twice; that is one release.
         """
         news = {
-            item: product
-            for item, product in products.items()
-            if (instance.uuid, item) not in self._released
+            dev: product
+            for dev, product in products.items()
+            if (instance.uuid, dev) not in self._released
         }
-        self._released.extend((instance.uuid, dev) for dev in news)
+        self._released.extend((instance.uuid, each) for each in news)
         self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
 
     # Cards
@@ -73,38 +77,40 @@ class Reporter:
     def report(
         self,
         gpus: Iterable[GPU],
-        obstacles: Mapping[PciAddress, str],
+        unavailable: Mapping[PciAddress, Reasons],
         card_groups: CardGroups,
         owners: Mapping[Device, Owner],
-        quarantined: Collection[PciAddress] = (),
     ) -> None:
-        """Say what is offered and what is not, and whose cards have fallen ill or recovered.
+        """Say what is offered and what is not, and whose cards have a fault or recovered.
 
-        :param quarantined: those of which :meth:`quarantined` has told
+        :param unavailable: by the last look
         """
         groups = {a: group for group in card_groups.values() for a in group.gpus}
         cards = {gpu.address: gpu for gpu in gpus}
         cards |= {address: group.gpus[address] for address, group in groups.items()}
-        withheld = {a: r for group in card_groups.values() for a, r in group.withheld.items()}
-        now = {(a, (withheld if a in groups else obstacles).get(a)) for a in cards}
+        grouped = (own for group in card_groups.values() for own in group.unavailable.items())
+        known = {address: availability.worst(reasons) for address, reasons in grouped}
+        others = {a: availability.of_host(own) for a, own in unavailable.items()}
+        now = {(a, (known if a in groups else others).get(a)) for a in cards}
         for address, reason in sorted(now - self._said, key=lambda item: item[0]):
             card = cards[address]
             if address in groups:
-                self._changed(card, groups[address], reason, owners.get(address), quarantined)
+                told = any(each.source in _TOLD for each in unavailable.get(address, ()))
+                self._changed(card, reason, owners.get(address), is_told=told)
             elif reason is not None:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, _name(card), reason)
-        self._said, self._withheld = now, withheld
+        self._said, self._known = now, known
 
     def _changed(
         self,
         card: GPU,
-        group: GPUGroup,
-        reason: str | None,
+        reason: Unavailable | None,
         owner: Owner | None,
-        quarantined: Collection[PciAddress],
+        *,
+        is_told: bool,
     ) -> None:
         address = card.address
-        before = self._withheld.get(address)
+        before = self._known.get(address)
         if reason is None and before is None:
             LOG.info("GPU %s (%s) is offered to instances", address, _name(card))
         elif reason is None:
@@ -114,15 +120,15 @@ class Reporter:
                 _name(card),
                 before,
             )
-            self._emit(EventType.RECOVER, {address: card.product}, owner, before)
-        elif address not in quarantined:
-            self._log_fault(card, reason, owner, lasting=address in group.ill)
-            self._emit(EventType.FAULT, {address: card.product}, owner, reason)
+            self._emit(EventType.RECOVER, {address: card.product}, owner, str(before))
+        elif not is_told:
+            self._log_fault(card, reason, owner)
+            self._emit(EventType.FAULT, {address: card.product}, owner, str(reason))
 
-    def _log_fault(self, card: GPU, reason: str, owner: Owner | None, *, lasting: bool) -> None:
+    def _log_fault(self, card: GPU, reason: Unavailable, owner: Owner | None) -> None:
         if owner is None:
             text = "GPU %s (%s) is given to no instance now: %s"
-        elif lasting:
+        elif reason.scope is Scope.ALL:
             text = "GPU %s (%s) fails the instance that has it: %s"
         else:
             text = "GPU %s (%s) stays with the instance that has it, and is given to no other: %s"

@@ -253,7 +253,7 @@ class Moves(live.Moving):
         """What ``nova-gpu verify`` finds there"""
         driver = self.computes[name].driver
         looked, placement = driver._gpus._discovery, driver.virtapi.reportclient
-        sources = gather.Sources(looked, driver._host, placement, looked.obstacles)
+        sources = gather.Sources(looked, driver._host, placement, looked.unavailable)
         with self.on(name):
             verdict = command.judge(sources, mend=False, again_after_s=0)
         return {each.kind for each in verdict.differences}

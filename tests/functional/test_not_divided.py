@@ -47,7 +47,7 @@ class Offering:
         with self._state_of("host1"), self.on("host1"):
             looked = Discovery()
             sources = gather.Sources(
-                looked, driver._host, driver.virtapi.reportclient, looked.obstacles
+                looked, driver._host, driver.virtapi.reportclient, looked.unavailable
             )
             found = command.judge(sources, mend=False, again_after_s=0).differences
         inventories = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)

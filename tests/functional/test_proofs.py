@@ -11,7 +11,8 @@ from typing import Any
 import fixtures
 from nova.virt.libvirt import driver as libvirt_driver
 
-from nova_gpu.core import exception, health
+from nova_gpu.core import exception
+from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.host.state import files, quarantine
 from tests.fixtures import daemons, failing_calls, kernel
 from tests.functional import alone, base, cleaned
@@ -121,8 +122,8 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
         gpus = self.computes["host1"].driver._gpus
         card = gpus._published.cards()[0]
         with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
-            verdict = health.Verdict("it fell off the bus", "replace it")
-            self.assertRaises(OSError, gpus.releases.put_away, card, verdict, None)
+            verdict = Unavailable("it fell off the bus", "replace it", Source.XID)
+            self.assertRaises(OSError, gpus.releases.quarantine_fault, card, verdict, None)
             self.period()
             self.assertInventory(reserved=1, used=0)
             self.boot_refused(self.gpu_flavor(8))
@@ -161,13 +162,15 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
         card = gpus._published.cards()[0]
         folder = self.state() / "gpu-quarantine"
 
-        def put_away() -> None:
+        def fail() -> None:
             with contextlib.suppress(OSError):
-                gpus.releases.put_away(card, health.Verdict("it fell off", "replace it"), None)
+                gpus.releases.quarantine_fault(
+                    card, Unavailable("it fell off", "replace it", Source.XID), None
+                )
             self.period()
 
         with failing_calls.noted(folder) as calls:
-            put_away()
+            fail()
         self.assertGreater(len(calls), 10)
         for number, call in enumerate(calls, 1):
             code = _CODES[number % len(_CODES)]
@@ -176,7 +179,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
                 self.period()
             self.assertInventory(reserved=0, used=0)
             with failing_calls.one(folder, number, code):
-                put_away()
+                fail()
                 # All of them, where it cannot be read which are in quarantine
                 self.assertIn(self.inventory()["reserved"], (1, 8), call)
             self.period()

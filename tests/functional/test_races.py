@@ -17,6 +17,7 @@ from nova import exception as nova_exception
 from nova.compute import manager
 from nova.tests.functional.api import client
 
+from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import domains, ledger
@@ -146,10 +147,10 @@ class SlowHostTest(base.GPUServersTestBase):
     def test_no_claim_waits_for_a_look_at_the_host(self) -> None:
         self.start_host()
         compute = self.computes["host1"]
-        original = discovery.Discovery.obstacle
+        original = discovery.Discovery.of_card
         waited: list[bool] = []
 
-        def obstacle(this: discovery.Discovery, gpu: GPU) -> str | None:
+        def of_card(this: discovery.Discovery, gpu: GPU, **how: bool) -> Reasons:
             if not waited:
                 tree = copy.deepcopy(compute.rt.provider_tree)
                 claim = threading.Thread(
@@ -158,10 +159,10 @@ class SlowHostTest(base.GPUServersTestBase):
                 claim.start()
                 claim.join(200)
                 waited.append(claim.is_alive())
-            return original(this, gpu)
+            return original(this, gpu, **how)
 
         self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.virt.inventory.discovery.Discovery.obstacle", obstacle)
+            fixtures.MonkeyPatch("nova_gpu.virt.inventory.discovery.Discovery.of_card", of_card)
         )
         self.period()
         self.assertEqual([False], waited)

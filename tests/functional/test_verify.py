@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import uuid
 from typing import Any
@@ -29,7 +30,7 @@ class Verifying(base.GPUServersTestBase):
     def sources(self) -> gather.Sources:
         looked = self.driver._gpus._discovery
         placement = self.driver.virtapi.reportclient
-        return gather.Sources(looked, self.driver._host, placement, looked.obstacles)
+        return gather.Sources(looked, self.driver._host, placement, looked.unavailable)
 
     def judge(self, *, mend: bool = False) -> command.Verdict:
         with self.on("host1"):
@@ -243,7 +244,7 @@ class NotAnsweringTest(alone.Alone, Verifying):
     def test_placement(self) -> None:
         self.boot(self.gpu_flavor(1))
         sources = self.sources()
-        silent = gather.Sources(sources.host, sources.libvirt, Unanswering(), sources.obstacles)
+        silent = dataclasses.replace(sources, placement=Unanswering())
         with self.on("host1"):
             verdict = command.judge(silent, mend=False)
         self.assertEqual(
@@ -255,7 +256,7 @@ class NotAnsweringTest(alone.Alone, Verifying):
         server = self.boot(self.gpu_flavor(1))
         self.placement.delete(f"/allocations/{server['id']}")
         sources = self.sources()
-        silent = gather.Sources(sources.host, Unanswering(), sources.placement, sources.obstacles)
+        silent = gather.Sources(sources.host, Unanswering(), sources.placement, sources.unavailable)
         with self.on("host1"):
             verdict = command.judge(silent, mend=False, again_after_s=0)
         self.assertEqual(

@@ -11,7 +11,7 @@ import unittest
 from collections.abc import Iterator
 
 import nova_gpu
-from nova_gpu.core import exception, health
+from nova_gpu.core import availability, exception
 
 PACKAGE = pathlib.Path(nova_gpu.__file__).parent
 PAGE = PACKAGE.parent / "doc/source/admin/troubleshooting.rst"
@@ -107,7 +107,7 @@ def _error(node: ast.expr | None) -> type | None:
     if not isinstance(node, ast.Call):
         return None
     name = ast.unparse(node.func).rpartition(".")[2]
-    return health.Verdict if name == "Verdict" else _ERRORS.get(name)
+    return availability.Unavailable if name == "Unavailable" else _ERRORS.get(name)
 
 
 def errors(module: pathlib.Path) -> Iterator[str]:
@@ -124,8 +124,8 @@ def errors(module: pathlib.Path) -> Iterator[str]:
             yield from _texts(node.value)
         elif isinstance(node, ast.Raise) and node.exc and not _error(node.exc):
             yield from _texts(node.exc)
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            continue  # of what to do, or where
+        elif isinstance(node, ast.Assign) and (_error(node.value) or type(node.value) is ast.Dict):
+            continue  # found as a call; of what to do, or where
         elif isinstance(node, ast.Assign) and not _ADVICE.search(ast.unparse(node.targets[0])):
             yield from _texts(node.value)
 

@@ -276,7 +276,7 @@ def listed() -> list[str]:
     """What ``nova-gpu list`` prints."""
     looked = discovery.Discovery()
     found = [
-        cards.described(cards.Card(card, looked.obstacle(card)), {}, None) for card in looked.find()
+        cards.described(cards.Card(card, looked.of_card(card)), {}, None) for card in looked.find()
     ]
     return cards.table(found).splitlines()
 

@@ -106,11 +106,11 @@ class TypedFunctionsTest(unittest.TestCase):
         for _ in range(failed_starts.MOST):
             starts.failed(self.functions, OSError("it is of no use"))
         starts.look()
-        self.assertEqual(frozenset(self.functions), starts.withheld())
+        self.assertEqual(frozenset(self.functions), starts.unavailable().keys())
         self.enable_anew()
         self.assertEqual([str(each) for each in self.functions], host.parts(cards.DIVIDED))
         starts.look()
-        self.assertEqual(frozenset(), starts.withheld())
+        self.assertEqual(frozenset(), starts.unavailable().keys())
 
     def test_what_libvirt_makes_of_them(self) -> None:
         with self.assertRaises(subprocess.CalledProcessError) as raised:

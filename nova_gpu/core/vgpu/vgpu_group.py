@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Set
 
 from nova_gpu.core import device as devices
+from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity
@@ -18,17 +19,19 @@ from nova_gpu.core.vgpu.vgpu_capacity import Room
 class SharedCard:
     """A card of which instances get parts.
 
-    ``withheld`` is why new instances get none of it, ``ill`` why no instance does, and
-    ``withheld_slots`` are MIG instances that new instances do not get, and ``withheld_types`` what
-    is wrong with types of which new instances get none.
+    ``unavailable`` are those of the card, its functions and MIG instances that cannot be given
+    now, ``unavailable_types`` the types of which no new instance is given one.
     """
 
     gpu: GPU
     card: DividedCard
-    withheld: str | None = None
-    ill: str | None = None
-    withheld_slots: frozenset[Slot] = frozenset()
-    withheld_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable: Mapping[Device, Reasons] = dataclasses.field(default_factory=dict)
+    unavailable_types: frozenset[str] = frozenset()
+
+    @property
+    def reasons(self) -> Reasons:
+        """The reasons why the card itself cannot be given."""
+        return self.unavailable.get(self.gpu.address, ())
 
     def has(self, device: Device) -> bool:
         """Return whether *device* is one of the card's functions, or a slot of one."""
@@ -59,18 +62,18 @@ class SharedCard:
         if self.card.has_instances:
             free = len(self.free_slots(type_id, taken, pending))
             return dataclasses.replace(room, free=free)
-        return dataclasses.replace(room, free=0) if self._withholds(type_id) else room
+        return room if self._offers(type_id) else dataclasses.replace(room, free=0)
 
     def free_slots(
         self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]
     ) -> tuple[Slot, ...]:
-        if self._withholds(type_id):
+        if not self._offers(type_id):
             return ()
         free = vgpu_capacity.free_slots(self.card, type_id, *self._own(taken, pending))
-        return tuple(slot for slot in free if slot not in self.withheld_slots)
+        return tuple(slot for slot in free if slot not in self.unavailable)
 
-    def _withholds(self, type_id: str) -> bool:
-        return bool(self.withheld or self.ill or type_id in self.withheld_types)
+    def _offers(self, type_id: str) -> bool:
+        return not self.reasons and type_id not in self.unavailable_types
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
         """Yield all that there can be of the type while the card carries no more than *total*."""

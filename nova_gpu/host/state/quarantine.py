@@ -29,6 +29,7 @@ from typing import Any
 
 from oslo_utils import timeutils
 
+from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
@@ -90,13 +91,13 @@ def see(card: GPU, roots: Roots, identities: Identities) -> Seen | None:
         return None
 
 
-def reasons(
+def unavailable(
     folder: pathlib.Path,
     cards: Iterable[GPU],
     roots: Roots,
     identities: Identities | None = None,
-) -> dict[PciAddress, str]:
-    """Return the *cards* that are in quarantine: why, and what to do.
+) -> dict[PciAddress, Reasons]:
+    """Return the *cards* that are in quarantine.
 
     All of them where the folder cannot be read.
 
@@ -106,27 +107,32 @@ def reasons(
     try:
         entries = load(folder)
     except OSError as error:
-        reason = f"whether it is in quarantine cannot be read: {error}; fix that"
-        return {card.address: reason for card in gpus}
-    texts = {}
-    for record in entries.values():
-        if record.cleaning:
+        unread = f"whether it is in quarantine cannot be read: {error}"
+        return {card.address: _reasons(unread, "mend that") for card in gpus}
+    kept = {}
+    for found in entries.values():
+        if found.cleaning:
             continue
-        text = f"since {record.since}: {record.reason}; {record.remedy}"
-        about = cards_of(record, gpus, roots, identities)
+        said = f"since {found.since}: {found.reason}"
+        about = cards_of(found, gpus, roots, identities)
         for card in about:
-            if card.address == record.address or record.seen is None:
-                texts[card.address] = f"it is in quarantine {text}"
+            if card.address == found.address or found.seen is None:
+                kept[card.address] = _reasons(f"it is in quarantine {said}", found.remedy)
             elif len(about) == 1:
-                texts[card.address] = f"it is in quarantine as {record.address} {text}"
+                reason = f"it is in quarantine as {found.address} {said}"
+                kept[card.address] = _reasons(reason, found.remedy)
             else:
-                texts.setdefault(
-                    card.address,
-                    f"{record.address} was in quarantine {text}; GPUs of this product have other "
-                    "addresses now, and which one it is cannot be read; find it, and then: "
-                    f"nova-gpu quarantine release {record.address}",
+                reasons = _reasons(
+                    f"{found.address} was in quarantine {said}; {found.remedy}; GPUs of this "
+                    "product have other addresses now, and which one it is cannot be read",
+                    f"find it, and then: nova-gpu quarantine release {found.address}",
                 )
-    return texts
+                kept.setdefault(card.address, reasons)
+    return kept
+
+
+def _reasons(reason: str, remedy: str) -> Reasons:
+    return (Unavailable(reason, remedy, Source.QUARANTINE),)
 
 
 def cards_of(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import futurist
 from oslo_concurrency import lockutils
@@ -18,6 +18,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.vfio
 from nova_gpu.core import boundary, device, exception
+from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
@@ -29,6 +30,8 @@ from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
+
+_JUDGED = Unavailable("it is inspected, as the host has it back", "", Source.BINDING)
 
 
 class Bindings(Custody):
@@ -91,15 +94,16 @@ class Bindings(Custody):
             return contextlib.nullcontext()
         return self.share.one()
 
-    def refused(self) -> frozenset[PciAddress]:
+    def unavailable(self) -> Mapping[PciAddress, Reasons]:
         """Return the cards that could not be bound when they were last needed.
 
         Those that are inspected now, after they were given back, are among them.
         """
-        return self._bind_failures.addresses() | self._judged_now
+        judged = dict.fromkeys(tuple(self._judged_now), (_JUDGED,))
+        return {**judged, **self._bind_failures.unavailable()}
 
     def forgive(self, address: PciAddress) -> None:
-        """Take the card from :meth:`refused`: something else keeps it from instances."""
+        """Take the card from :meth:`unavailable`: something else keeps it from instances."""
         self._bind_failures.forget(address)
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:

@@ -6,9 +6,10 @@ It follows the events of the host, whatever the way in which a guest gets its GP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ class Custody:
 
     # What is asked
 
-    def refused(self) -> frozenset[PciAddress]:
+    def unavailable(self) -> Mapping[PciAddress, Reasons]:
         """Return the cards that could not be had when they were last needed, for a while."""
-        return frozenset()
+        return {}
 
     def forgive(self, address: PciAddress) -> None:
-        """Take the card from :meth:`refused`: something else keeps it from instances."""
+        """Take the card from :meth:`unavailable`: something else keeps it from instances."""
         return

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
+from nova_gpu.core.availability import Reasons, Source, Unavailable
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -24,6 +26,11 @@ from nova_gpu.host.state import files
 LOG = logging.getLogger(__name__)
 
 MOST = 3
+_FAILED = Unavailable(
+    f"{MOST} guests in a row failed to start with it",
+    "take its card's functions away and enable them again while no guest has one",
+    Source.STARTS,
+)
 
 # What reading a file raises that is not as FailedStarts says
 _NOT_UNDERSTOOD = (
@@ -53,11 +60,11 @@ class FailedStarts:
         self._counts: _Counts = {}
         self._is_read = False
         self._set({})
-        if withheld := self.withheld():
+        if unavailable := self.unavailable():
             LOG.warning(
                 "New instances do not get virtual functions %s: before nova-compute was started, "
                 "%d guests in a row failed to start with each.",
-                *(", ".join(sorted(map(str, withheld))), MOST),
+                *(", ".join(sorted(map(str, unavailable))), MOST),
             )
 
     def failed(self, functions: Iterable[PciAddress], why: Exception) -> None:
@@ -84,9 +91,10 @@ class FailedStarts:
         with self._lock:
             self._set({item: count for item, count in self._counts.items() if item not in over})
 
-    def withheld(self) -> frozenset[PciAddress]:
+    def unavailable(self) -> dict[Device, Reasons]:
+        """Return the functions that new instances do not get."""
         with self._lock:
-            return frozenset(item for item, (_, times) in self._counts.items() if times >= MOST)
+            return {a: (_FAILED,) for a, (_, times) in self._counts.items() if times >= MOST}
 
     def look(self) -> None:
         """Forget those that are gone, or were enabled anew."""

@@ -9,24 +9,23 @@ from collections.abc import Callable, Collection, Mapping
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import health
+from nova_gpu.core import availability, health
+from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import health as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.inventory import card_groups
 
 LOG = logging.getLogger(__name__)
 
-SILENT = "it no longer answers on the PCI bus"
-LOST = "NVIDIA's driver has lost it"
-_REFUSED = (
-    "NVIDIA's driver has it and NVML cannot open it ({reason}); see the kernel's log about it "
-    "(NVRM, RmInitAdapter), and reset, reseat or replace it"
-)
+SILENT = Unavailable("it no longer answers on the PCI bus", "", Source.BUS, Scope.ALL)
+LOST = Unavailable("NVIDIA's driver has lost it", "", Source.NVML, Scope.ALL)
+_REFUSED = "see the kernel's log about it (NVRM, RmInitAdapter), and reset, reseat or replace it"
 
-PutAway = Callable[[GPU, health.Verdict, str | None], None]
+# Puts a card into quarantine for a reason, until the host has booted or, where that does not help,
+# until it is released.
+Quarantine = Callable[[GPU, Unavailable, str | None], None]
 
 
 class Watch:
@@ -41,12 +40,12 @@ class Watch:
         self._asks_nvml = CONF.gpu.nvml and asks_nvml
         self._first: dict[PciAddress, health.ErrorCounts] = {}
         self._correctable: dict[PciAddress, int] = {}
-        self._risen: dict[PciAddress, health.Verdict] = {}
+        self._risen: dict[PciAddress, Unavailable] = {}
         self._told: Mapping[PciAddress, health.NvmlHealth] = {}
         self._ask_at = 0.0
 
-    def look(self, gpus: Collection[GPU]) -> card_groups.Ailments:
-        """Return what is wrong with the cards that are on the bus.
+    def look(self, gpus: Collection[GPU]) -> dict[PciAddress, Reasons]:
+        """Return the faults of the cards that are on the bus.
 
         It reads files of each card, and NVML once in ``[gpu]health_interval``, in a process of its
         own. What NVML does not answer in time it has not said: the last answer counts.
@@ -55,15 +54,16 @@ class Watch:
             self._ask_nvml(gpus)
             self._ask_at = time.monotonic() + CONF.gpu.health_interval
         self._count(gpus)
-        ill = {g.address: why for g in gpus if (why := host_health.unusable(g, self._roots))}
-        ill |= {gpu.address: SILENT for gpu in gpus if host_health.silent(gpu, self._roots)}
-        lost = {gpu.address: why for gpu in gpus if (why := _unusable(self._tells(gpu)))}
-        kept_back = {}
-        for gpu in gpus:
-            verdict = self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu))
-            if verdict:
-                kept_back[gpu.address] = str(verdict)
-        return card_groups.Ailments(lost | ill, kept_back)
+        return availability.merge({gpu.address: self._faults(gpu) for gpu in gpus})
+
+    def _faults(self, gpu: GPU) -> Reasons:
+        found = (
+            SILENT if host_health.silent(gpu, self._roots) else None,
+            host_health.unusable(gpu, self._roots),
+            _unusable(self._tells(gpu)),
+            self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu)),
+        )
+        return tuple(each for each in found if each)
 
     def mended(self, address: PciAddress) -> None:
         """Count the PCIe errors of a card anew that was reset and answers."""
@@ -110,15 +110,18 @@ class Watch:
         self._correctable[address] = now.correctable
 
 
-def _unusable(answer: health.NvmlHealth) -> str | None:
+def _unusable(answer: health.NvmlHealth) -> Unavailable | None:
     """Return why no guest can use a card, by what its driver says."""
     if answer.lost:
         return LOST
-    return _REFUSED.format(reason=answer.refused) if answer.refused else None
+    if not answer.refused:
+        return None
+    reason = f"NVIDIA's driver has it and NVML cannot open it ({answer.refused})"
+    return Unavailable(reason, _REFUSED, Source.NVML, Scope.ALL)
 
 
-def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:
-    """Put *card* away where the host's driver has it and it is in MIG mode; raise nothing.
+def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None:
+    """Put *card* into quarantine where the host's driver has it in MIG mode; raise nothing.
 
     A guest's root turns that on, and a card that remembers it would be of no use to the next one.
     NVML knows, and only of a card that the host's driver has again.
@@ -126,8 +129,8 @@ def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:
     try:
         if not CONF.gpu.nvml or iommu.driver(card.address, roots) != nvml.DRIVER:
             return
-        modes = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
-        if modes is not None and modes.mig:
-            put_away(card, health.of_mig_mode(), None)
+        told = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
+        if told is not None and told.mig:
+            quarantine(card, health.of_mig_mode(), None)
     except OSError as error:
         LOG.error("Failed to record that GPU %s was left in MIG mode: %s", card.address, error)

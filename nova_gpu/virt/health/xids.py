@@ -13,6 +13,8 @@ from oslo_log import log as logging
 import nova_gpu.privsep.kernel_log
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, health
+from nova_gpu.core.availability import Reasons, Source, Unavailable
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
@@ -20,12 +22,15 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.nvidia import kernel_log, nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
+from nova_gpu.virt.health.monitor import Quarantine
 
 LOG = logging.getLogger(__name__)
 
-# Puts a card into quarantine for a reason, with a remedy, until the host has booted or, where that
-# does not help, until it is released.
-PutAway = Callable[[GPU, health.Verdict, str | None], None]
+_CONTAINED = Unavailable(
+    f"its driver reported Xid {health.CONTAINED_XID} of it",
+    "once nobody has it, destroy it, and make it again a period later, or boot the host",
+    Source.XID,
+)
 
 # A card, and ``9/0`` or, for all compute instances of a GPU instance, ``9/*``
 Named = tuple[PciAddress, str]
@@ -40,14 +45,14 @@ class Xids:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._path = pathlib.Path(CONF.state_path, "gpu-kernel-log")
-        self._withheld = WithheldInstances(pathlib.Path(CONF.state_path, "gpu-withheld-instances"))
+        self._faulty = FaultyInstances(pathlib.Path(CONF.state_path, "gpu-withheld-instances"))
         self._read_at = 0.0
         self._unread: str | None = None
 
-    def look(self, gpus: Collection[GPU], put_away: PutAway) -> None:
-        """Put the cards away that the log tells of, once in ``[gpu]health_interval``.
+    def look(self, gpus: Collection[GPU], quarantine: Quarantine) -> None:
+        """Put the cards that the log tells of into quarantine, once in ``[gpu]health_interval``.
 
-        :param put_away: may raise OSError: then the same lines are read again
+        :param quarantine: may raise OSError: then the same lines are read again
         """
         is_nvidia = any(gpu.driver == nvml.DRIVER for gpu in gpus)
         if not CONF.gpu.fatal_xids or not is_nvidia or time.monotonic() < self._read_at:
@@ -55,45 +60,45 @@ class Xids:
         self._read_at = time.monotonic() + CONF.gpu.health_interval
         try:
             with boundary.crossed():
-                self._read(gpus, put_away)
+                self._read(gpus, quarantine)
                 self._unread = None
         except boundary.Failure as error:
             if str(error) != self._unread:
                 LOG.warning("Cannot read the Xids of this host's NVIDIA GPUs: %s", error)
             self._unread = str(error)
 
-    def withheld(self, cards: Iterable[SharedCard]) -> frozenset[Slot]:
+    def unavailable(self, cards: Iterable[SharedCard]) -> dict[Device, Reasons]:
         """Return the slots of those MIG instances of *cards* that no new instance gets.
 
         One that is no longer there is forgotten: what is made in its place is another.
         """
         try:
-            return self._withheld.slots(cards, self._roots.boot_id)
+            slots = self._faulty.slots(cards, self._roots.boot_id)
         except (OSError, ValueError) as error:
             # What is not known is not offered.
-            slots = [s for card in cards for s in vgpu_capacity.all_instances(card.card)]
+            slots = frozenset(s for each in cards for s in vgpu_capacity.all_instances(each.card))
             if slots:
                 LOG.warning(
                     "Cannot read which MIG instances are withheld, so new instances get none of "
                     "this host: %s",
                     error,
                 )
-            return frozenset(slots)
+        return {slot: (_CONTAINED,) for slot in slots}
 
-    def _read(self, gpus: Collection[GPU], put_away: PutAway) -> None:
+    def _read(self, gpus: Collection[GPU], quarantine: Quarantine) -> None:
         boot_id = self._roots.boot_id()
         position = kernel_log.load(self._path)
         known = position.sequence if position and position.boot_id == boot_id else 0
         last, lines = nova_gpu.privsep.kernel_log.xids(known)
         cards = {gpu.address: gpu for gpu in gpus}
-        withheld: set[Named] = set()
+        faulty: set[Named] = set()
         failures = []
         for xid in kernel_log.parse(lines):
             card = cards.get(xid.address)
             if card is None:
                 continue
             named = _named(xid)
-            verdict = health.of_xid(xid.code, xid.text, named)
+            fault = health.of_xid(xid.code, xid.text, named)
             if named and xid.code == health.CONTAINED_XID:
                 LOG.error(
                     "New instances do not get MIG instance %s of GPU %s: its driver reported Xid "
@@ -101,24 +106,24 @@ class Xids:
                     "period later (nvidia-smi mig -dci, -dgi, -cgi), or boot the host.",
                     *(named, card.address, xid.code, xid.text),
                 )
-                withheld.add((card.address, named))
+                faulty.add((card.address, named))
             elif xid.code in CONF.gpu.fatal_xids:
                 stays = xid.code == health.FALLEN_OFF_THE_BUS
                 try:
-                    put_away(card, verdict, None if stays else boot_id)
+                    quarantine(card, fault, None if stays else boot_id)
                 except OSError as error:  # the other lines are about other cards
                     failures.append(error)
             else:
-                LOG.info("GPU %s: %s", card.address, verdict.reason)
-        if withheld:
-            self._withheld.add(boot_id, withheld)
+                LOG.info("GPU %s: %s", card.address, fault.reason)
+        if faulty:
+            self._faulty.add(boot_id, faulty)
         if failures:
             raise failures[0]
         if last != known:
             kernel_log.save(self._path, kernel_log.Position(boot_id, last))
 
 
-class WithheldInstances:
+class FaultyInstances:
     """MIG instances that new instances do not get, while they get the others of the card.
 
     One file in the state path::
@@ -136,7 +141,7 @@ class WithheldInstances:
         self._unsaved: frozenset[Named] = frozenset()
 
     def of_boot(self, boot_id: str) -> frozenset[Named]:
-        """Return the instances that are withheld in the host's boot.
+        """Return the instances that are faulty in the host's boot.
 
         :raises OSError: where the file cannot be read
         :raises ValueError: where it cannot be understood
@@ -145,14 +150,12 @@ class WithheldInstances:
             content = files.read_json(self._path)
             if content["boot_id"] != boot_id:
                 return self._unsaved
-            instances = [
-                (PciAddress.parse(entry[0]), str(entry[1])) for entry in content["instances"]
-            ]
+            told = [(PciAddress.parse(each[0]), str(each[1])) for each in content["instances"]]
         except FileNotFoundError:
             return self._unsaved
         except (LookupError, TypeError, exception.InvalidPciAddress) as error:
             raise ValueError(f"{self._path} cannot be understood: {error!r}; remove it") from error
-        return self._unsaved.union(instances)
+        return self._unsaved.union(told)
 
     def add(self, boot_id: str, instances: Set[Named]) -> None:
         """Withhold *instances* from now on, whether or not that can be written.
@@ -163,41 +166,41 @@ class WithheldInstances:
         self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[Named]) -> None:
-        """Write the instances that are withheld.
+        """Write the instances that are faulty.
 
         :raises OSError: where it cannot be written
         """
-        entries = sorted((str(address), name) for address, name in instances)
-        files.write_json(self._path, {"boot_id": boot_id, "instances": entries})
+        told = sorted((str(address), name) for address, name in instances)
+        files.write_json(self._path, {"boot_id": boot_id, "instances": told})
         self._unsaved = frozenset()
 
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
     ) -> frozenset[Slot]:
-        """Return those of *cards* that are withheld.
+        """Return those of *cards* that are faulty.
 
         Those that the cards no longer have are forgotten.
 
-        :param read_boot_id: not called where none is withheld
+        :param read_boot_id: not called where none is faulty
         :raises OSError: where the file cannot be read, or the host's boot is not known
         :raises ValueError: where the file cannot be understood
         """
         if not self._path.exists() and not self._unsaved:
             return frozenset()
         boot_id = read_boot_id()
-        withheld = self.of_boot(boot_id)
-        if not withheld:
+        faulty = self.of_boot(boot_id)
+        if not faulty:
             return frozenset()
-        slots, over = set(), set()
+        found, over = set(), set()
         for card in cards:
             names = {slot: _names(slot) for slot in vgpu_capacity.all_instances(card.card)}
-            slots |= {slot for slot, its in names.items() if its & withheld}
-            own = {instance for instance in withheld if instance[0] == card.gpu.address}
+            found |= {slot for slot, its in names.items() if its & faulty}
+            own = {each for each in faulty if each[0] == card.gpu.address}
             over |= own.difference(*names.values()) if card.card.has_instances else set()
         if over or self._unsaved:
             with contextlib.suppress(OSError):  # it is tried in the next period
-                self.save(boot_id, withheld - over)
-        return frozenset(slots)
+                self.save(boot_id, faulty - over)
+        return frozenset(found)
 
 
 def _names(slot: Slot) -> frozenset[Named]:

@@ -6,47 +6,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from nova_gpu.core import availability
+from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import topology
 
-GONE = "it is no longer on the PCI bus"
-REPLACED = "another product is at its address now"
-NOT_FOUND = "it was assigned to an instance but is not found on this host"
-
-_UNSIZED = (
-    "its memory is not known, and that of others of its product is; see nvidia-smi -q, or say it "
-    "with [gpu]product"
+GONE = Unavailable("it is no longer on the PCI bus", "", Source.BUS, Scope.ALL)
+REPLACED = Unavailable("another product is at its address now", "", Source.BUS, Scope.ALL)
+NOT_FOUND = Unavailable(
+    "it was assigned to an instance but is not found on this host", "", Source.BUS, Scope.ALL
+)
+_UNSIZED = Unavailable(
+    "its memory is not known, and that of others of its product is",
+    "see nvidia-smi -q, or say it with [gpu]product",
+    Source.HOST,
 )
 
 CardGroups = Mapping[GroupKey, GPUGroup]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ailments:
-    """The faults of cards that are there, in the words of :class:`nova_gpu.core.model.GPUGroup`.
-
-    They say why cards are given to no instance, and why they are given to no new instance.
-    """
-
-    ill: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
-    kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
 
 
 def offered(
     gpus: Iterable[GPU],
     before: CardGroups,
     mode: DeliveryMode,
-    obstacles: Mapping[PciAddress, str],
-    ailments: Ailments,
+    unavailable: Mapping[PciAddress, Reasons],
 ) -> CardGroups:
     """Return the groups of this host.
 
     A card that was offered stays in its group when it vanishes or can no longer be given, because
-    an instance may have it: it is ill then. A card that was never offered and has an obstacle is
-    left out. One that ails is not: Placement is to show it, as reserved.
-
-    :param obstacles: what this host lacks for cards to be given to a guest, of those that cannot
+    an instance may have it. One that was never offered is left out where the host cannot give it.
+    A faulty one is not: Placement is to show it, as reserved.
     """
     by_address = {gpu.address: gpu for gpu in gpus}
     groups: dict[GroupKey, GPUGroup] = {}
@@ -54,19 +44,17 @@ def offered(
     for gpu in by_address.values():
         key = group_key(gpu, mode)
         known = key in before and gpu.address in before[key].gpus
-        obstacle = obstacles.get(gpu.address)
-        if obstacle is None or known:
-            reason = ailments.ill.get(gpu.address, obstacle)
-            reason_kept = ailments.kept_back.get(gpu.address)
-            if reason_kept is None and gpu.product.memory_mib is None and gpu.product.key in sized:
-                reason_kept = _UNSIZED
-            groups[key] = _with(groups.get(key), key, gpu, reason, reason_kept)
+        reasons = unavailable.get(gpu.address, ())
+        if known or not availability.of_host(reasons):
+            if gpu.product.memory_mib is None and gpu.product.key in sized:
+                reasons = (*reasons, _UNSIZED)
+            groups[key] = _with(groups.get(key), key, gpu, reasons)
     for key, group in before.items():
         for address, gpu in group.gpus.items():
             if key in groups and address in groups[key].gpus:
                 continue
             reason = REPLACED if address in by_address else GONE
-            groups[key] = _with(groups.get(key), key, gpu, reason)
+            groups[key] = _with(groups.get(key), key, gpu, (reason,))
     return groups
 
 
@@ -76,7 +64,7 @@ def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGro
         return groups
     group = groups.get(key)
     gpu = missing(key, address) if group is None else GPU(address, group.product, class_code=0)
-    return {**groups, key: _with(group, key, gpu, NOT_FOUND)}
+    return {**groups, key: _with(group, key, gpu, (NOT_FOUND,))}
 
 
 def missing(key: GroupKey, address: PciAddress) -> GPU:
@@ -84,15 +72,14 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
-def keeping_back(groups: CardGroups, reasons: Mapping[PciAddress, str]) -> CardGroups:
-    """Return *groups* with cards that new instances do not get from now on."""
-    return {
-        key: dataclasses.replace(
-            group,
-            kept_back={**group.kept_back, **{a: reasons[a] for a in reasons if a in group.gpus}},
-        )
-        for key, group in groups.items()
-    }
+def reserving(offered: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
+    """Return *offered* with these *reasons* before those that cards have already."""
+    found = {}
+    for key, group in offered.items():
+        own = {address: reasons[address] for address in reasons if address in group.gpus}
+        unavailable = availability.merge(own, group.unavailable)
+        found[key] = dataclasses.replace(group, unavailable=unavailable)
+    return found
 
 
 def report(
@@ -145,20 +132,13 @@ def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
     return GroupKey(gpu.product.vendor_id, gpu.product.product_id, mode)
 
 
-def _with(
-    group: GPUGroup | None,
-    key: GroupKey,
-    gpu: GPU,
-    reason: str | None,
-    reason_kept: str | None = None,
-) -> GPUGroup:
-    group = group or GPUGroup(key, gpu.product, {}, {})
+def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reasons: Reasons) -> GPUGroup:
+    group = group or GPUGroup(key, gpu.product, {})
     product = group.product.completed_by(gpu.product)
     # Cards of one product id may differ in it. The group is what each of them is at least; one that
     # does not tell, as a dead one, is given to nobody where others tell.
     sizes = [product.memory_mib for product in (group.product, gpu.product) if product.memory_mib]
     product = dataclasses.replace(product, memory_mib=min(sizes, default=None))
-    ill = {**group.ill, gpu.address: reason} if reason else group.ill
-    kept_back = {**group.kept_back, gpu.address: reason_kept} if reason_kept else group.kept_back
+    unavailable = availability.merge(group.unavailable, {gpu.address: reasons})
     gpus = {**group.gpus, gpu.address: gpu}
-    return dataclasses.replace(group, product=product, gpus=gpus, ill=ill, kept_back=kept_back)
+    return dataclasses.replace(group, product=product, gpus=gpus, unavailable=unavailable)

@@ -19,7 +19,8 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, device, exception
+from nova_gpu.core import availability, boundary, device, exception
+from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_HELD = (
-    "instances have vGPUs of it, and its driver makes none now; have it divided again (its "
-    "vendor's script, see the kernel's log), or move or delete those instances; one vGPU is"
+_HELD = "instances have vGPUs of it, and its driver makes none now"
+_HELD_REMEDY = (
+    "have it divided again (its vendor's script, see the kernel's log), or move or delete those "
+    "instances; one vGPU is"
 )
-_DIVIDED_SINCE = (
-    "it is in MIG mode, and was given whole before that; turn that off (nvidia-smi -mig 0), or "
-    "delete the instance, after which it is given in parts"
+_DIVIDED_SINCE = Unavailable(
+    "it is in MIG mode, and was given whole before that",
+    "turn that off (nvidia-smi -mig 0), or delete the instance, after which it is given in parts",
+    Source.DIVISION,
 )
 
 
@@ -139,45 +142,51 @@ class Discovery:
 
     def in_parts(
         self, cards: Iterable[GPU]
-    ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
+    ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
         """Return the cards given in parts, by :func:`in_parts`."""
         made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
         parts, others = in_parts(gpus, self.ways, made.told())
         addresses = [gpu.address for gpu in gpus]
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 
-    def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Return why assigned cards of *given_whole* that are in MIG mode now get no new instance.
+    def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+        """Return the cards of *given_whole*, which instances have, that are in MIG mode now.
 
         Guests of KVM have theirs in whatever mode it is.
         """
         if not self.delivery.shares_driver:
             return {}
         cards = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
-        return {gpu.address: _DIVIDED_SINCE for gpu in cards}
+        return {gpu.address: (_DIVIDED_SINCE,) for gpu in cards}
 
-    def obstacles(self, cards: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Return why cards of *cards* cannot be given to guests of this host, and what to do.
+    def unavailable(
+        self, cards: Iterable[GPU], given_whole: Collection[PciAddress] = ()
+    ) -> dict[PciAddress, Reasons]:
+        """Return the cards of *cards* that cannot be given to guests of this host.
 
         It reads the host, file after file, for every card.
+
+        :param given_whole: those that instances have, and keep where only their board is wrong
         """
         gpus = tuple(cards)
-        judged = {gpu.address: self.obstacle(gpu) for gpu in gpus}
-        reasons = {address: reason for address, reason in judged.items() if reason}
-        return {
-            **reasons,
-            **self._open_reasons(gpu for gpu in gpus if gpu.address not in reasons),
-        }
+        reasons = availability.merge(
+            {gpu.address: self.of_card(gpu, is_given=gpu.address in given_whole) for gpu in gpus}
+        )
+        if self.delivery.shares_driver:
+            return reasons
+        in_use = self._open_cards.reasons(gpu for gpu in gpus if gpu.address not in reasons)
+        return {**reasons, **of_all(Source.IN_USE, in_use)}
 
-    def _open_reasons(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        return {} if self.delivery.shares_driver else self._open_cards.reasons(gpus)
-
-    def obstacle(self, gpu: GPU) -> str | None:
-        """Return why a guest of this host cannot be given *gpu*, and what to do.
-
-        ``None`` where it can.
-        """
-        return self.delivery.obstacle(gpu) or self.ways.sets.why_not(gpu)
+    def of_card(self, gpu: GPU, *, is_given: bool = False) -> Reasons:
+        """Return why a guest of this host cannot be given *gpu*, in use or free."""
+        of_sets = Scope.NEW if is_given else Scope.ALL
+        reasons = (
+            (self.delivery.obstacle(gpu), Source.HOST, Scope.ALL),
+            (self.ways.sets.why_not(gpu), Source.SETS, of_sets),
+        )
+        return tuple(
+            Unavailable(text, "", source, scope) for text, source, scope in reasons if text
+        )
 
     def kept(self, gpu: GPU) -> str | None:
         """Return why *gpu* stays the host's own display.
@@ -193,9 +202,9 @@ class Discovery:
             "get it nevertheless"
         )
 
-    def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Return the quarantine, as :func:`nova_gpu.host.state.quarantine.reasons`."""
-        return quarantine.reasons(self.quarantine, gpus, self.roots, self.identities)
+    def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+        """Return the quarantine, as :func:`nova_gpu.host.state.quarantine.unavailable`."""
+        return quarantine.unavailable(self.quarantine, gpus, self.roots, self.identities)
 
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
         """Return what tells the cards apart, by address.
@@ -212,11 +221,17 @@ class Discovery:
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}
 
 
+def of_all(source: Source, found: Mapping[PciAddress, str]) -> dict[PciAddress, Reasons]:
+    """Return what *source* has found of cards that no instance can be given."""
+    return {card: (Unavailable(text, "", source, Scope.ALL),) for card, text in found.items()}
+
+
 def sorted_out(
     gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
-) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, str]]:
+) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, Reasons]]:
     """Return the cards that are given in parts, and why others of *divided* are not given."""
-    cards, others = {}, {}
+    cards: dict[PciAddress, SharedCard] = {}
+    others: dict[PciAddress, str] = {}
     for address, card in divided.items():
         unfit = ways.sets.look_at_parts(gpus[address], card)
         if reason := card.unread or _novas_own(card):
@@ -229,8 +244,8 @@ def sorted_out(
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                withheld = sets.withheld(ways.sets, gpus[address], part)
-                cards[address] = SharedCard(gpus[address], part, withheld_types=withheld)
+                types = frozenset(sets.withheld(ways.sets, gpus[address], part))
+                cards[address] = SharedCard(gpus[address], part, unavailable_types=types)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:
@@ -246,12 +261,12 @@ def sorted_out(
     for address in gpus.keys() - cards.keys() - others.keys():
         if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
             others[address] = reason
-    return cards, others
+    return cards, of_all(Source.DIVISION, others)
 
 
 def in_parts(
     cards_: Iterable[GPU], ways: Ways, facts: division.Told = MappingProxyType({})
-) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
+) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
     """Return the cards that nova-compute would give in parts, and why others are not given.
 
     It is as if it was started now: the first have the types that are offered; the others are
@@ -267,14 +282,14 @@ def in_parts(
 
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
-) -> dict[PciAddress, str]:
+) -> dict[PciAddress, Reasons]:
     """Return why those of *cards* with parts of instances, that are not *divided*, are not whole.
 
     :param held: what instances have
     """
     slots = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
     return {
-        card: f"{_HELD} {slot}"
+        card: (Unavailable(_HELD, f"{_HELD_REMEDY} {slot}", Source.DIVISION, Scope.ALL),)
         for card, slot in slots.items()
         if card is not None and card not in divided
     }

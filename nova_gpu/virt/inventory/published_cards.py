@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from typing import Any
 
-from nova_gpu.core import compare, device, names
+from nova_gpu.core import availability, compare, device, names
+from nova_gpu.core.availability import Reasons, Scope
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import FlavorRequest
@@ -50,7 +51,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         # Found when the host is looked at: a claim, by which this is published too, reads nothing.
         self._most: dict[GroupKey, int] = {}
         # Noted since the look began whose result comes next, which cannot know of it.
-        self._kept_meanwhile: dict[PciAddress, str] = {}
+        self._reserved_since: Mapping[PciAddress, Reasons] = {}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -61,37 +62,43 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     def cards(self) -> list[GPU]:
         return [gpu for group in self._groups.values() for gpu in group.gpus.values()]
 
-    def kept_back(self) -> frozenset[PciAddress]:
-        """Return the cards that no new instance is given."""
-        return frozenset(address for group in self._groups.values() for address in group.kept_back)
+    def reserved(self) -> frozenset[PciAddress]:
+        """Return the cards that no new instance is given, whatever its own one is given."""
+        groups = self._groups.values()
+        found = ((a, own) for group in groups for a, own in group.unavailable.items())
+        return frozenset(a for a, own in found if any(each.scope is Scope.NEW for each in own))
+
+    def unavailable(self) -> dict[PciAddress, Reasons]:
+        """Return the reasons why cards cannot be given now."""
+        groups = (group.unavailable for group in self._groups.values())
+        return availability.merge(*groups, self._custody.unavailable())
 
     def begin_look(self) -> None:
         """Begin a look at the host, for :meth:`take_in`."""
         with self._lock:
-            self._kept_meanwhile = {}
+            self._reserved_since = {}
 
     def take_in(
         self,
         gpus: Iterable[GPU],
         mode: DeliveryMode,
-        obstacles: Mapping[PciAddress, str],
-        ailments: card_groups.Ailments,
+        unavailable: Mapping[PciAddress, Reasons],
     ) -> None:
         """Offer what was found, as :func:`nova_gpu.virt.inventory.card_groups.offered`."""
         with self._lock:
-            groups = card_groups.offered(gpus, self._groups, mode, obstacles, ailments)
-            self._groups = card_groups.keeping_back(groups, self._kept_meanwhile)
+            groups = card_groups.offered(gpus, self._groups, mode, unavailable)
+            self._groups = card_groups.reserving(groups, self._reserved_since)
             if not self._ways.whole.shares_driver:
                 self._most = {
                     key: guest_address_space.most(group.gpus.values(), self._ways.roots)
                     for key, group in groups.items()
                 }
 
-    def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
-        """Keep these from new instances from now on, as after :meth:`take_in`."""
+    def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
+        """Reserve these cards from now on, as after :meth:`take_in`."""
         with self._lock:
-            self._kept_meanwhile.update(reasons)
-            self._groups = card_groups.keeping_back(self._groups, reasons)
+            self._reserved_since = {**self._reserved_since, **reasons}
+            self._groups = card_groups.reserving(self._groups, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
         """Return the cards of instances, by the database or by starts it may not know of yet."""
@@ -104,7 +111,10 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         return PciAddress.parse(identifier)
 
     def _unavailable(self, group: GPUGroup, key: PciAddress) -> str | None:
-        return group.ill.get(key) if key in group.gpus else "it is not on this host"
+        if key not in group.gpus:
+            return "it is not on this host"
+        reason = availability.for_all(group.unavailable.get(key, ()))
+        return None if reason is None else str(reason)
 
     def _given(self, group: GPUGroup, key: PciAddress) -> GPU:
         return group.gpus[key]
@@ -206,8 +216,8 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         """Return the cards of a group that cannot be given now and that no instance has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
-        bad = group.withheld.keys() | (self._custody.refused() & group.gpus.keys())
-        return bad - ours - self._ledger.now.started()
+        bad = self.unavailable().keys() & group.gpus.keys()
+        return set(bad) - ours - self._ledger.now.started()
 
     # The pool
 
@@ -215,20 +225,19 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
         self._ledger.compare(addresses, assigned)
-        unbound = self._custody.refused()
         group = self.group_of(provider_uuid)
-        well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
+        offered = group.gpus.keys() - self.unavailable() if group else frozenset()
         usage = self._ledger.now
         cards = device.cards(device.parse(resource.identifier) for resource in assigned)
         taken = usage.taken() | usage.used | self._beside_given(cards)
-        return frozenset(well & set(addresses)) - taken - unbound
+        return frozenset(offered & set(addresses)) - taken
 
     def free(self) -> frozenset[PciAddress]:
         """Return all that an instance could be given, by what was read last."""
         usage = self._ledger.now
         used_devices = usage.taken() | usage.used | usage.counted() | self._beside_given()
-        well = {a for group in self._groups.values() for a in group.gpus.keys() - group.withheld}
-        return frozenset(well - used_devices - self._custody.refused())
+        cards = {gpu.address for gpu in self.cards()}
+        return frozenset(cards - used_devices - self.unavailable().keys())
 
     def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
         """Return the cards that direct links join with one that an instance has.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import compare, device
+from nova_gpu.core import availability, compare, device
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
@@ -71,7 +71,8 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         card = group.card_of(key)
         if card is None:
             return "no card of this host has it"
-        return card.ill or (vgpu.LOST if card.lacks(key) else None)
+        reason = availability.for_all(card.reasons)
+        return str(reason) if reason else vgpu.LOST if card.lacks(key) else None
 
     def _given(self, group: VGPUGroup, key: Slot) -> Slot:
         return key
@@ -86,8 +87,8 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
     ) -> str | None:
         reason = compare.vgpu_mismatch(request, [holding.group.facts for holding in held])
         if reason is None and is_new:
-            groups = [holding.group for holding in held]
-            reason = compare.more_than_a_guest_can_have([group.facts for group in groups])
+            groups = [group.group for group in held]
+            reason = compare.more_than_a_guest_can_have([each.facts for each in groups])
             if request.vgpus and reason is None:
                 return compare.other_vgpu_facts(request.vgpus, groups)
         return reason

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 from oslo_log import log as logging
 
-from nova_gpu.core import device
+from nova_gpu.core import availability, device
+from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.device import Device, slots
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
@@ -22,9 +23,11 @@ from nova_gpu.virt.inventory import card_groups, discovery
 
 LOG = logging.getLogger(__name__)
 
-WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
-_NOT_JUDGED = "nova-compute has not finished looking at it"
-_NOT_DIVIDED = "its driver makes no vGPUs of it any more"
+_IN_PARTS = Unavailable("it is given in parts, as vGPUs", "", Source.DIVISION, Scope.ALL)
+_NOT_JUDGED = Unavailable("nova-compute has not finished looking at it", "", Source.SERVICE)
+_NOT_DIVIDED = Unavailable(
+    "its driver makes no vGPUs of it any more", "", Source.DIVISION, Scope.ALL
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,13 +81,12 @@ class VGPUCards:
         self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._read: Look = Look()
-        self._ailments: card_groups.Ailments | None = None
-        self._judged: frozenset[PciAddress] = frozenset()
-        self._said: Mapping[PciAddress, str | None] = {}
+        # By card, with no reason where it is well; and by part, which no look at its card changes
+        self._judged: Mapping[PciAddress, Reasons] = {}
+        self._parts: Mapping[Source, Mapping[Device, Reasons]] = {}
+        self._said: Mapping[PciAddress, Unavailable | None] = {}
         self._missed: set[Slot] = set()
-        self._withheld_slots: frozenset[Slot] = frozenset()
-        self._withheld_functions: frozenset[PciAddress] = frozenset()
-        self._others: Mapping[PciAddress, str] = {}
+        self._others: Mapping[PciAddress, Reasons] = {}
         self._found: Mapping[PciAddress, GPU] = {}
         # Cards that this service has only seen whole, and of which instances have parts.
         self._made_whole: list[GPU] = []
@@ -95,7 +97,7 @@ class VGPUCards:
         cards_: Iterable[GPU],
         whole: Collection[PciAddress] = (),
         held: Collection[Slot] = (),
-    ) -> Mapping[PciAddress, str]:
+    ) -> Mapping[PciAddress, Reasons]:
         """Look at all the host's cards; why those that are divided are not given whole.
 
         A card that was given in parts stays one, because an instance may have one of them.
@@ -118,49 +120,36 @@ class VGPUCards:
                     before = dataclasses.replace(before, gpu=gpus.get(address, before.gpu))
                     if before.card.has_instances and address in others:
                         # Who has one may be started with it, which its nodes will show.
-                        cards[address] = dataclasses.replace(before, withheld=others[address])
+                        reasons = availability.to_new(others[address])
                     else:
-                        reason = _NOT_DIVIDED if address in gpus else card_groups.GONE
-                        reason = others.get(address, reason)
-                        cards[address] = dataclasses.replace(before, ill=reason)
+                        gone = _NOT_DIVIDED if address in gpus else card_groups.GONE
+                        reasons = others.get(address, (gone,))
+                    cards[address] = dataclasses.replace(before, unavailable={address: reasons})
                 parted = discovery.held_in_parts(gpus, cards, held)
                 self._made_whole = [gpus[address] for address in parted if address not in divided]
                 others = {**parted, **others}
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)
-        return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
+        return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), (_IN_PARTS,))}
 
-    def judge(self, ailments: card_groups.Ailments) -> None:
-        """Note the faults of the cards of the last :meth:`read`."""
+    def judge(self, unavailable: Mapping[PciAddress, Reasons]) -> None:
+        """Note the reasons why cards of the last :meth:`read` cannot be given."""
         with self._lock:
-            self._ailments, self._judged = ailments, frozenset(self._read.cards)
+            self._judged = {card: unavailable.get(card, ()) for card in self._read.cards}
             self._take_in(self._read.cards, self._read.there)
         self._say()
 
-    def withhold(self, reason: str) -> None:
-        """Keep all from new instances before the next :meth:`judge`."""
-        with self._lock:
-            self._ailments = card_groups.Ailments({}, dict.fromkeys(self._read.cards, reason))
-            self._take_in(self._read.cards, self._read.there)
-
-    def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
+    def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
         """Keep these cards' vGPUs from new instances before the next :meth:`judge`."""
         with self._lock:
-            known = self._ailments or card_groups.Ailments()
-            kept_back = {**known.kept_back, **reasons}
-            self._ailments = dataclasses.replace(known, kept_back=kept_back)
+            own = {card: reasons[card] for card in self._judged if card in reasons}
+            self._judged = {**self._judged, **availability.merge(own, self._judged)}
             self._take_in(self._read.cards, self._read.there)
 
-    def withhold_slots(self, slots: frozenset[Slot]) -> None:
-        """Keep these from new instances, whatever is given of their cards."""
+    def reserve_parts(self, source: Source, reasons: Mapping[Device, Reasons]) -> None:
+        """Keep these functions and MIG instances, all of *source*, from new instances."""
         with self._lock:
-            self._withheld_slots = slots
-            self._take_in(self._read.cards, self._read.there)
-
-    def withhold_functions(self, functions: frozenset[PciAddress]) -> None:
-        """Keep vGPUs at these from new instances; an instance that has one keeps it."""
-        with self._lock:
-            self._withheld_functions = functions
+            self._parts = {**self._parts, source: reasons}
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, part: Device) -> None:
@@ -189,7 +178,8 @@ class VGPUCards:
     def undivided(self) -> list[GPU]:
         """Return the cards that were given in parts, are there, and are whole now."""
         cards = self.look.cards.values()
-        return [*self._made_whole, *(card.gpu for card in cards if card.ill == _NOT_DIVIDED)]
+        made_whole = (card.gpu for card in cards if _NOT_DIVIDED in card.reasons)
+        return [*self._made_whole, *made_whole]
 
     def names(self, slot: Slot) -> Mapping[str, str]:
         """Return what the types of the card of *slot* are called, by id.
@@ -236,7 +226,8 @@ class VGPUCards:
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent
-        return SharedCard(gpu, bare, ill=self._others.get(card, card_groups.NOT_FOUND))
+        reasons = self._others.get(card, (card_groups.NOT_FOUND,))
+        return SharedCard(gpu, bare, {gpu.address: reasons})
 
     def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
         self._read = Look(cards, {}, there)
@@ -249,18 +240,17 @@ class VGPUCards:
 
     def _as_judged(self, card: SharedCard) -> SharedCard:
         address = card.gpu.address
-        if self._ailments is None or address not in self._judged:
-            return dataclasses.replace(card, withheld=_NOT_JUDGED)
-        ill = card.ill or self._ailments.ill.get(address)
-        kept_back = self._ailments.kept_back.get(address)
-        withheld = card.withheld or kept_back
-        slots = frozenset(filter(card.has, self._withheld_slots))
-        judged = dataclasses.replace(card, ill=ill, withheld=withheld, withheld_slots=slots)
-        return judged.without(self._withheld_functions)
+        own: dict[Device, Reasons] = {address: self._judged.get(address, (_NOT_JUDGED,))}
+        parts = availability.merge(*self._parts.values())
+        own |= {part: parts[part] for part in parts if card.has(part)}
+        unavailable = availability.merge(card.unavailable, own)
+        functions = device.cards(unavailable) - {address}
+        return dataclasses.replace(card, unavailable=unavailable).without(functions)
 
     def _say(self) -> None:
         """Log it once, until it changes."""
-        now = {address: card.ill or card.withheld for address, card in self.look.cards.items()}
+        cards = self.look.cards.items()
+        now = {address: availability.worst(card.reasons) for address, card in cards}
         for address, reason in sorted(now.items() - self._said.items(), key=lambda item: item[0]):
             if reason is None:
                 types = ", ".join(sorted(self.look.cards[address].card.types))

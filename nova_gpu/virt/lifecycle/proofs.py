@@ -12,6 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device as devices
 from nova_gpu.core import exception
+from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
@@ -41,7 +42,7 @@ class Proofs:
         # product and what tells that from others.
         self._judged: Mapping[Device, tuple[str, Identity]] = {}
         # Why a device that is clean, or may be, has no proof.
-        self._unproven: dict[Device, str] = {}
+        self._unproven: dict[Device, Unavailable] = {}
         # Cleaned devices whose proof could not be written, with their cards, how, and after whom.
         self._unwritten: dict[Device, tuple[GPU, str, str | None]] = {}
 
@@ -129,11 +130,8 @@ class Proofs:
                 raise OSError(proofs.UNTOLD)
             proofs.write(self._folder, device, card, seen, by, after)
         except OSError as error:
-            self.lacking(
-                device,
-                f"that it was cleaned cannot be noted: {error}; have nova-compute write to "
-                f"{self._folder}",
-            )
+            remedy = f"have nova-compute write to {self._folder}"
+            self.lacking(device, f"that it was cleaned cannot be noted: {error}", remedy)
             raise
         self._forget([device])
 
@@ -155,18 +153,19 @@ class Proofs:
         """Return whether *device* was cleaned, and its proof is still to be written."""
         return device in self._unwritten
 
-    def lacking(self, device: Device, reason: str, level: int = logging.ERROR) -> None:
+    def lacking(self, device: Device, reason: str, remedy: str, level: int = logging.ERROR) -> None:
         """Note why *device* has no proof, and so is not offered."""
+        new = Unavailable(reason, remedy, Source.PROOF)
         with self._lock:
-            known, self._unproven[device] = self._unproven.get(device), reason
-        if known != reason:
-            LOG.log(level, "GPU %s is not offered: %s", device, reason)
+            known, self._unproven[device] = self._unproven.get(device), new
+        if known != new:
+            LOG.log(level, "GPU %s is not offered: %s", device, new)
 
-    def reasons(self) -> dict[PciAddress, str]:
-        """Return why whole cards are not offered to new instances."""
+    def unavailable(self) -> dict[PciAddress, Reasons]:
+        """Return the whole cards that are not offered to new instances."""
         with self._lock:
             unproven = dict(self._unproven)
-        return {card: unproven[card] for card in devices.cards(unproven)}
+        return {card: (unproven[card],) for card in devices.cards(unproven)}
 
     def _forget(self, those: Collection[Device]) -> None:
         with self._lock:

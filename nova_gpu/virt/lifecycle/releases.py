@@ -17,7 +17,8 @@ from nova import objects
 from nova.compute import task_states
 from oslo_log import log as logging
 
-from nova_gpu.core import device, exception, health
+from nova_gpu.core import availability, device, exception
+from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.pci import identity
@@ -189,12 +190,12 @@ class Releases:
             del cards[address]
         # One that was cleaned, and could not be proven to be, is not cleaned a second time, and one
         # that is not there once it is back.
-        groups = self._published.groups().values()
-        there = {address for group in groups for address in group.gpus.keys() - group.ill.keys()}
+        unavailable = self._published.unavailable()
         cards = {
             address: card
             for address, card in cards.items()
-            if address in there and not self._proofs.is_cleaned(address)
+            if not availability.for_all(unavailable.get(address, ()))
+            and not self._proofs.is_cleaned(address)
         }
 
         def release(part: Device) -> bool:
@@ -210,9 +211,9 @@ class Releases:
             self._vgpus.retries.wait(until)
         self._is_settled = True
         for address in cards.keys() & self._ledger.now.cleaning:
-            reason = "it is being cleaned; see nova-compute's log if that lasts"
-            self._proofs.lacking(address, reason, logging.WARNING)
-        self._keep_back(self.away())
+            remedy = "see nova-compute's log if that lasts"
+            self._proofs.lacking(address, "it is being cleaned", remedy, logging.WARNING)
+        self._reserve(self.unavailable())
         if cards:
             self._discovery.ways.sets.part()
 
@@ -248,7 +249,7 @@ class Releases:
         # card that is not clean. So does this one when it is released.
         self._proofs.withdraw(card)
         self._ledger.was_used([card.address])
-        self._keep_back({card.address: _words(new)})
+        self._reserve({card.address: (_reason(new),)})
         self._custody.forgive(card.address)
         if is_new:
             self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
@@ -258,17 +259,15 @@ class Releases:
             LOG.error("Failed to write the quarantine record of GPU %s: %s", card.address, error)
             raise
 
-    def away(self) -> dict[PciAddress, str]:
-        """Return why cards are not offered whose state is not on disk."""
-        unwritten = tuple(self._unwritten.values())
-        return self._proofs.reasons() | {
-            new.address: f"{_words(new)}; that cannot be written to {self._folder}"
-            for new in unwritten
-        }
+    def unavailable(self) -> dict[PciAddress, Reasons]:
+        """Return the cards that are not offered, and whose state is not on disk."""
+        unsaved = f"that cannot be written to {self._folder}"
+        found = {a: (_reason(new, unsaved),) for a, new in tuple(self._unwritten.items())}
+        return availability.merge(found, self._proofs.unavailable())
 
-    def _keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
-        self._published.keep_back(reasons)
-        self._vgpus.cards.keep_back(reasons)
+    def _reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
+        self._published.reserve(reasons)
+        self._vgpus.cards.reserve(reasons)
 
     def _write(self, new: Entry) -> None:
         """Write an entry of the quarantine.
@@ -288,21 +287,21 @@ class Releases:
             with contextlib.suppress(OSError):  # it was logged
                 self._write(new)
 
-    def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
+    def quarantine_fault(self, card: GPU, fault: Unavailable, until_boot: str | None) -> None:
         """Put a card that failed into quarantine, unless it is there already until it is released.
 
         :raises OSError: as :meth:`quarantine`
         """
-        entry = None
+        found = None
         with contextlib.suppress(OSError):  # then it is put there as well
-            entry = quarantine.load(self._folder).get(card.address)
+            found = quarantine.load(self._folder).get(card.address)
         seen = self._seen(card)
-        is_about = entry and quarantine.is_about(entry, card, seen.identity if seen else None)
-        if entry and is_about and (until_boot or not entry.until_boot):
-            LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
+        is_about = found and quarantine.is_about(found, card, seen.identity if seen else None)
+        if found and is_about and (until_boot or not found.until_boot):
+            LOG.error("GPU %s is in quarantine already: %s", card.address, fault.reason)
             return
         owner = self._published.owners().get(card.address)
-        self.quarantine(card, verdict.reason, verdict.remedy, owner, until_boot)
+        self.quarantine(card, fault.reason, fault.remedy, owner, until_boot)
 
     def _seen(self, card: GPU) -> Seen | None:
         return quarantine.see(card, self._roots, self._discovery.identities)
@@ -331,7 +330,7 @@ class Releases:
         except exception.DeviceUnavailable:
             pass  # another guest has it, or it is being cleaned: then there is another release
         except exception.NotCleanedYet as error:
-            self._proofs.lacking(card.address, f"{error.reason}; {error.remedy}")
+            self._proofs.lacking(card.address, error.reason, error.remedy)
             return False
         except OSError:
             return False  # it stays dirty, and so out of the pool
@@ -362,8 +361,9 @@ class Releases:
         return True
 
 
-def _words(new: Entry) -> str:
-    return f"it is in quarantine since {new.since}: {new.reason}; {new.remedy}"
+def _reason(new: Entry, *remedies: str) -> Unavailable:
+    reason = f"it is in quarantine since {new.since}: {new.reason}"
+    return Unavailable(reason, "; ".join((new.remedy, *remedies)), Source.QUARANTINE)
 
 
 def _is_same_card(one: Entry, other: Entry) -> bool:

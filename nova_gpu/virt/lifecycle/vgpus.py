@@ -20,6 +20,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception
+from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
@@ -164,7 +165,7 @@ class VGPUs:
 
     @contextlib.contextmanager
     def start(self, devices: Iterable[Device]) -> Iterator[None]:
-        """Wrap the start of a guest, and withhold functions after several failures.
+        """Wrap the start of a guest, and reserve functions after several failures.
 
         Of several in one guest no failure tells whether it may have so many.
         """
@@ -177,7 +178,7 @@ class VGPUs:
             raise
         if functions:
             self._failed.started(functions)
-            self.cards.withhold_functions(self._failed.withheld())
+            self._reserve_failed()
 
     def _may_wedge(self, slots: Iterable[Slot]) -> frozenset[PciAddress]:
         return frozenset(slot.parent for slot in slots if self.way(slot).may_wedge)
@@ -185,12 +186,15 @@ class VGPUs:
     def _count(self, functions: frozenset[PciAddress], error: Exception) -> None:
         if functions:
             self._failed.failed(functions, error)
-            self.cards.withhold_functions(self._failed.withheld())
+            self._reserve_failed()
 
     def keep_failed(self) -> None:
         """Offer functions again, in every period, that were enabled anew."""
         self._failed.look()
-        self.cards.withhold_functions(self._failed.withheld())
+        self._reserve_failed()
+
+    def _reserve_failed(self) -> None:
+        self.cards.reserve_parts(Source.STARTS, self._failed.unavailable())
 
     def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """Reserve the slots for the instance until its next start ends or its domain is removed.
@@ -256,7 +260,7 @@ class VGPUs:
         """Return the slots among them, and functions of another domain."""
         functions = {dev for dev in self.functions() if not self._proofs.covers(dev)}
         ours = functions | device.slots(devices)
-        return [dev for dev in devices if dev in ours]
+        return [each for each in devices if each in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
         """Return the first function of its card, where it is known as the part of one."""
@@ -306,7 +310,7 @@ class VGPUs:
         What is done to that one concerns its own guest.
         """
         cards = [card for card in self.cards.look.cards.values() if card.has(slot)]
-        lacking = any(card.lacks(slot) for card in cards)
+        lacking = any(each.lacks(slot) for each in cards)
         is_another = lacking and self.way(slot).is_there(slot, "", None)
         if is_another:
             LOG.error(
@@ -345,7 +349,7 @@ class Retries:
         with self._lock:
             known = {item: self._failed[item] for item in devices if item in self._failed}
             self._failed = known
-        self._begun = {card: item for card, item in self._begun.items() if not item.done()}
+        self._begun = {card: each for card, each in self._begun.items() if not each.done()}
         due = collections.defaultdict(list)
         for part in devices:
             if known.get(part, (0, 0))[1] <= self._period:

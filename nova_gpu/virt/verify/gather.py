@@ -19,6 +19,7 @@ from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception, names
+from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
@@ -43,7 +44,7 @@ _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 class Sources:
     """The sources to ask.
 
-    ``placement``: Nova's report client. ``obstacles``: why cards cannot be given.
+    ``placement``: Nova's report client. ``unavailable``: the cards that cannot be given.
 
     ``ask`` calls what it is given, and may give up on it with any exception.
     """
@@ -51,7 +52,7 @@ class Sources:
     host: discovery.Discovery
     libvirt: libvirt_host.Host
     placement: Any
-    obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
+    unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
     ask: Callable[[Callable[[], Any]], Any] = lambda read: read()
 
 
@@ -82,7 +83,7 @@ def gather(sources: Sources) -> HostState:
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
     host = sources.host
-    cards = answers.of("sysfs", lambda: gather_host.read(host, sources.obstacles))
+    cards = answers.of("sysfs", lambda: gather_host.read(host, sources.unavailable))
     whole = cards.whole if cards is not None else {}
     guests, nodename = None, None
     if cards is not None:

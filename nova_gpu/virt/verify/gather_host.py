@@ -10,7 +10,8 @@ from typing import Any
 from nova import context as nova_context
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import device, names
+from nova_gpu.core import availability, device, names
+from nova_gpu.core.availability import Reasons
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu_group
@@ -45,25 +46,25 @@ class Cards:
 
 
 def read(
-    host: discovery.Discovery, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
+    host: discovery.Discovery,
+    unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]],
 ) -> Cards:
     """Return what the host has now.
 
-    :param obstacles: why cards cannot be given
+    :param unavailable: those of whole cards that cannot be given
     :raises DiscoveryFailed: where sysfs cannot be read
     """
     gpus = host.find()
     parts, others = host.in_parts(gpus)
     whole = [gpu for gpu in gpus if gpu.address not in parts]
-    reasons = obstacles(whole)
     unread: Set[PciAddress] = frozenset()
     if host.delivery.shares_driver:
         mig = (gpu.address for gpu in whole if mig_layout.is_divided(gpu, host.roots))
         unread = others.keys() & mig
-        reasons = {**reasons, **{address: others[address] for address in unread}}
-    cards = {
-        gpu.address: Card(gpu, reasons.get(gpu.address), others.get(gpu.address)) for gpu in whole
-    }
+    reasons = availability.merge({a: others[a] for a in unread}, unavailable(whole))
+    not_new = {a: availability.to_new(others[a]) for a in others.keys() - unread}
+    reasons = availability.merge(reasons, not_new)
+    cards = {gpu.address: Card(gpu, reasons.get(gpu.address, ())) for gpu in whole}
     return Cards(
         cards, parts, tuple(gpu for gpu in gpus if gpu.address in parts), frozenset(unread)
     )
@@ -71,8 +72,11 @@ def read(
 
 def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     """Return why whole cards cannot be given to a guest, or are with another driver than needed."""
-    reasons = {a: _unbound(host, card.gpu) or card.obstacle for a, card in cards.items()}
-    return {address: reason for address, reason in reasons.items() if reason}
+    reasons: dict[Device, str] = {}
+    for address, card in cards.items():
+        if reason := _unbound(host, card.gpu) or availability.for_all(card.unavailable):
+            reasons[address] = str(reason)
+    return reasons
 
 
 def _unbound(host: discovery.Discovery, card: GPU) -> str | None:
@@ -160,14 +164,10 @@ def free(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """``obstacle``: why it cannot be given to a guest; ``in_parts``.
-
-    Why it is not given whole to a new one.
-    """
+    """A whole card, and why it cannot be given."""
 
     gpu: GPU
-    obstacle: str | None
-    in_parts: str | None = None
+    unavailable: Reasons = ()
 
 
 def read_providers(
@@ -193,7 +193,7 @@ def read_providers(
         inventory = _inventory(client, uuid, resource_class)
         allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
         own = {
-            address: card.obstacle is None and card.in_parts is None
+            address: not card.unavailable
             for address, card in cards.items()
             if card_groups.group_key(card.gpu, mode) == key
         }

@@ -40,11 +40,9 @@ class Reconciliation:
             return
         try:
             with boundary.crossed():
-                state = gather.gather(
-                    gather.Sources(
-                        self._looked, self._host, self._placement(), self._looked.obstacles
-                    )
-                )
+                unavailable = self._looked.unavailable
+                sources = gather.Sources(self._looked, self._host, self._placement(), unavailable)
+                state = gather.gather(sources)
                 differences = frozenset(compare.compare(state))
         except boundary.Failure as error:
             LOG.warning("Cannot compare the GPUs in Nova, libvirt and Placement: %s", error)

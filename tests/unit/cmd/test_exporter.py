@@ -87,7 +87,7 @@ class ExporterTest(base.HostTestCase):
 
     def test_guests(self) -> None:
         self.build()
-        found = [Card(gpu, None) for gpu in discovery.Discovery().find()]
+        found = [Card(gpu) for gpu in discovery.Discovery().find()]
         held = {found[0].gpu.address: ("one", "two"), found[1].gpu.address: ("one",)}
         assigned, instances = exporter._assigned(found, held)
         counts = {sample.labels["address"]: sample.value for sample in assigned.samples}

@@ -10,6 +10,7 @@ from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import topology
 from tests.fixtures import ailments, cleaned, hosts, kernel, nvidia, vgpu
 from tests.fixtures import nvml as machines
+from tests.fixtures.cards import reasons
 from tests.unit.cmd import base
 
 
@@ -30,7 +31,9 @@ class TableTest(testtools.TestCase):
 
     def test_unknown_is_said(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "ffff"), 0x030200)
-        shown = cards.table([cards.described(cards.Card(card, "it is with nobody"), {}, None)])
+        shown = cards.table(
+            [cards.described(cards.Card(card, reasons("it is with nobody")), {}, None)]
+        )
         self.assertIn("| unknown      | unknown    |", shown)
         self.assertIn("0000:01:00.0: it is with nobody", shown)
         self.assertIn("[gpu]product says what it is", shown)
@@ -42,7 +45,7 @@ class TableTest(testtools.TestCase):
             0x030200,
             links=(Link(PciAddress.parse("0000:02:00.0"), LinkType.NVLINK, 18),),
         )
-        described = cards.described(cards.Card(card, None), {card.address: ("one",)}, None)
+        described = cards.described(cards.Card(card), {card.address: ("one",)}, None)
         self.assertNotIn("unknown", cards.table([described]))
         self.assertEqual(
             [{"peer": "0000:02:00.0", "type": "nvlink", "width": 18}], described["links"]
@@ -51,7 +54,7 @@ class TableTest(testtools.TestCase):
 
     def test_who_has_it_is_not_known(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
-        shown = cards.table([cards.described(cards.Card(card, None), {}, "no answer")], "no answer")
+        shown = cards.table([cards.described(cards.Card(card), {}, "no answer")], "no answer")
         self.assertRegex(shown, r"\| yes +\| unknown +\|")
         self.assertIn("Which instance has which GPU is not known: no answer", shown)
 

@@ -17,6 +17,7 @@ from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nodes
+from tests.fixtures.cards import reasons
 from tests.unit.cmd import base
 
 _GUIDE = pathlib.Path(__file__).parents[3] / "doc/source/reference/nova-gpu"
@@ -54,7 +55,9 @@ class TopologyTest(base.HostTestCase):
     def test_the_picture_of_the_guide(self) -> None:
         self.build("switched-8")
         found = cards.read(discovery.Discovery())
-        found[2] = cards.Card(found[2].gpu, "it is in quarantine since noon: no reset; replace it")
+        found[2] = cards.Card(
+            found[2].gpu, reasons("it is in quarantine since noon: no reset; replace it")
+        )
         held = {found[0].gpu.address: (_UUID,), found[1].gpu.address: (_UUID,)}
         text = "\n".join(topology.picture(found, held, None)) + "\n"
         self.assertEqual((_GUIDE / "topology.txt").read_text(), text)

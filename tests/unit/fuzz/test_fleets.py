@@ -87,9 +87,7 @@ class FleetTest(base.FuzzTestCase):
         asked = request.of(flavor).whole
         assert asked
         found = {gpu.address: gpu for gpus in host for gpu in gpus}
-        offered = card_groups.offered(
-            found.values(), {}, DeliveryMode.LXC, {}, card_groups.Ailments()
-        )
+        offered = card_groups.offered(found.values(), {}, DeliveryMode.LXC, {})
         report = stats.loads(card_groups.report(offered, "LXC", ()))
         groups = [list(group.gpus.values()) for group in offered.values()]
         able = any(_can_serve(gpus, asked) for gpus in groups)

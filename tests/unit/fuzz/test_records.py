@@ -173,7 +173,7 @@ class QuarantineTest(base.FuzzTestCase):
 
     def check(self) -> None:
         before = base.open_files()
-        kept = quarantine.reasons(self.folder, [self.card], self.roots)
+        kept = quarantine.unavailable(self.folder, [self.card], self.roots)
         if not kept:
             found = quarantine.load(self.folder).get(_CARD)
             assert found

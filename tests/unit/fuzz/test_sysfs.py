@@ -71,10 +71,10 @@ class SysfsTest(base.FuzzTestCase):
             found = looked.find()
         except exception.DiscoveryFailed:
             return
-        obstacles = looked.obstacles(found)
+        unavailable = looked.unavailable(found)
         self.check(
             found,
-            card_groups.offered(found, {}, looked.delivery.mode, obstacles, card_groups.Ailments()),
+            card_groups.offered(found, {}, looked.delivery.mode, unavailable),
         )
         domains.parts(found, host.roots)
         for gpu in found:

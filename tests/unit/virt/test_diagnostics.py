@@ -26,7 +26,9 @@ class VGPUsTest(unittest.TestCase):
         product = Product("10de", "26b9", "L40S", "ada", 49152)
         gpu = GPU(CARD, product, 0x030200, numa_node=1)
         parents = {FUNCTION: Parent(Kind.TYPED, {}, {"nvidia-1155": 1})}
-        shared = SharedCard(gpu, DividedCard({}, parents), withheld="it is in quarantine")
+        shared = SharedCard(
+            gpu, DividedCard({}, parents), {CARD: cards.reasons("it is in quarantine")}
+        )
         look = vgpu_cards.Look({CARD: shared})
         assigned: Any = types.SimpleNamespace(whole=types.SimpleNamespace(groups=dict, cards=list))
         parts: Any = types.SimpleNamespace(look=look)

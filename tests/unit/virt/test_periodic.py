@@ -4,7 +4,7 @@ from __future__ import annotations
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import exception
+from nova_gpu.core import availability, exception
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.periodic import contained
 from tests.fixtures import hosts, vgpu
@@ -44,7 +44,11 @@ class PeriodsTest(base.BaseTestCase):
     def offered(self) -> dict[str, str | None]:
         """The whole cards, each with why nobody new is given it"""
         groups = self.gpus._published.groups().values()
-        return {str(a): group.withheld.get(a) for group in groups for a in group.gpus}
+        return {
+            str(a): availability.text(group.unavailable.get(a, ()))
+            for group in groups
+            for a in group.gpus
+        }
 
     def test_whole_and_in_parts(self) -> None:
         self.assertEqual({WELL: None, ILL: None}, self.offered())

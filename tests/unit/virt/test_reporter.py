@@ -9,6 +9,8 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import availability
+from nova_gpu.core.availability import Scope, Source
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -50,17 +52,16 @@ class ReportTest(BulletinTest):
         self,
         obstacles: Mapping[PciAddress, str] | None = None,
         *,
-        ill: Mapping[PciAddress, str] | None = None,
-        kept_back: Mapping[PciAddress, str] | None = None,
+        faults: Mapping[PciAddress, str] | None = None,
+        reserved: Mapping[PciAddress, str] | None = None,
         owners: Mapping[PciAddress, Owner] | None = None,
-        quarantined: frozenset[PciAddress] = frozenset(),
+        source: Source = Source.HOST,
     ) -> None:
-        ailments = card_groups.Ailments(ill or {}, kept_back or {})
+        own = {a: cards.reasons(text, scope=Scope.ALL) for a, text in (obstacles or {}).items()}
+        unavailable = availability.merge(cards.unavailable(faults, reserved, source), own)
         mode = DeliveryMode.LXC
-        self.offered = card_groups.offered(
-            self.cards, self.offered, mode, obstacles or {}, ailments
-        )
-        self.reporter.report(self.cards, obstacles or {}, self.offered, owners or {}, quarantined)
+        self.offered = card_groups.offered(self.cards, self.offered, mode, unavailable)
+        self.reporter.report(self.cards, unavailable, self.offered, owners or {})
 
     def assertSaid(self, count: int, words: str) -> None:
         self.assertEqual(count, self.log.output.count(words), self.log.output)
@@ -80,7 +81,7 @@ class ReportTest(BulletinTest):
     def test_there_and_back(self) -> None:
         self.report()
         for _ in range(2):
-            self.report(kept_back={FIRST: "2 ECC errors; reset it"})
+            self.report(reserved={FIRST: "2 ECC errors; reset it"})
         self.assertSaid(1, f"GPU {A} (Tesla M2090) is given to no instance now: 2 ECC errors")
         (fault,) = self.events
         self.assertEqual(["gpu.fault"], self.types())
@@ -95,11 +96,11 @@ class ReportTest(BulletinTest):
         self.assertEqual("2 ECC errors; reset it", recovery.reason)
 
     def test_an_instances(self) -> None:
-        for ill, kept_back, words in (
+        for faults, reserved, words in (
             ({FIRST: "gone"}, {}, "fails the instance that has it: gone"),
             ({}, {FIRST: "2 ECC errors"}, "stays with the instance that has it"),
         ):
-            self.report(ill=ill, kept_back=kept_back, owners=OWNERS)
+            self.report(faults=faults, reserved=reserved, owners=OWNERS)
             self.assertSaid(1, words)
             (fault,) = self.events
             self.assertEqual(("gpu1", (A,), UUID, 1), _main(fault))
@@ -112,7 +113,7 @@ class ReportTest(BulletinTest):
         self.assertEqual(["gpu.fault"], self.types())
 
     def test_of_a_quarantine_it_was_told_elsewhere(self) -> None:
-        self.report(kept_back={FIRST: "not clean"}, quarantined=frozenset({FIRST}))
+        self.report(reserved={FIRST: "not clean"}, source=Source.QUARANTINE)
         self.assertEqual([], self.types())
         self.report()
         self.assertEqual(["gpu.recover"], self.types())

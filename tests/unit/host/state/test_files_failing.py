@@ -116,9 +116,9 @@ class FailingCallsTest(base.BaseTestCase):
                 None,  # all of it is read
             ),
             "withheld instances": Kind(
-                lambda at: xids.WithheldInstances(at / "w").add(BOOT, {(ONE, "9/0")}),
-                (lambda at: xids.WithheldInstances(at / "w").add(BOOT, {(TWO, "9/0")}),),
-                lambda at: xids.WithheldInstances(at / "w").of_boot(BOOT),
+                lambda at: xids.FaultyInstances(at / "w").add(BOOT, {(ONE, "9/0")}),
+                (lambda at: xids.FaultyInstances(at / "w").add(BOOT, {(TWO, "9/0")}),),
+                lambda at: xids.FaultyInstances(at / "w").of_boot(BOOT),
             ),
             "failed starts": Kind(
                 lambda at: failed_starts.FailedStarts(at / "s", roots).failed([ONE], OSError()),

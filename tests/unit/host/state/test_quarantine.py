@@ -12,7 +12,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import model
+from nova_gpu.core import availability, model
 from nova_gpu.host.pci import discovery, identity
 from nova_gpu.host.state import quarantine
 from tests.fixtures import cards, hosts, kernel, pci
@@ -35,7 +35,8 @@ class QuarantineTest(base.BaseTestCase):
 
     def reason(self, card: model.GPU | None = None) -> str | None:
         card = card or self.card
-        return quarantine.reasons(self.folder, [card], self.roots).get(card.address)
+        found = quarantine.unavailable(self.folder, [card], self.roots)
+        return availability.text(found.get(card.address, ()))
 
     def test_nothing(self) -> None:
         self.assertEqual({}, quarantine.load(self.folder))
@@ -154,8 +155,8 @@ class MovedTest(base.BaseTestCase):
         return {str(each): found for each, found in quarantine.load(self.folder).items()}
 
     def kept(self) -> dict[str, str]:
-        found = quarantine.reasons(self.folder, self.cards(), self.host.roots)
-        return {str(address): reason for address, reason in found.items()}
+        found = quarantine.unavailable(self.folder, self.cards(), self.host.roots)
+        return {str(address): str(*reasons) for address, reasons in found.items()}
 
     def follow(self) -> list[tuple[str, str]]:
         moved = quarantine.follow(self.folder, self.cards(), self.host.roots)

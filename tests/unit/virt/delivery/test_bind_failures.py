@@ -24,25 +24,25 @@ class UnboundTest(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger())
 
     def reasons(self) -> list[str]:
-        found = bind_failures.reasons(self.folder, [CARD, OTHER])
+        found = bind_failures.unavailable(self.folder, [CARD, OTHER])
         self.assertLessEqual(found.keys(), {CARD.address})
-        return list(found.values())
+        return [str(*each) for each in found.values()]
 
     def test_until_it_is_bound(self) -> None:
         self.assertEqual([], self.reasons())
         self.unbound.add(CARD, ERROR)
         self.unbound.prune()
-        self.assertEqual({CARD.address}, self.unbound.addresses())
+        self.assertEqual({CARD.address}, self.unbound.unavailable().keys())
         (reason,) = self.reasons()
         self.assertIn("for 5 minutes from then: it is in use: X (pid 1); end that first", reason)
         self.unbound.forget(OTHER.address)
         self.unbound.forget(CARD.address)
-        self.assertEqual((set(), []), (self.unbound.addresses(), self.reasons()))
+        self.assertEqual((set(), []), (self.unbound.unavailable().keys(), self.reasons()))
 
     def test_for_a_time(self) -> None:
         with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
             self.unbound.add(CARD, ERROR)
-        self.assertEqual(set(), self.unbound.addresses())
+        self.assertEqual(set(), self.unbound.unavailable().keys())
         self.unbound.prune()
         self.assertEqual([], list(self.folder.iterdir()))
 
@@ -50,15 +50,15 @@ class UnboundTest(base.BaseTestCase):
         self.unbound.add(CARD, ERROR)
         new = bind_failures.BindFailures(self.folder)
         new.prune()
-        self.assertEqual((set(), []), (new.addresses(), self.reasons()))
+        self.assertEqual((set(), []), (new.unavailable().keys(), self.reasons()))
 
     def test_not_written_down(self) -> None:
         """Only nova-gpu list does not know it then."""
         self.folder.write_text("no folder")
         self.unbound.add(CARD, ERROR)
-        self.assertEqual({CARD.address}, self.unbound.addresses())
+        self.assertEqual({CARD.address}, self.unbound.unavailable().keys())
         self.assertIn("Failed to record for nova-gpu list", self.log.output)
         self.unbound.prune()
         self.assertEqual([], self.reasons())
         self.unbound.forget(CARD.address)
-        self.assertEqual(set(), self.unbound.addresses())
+        self.assertEqual(set(), self.unbound.unavailable().keys())

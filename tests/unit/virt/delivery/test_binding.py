@@ -69,12 +69,12 @@ class BindingsTest(base.BaseTestCase):
     def test_judged_before_anybody_gets_it(self) -> None:
         card, refused = self.card("nouveau"), []
         bindings = self.bindings
-        bindings.judge = lambda card: refused.append((card.address, bindings.refused()))
+        bindings.judge = lambda card: refused.append((card.address, {*bindings.unavailable()}))
         bindings.give_to_guests(card)
-        self.assertEqual(frozenset(), bindings.refused())
+        self.assertEqual(frozenset(), bindings.unavailable().keys())
         bindings.cleaned([card])
         self.assertEqual([(card.address, frozenset({card.address}))], refused)
-        self.assertEqual(frozenset(), bindings.refused())
+        self.assertEqual(frozenset(), bindings.unavailable().keys())
 
     def test_begun_before_the_start(self) -> None:
         card = self.card("nouveau")
@@ -180,20 +180,20 @@ class BindingsTest(base.BaseTestCase):
         self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
         self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
         self.assertIn("in use by X", self.log.output)
-        self.assertEqual({card.address}, self.bindings.refused())
-        self.assertEqual({card.address}, bind_failures.reasons(self.folder, [card]).keys())
+        self.assertEqual({card.address}, self.bindings.unavailable().keys())
+        self.assertEqual({card.address}, bind_failures.unavailable(self.folder, [card]).keys())
         self.error = None
         self.bindings.give_to_guests(card)
-        self.assertEqual(set(), self.bindings.refused())
-        self.assertEqual({}, bind_failures.reasons(self.folder, [card]))
+        self.assertEqual(set(), self.bindings.unavailable().keys())
+        self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
 
     def test_forgiven(self) -> None:
         card = self.card("nouveau")
         self.error = exception.BindingFailed(CARD, "there is no GPU at this address", "see")
         self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
         self.bindings.forgive(card.address)
-        self.assertEqual(set(), self.bindings.refused())
-        self.assertEqual({}, bind_failures.reasons(self.folder, [card]))
+        self.assertEqual(set(), self.bindings.unavailable().keys())
+        self.assertEqual({}, bind_failures.unavailable(self.folder, [card]))
 
     def test_refused_to_the_host(self) -> None:
         """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""

@@ -17,4 +17,4 @@ class CustodyTest(base.BaseTestCase):
         custody.judge(CARD)
         custody.looked([CARD])
         custody.cleaned([CARD])
-        self.assertEqual(frozenset(), custody.refused())
+        self.assertEqual({}, custody.unavailable())

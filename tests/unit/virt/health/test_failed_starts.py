@@ -44,10 +44,10 @@ class FailedStartsTest(base.BaseTestCase):
 
     def test_several_in_a_row(self) -> None:
         self.fail(2)
-        self.assertEqual(frozenset(), self.starts.withheld())
+        self.assertEqual(frozenset(), self.starts.unavailable().keys())
         self.assertEqual("", self.log.output)
         self.fail(2)
-        self.assertEqual({ONE}, self.starts.withheld())
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
         self.assertEqual(
             1,
             self.log.output.count(
@@ -61,52 +61,52 @@ class FailedStartsTest(base.BaseTestCase):
         self.fail(2)
         self.starts.started([ONE, TWO])
         self.fail(2)
-        self.assertEqual(frozenset(), self.starts.withheld())
+        self.assertEqual(frozenset(), self.starts.unavailable().keys())
 
     def test_services_that_start_between(self) -> None:
         for _ in range(3):
-            self.assertEqual(frozenset(), self.starts.withheld())
+            self.assertEqual(frozenset(), self.starts.unavailable().keys())
             self.fail(1)
             self.starts = self.again()
-        self.assertEqual({ONE}, self.starts.withheld())
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
         self.assertIn(f"New instances do not get virtual functions {ONE}: before", self.log.output)
         self.starts.started([ONE])
-        self.assertEqual(frozenset(), self.again().withheld())
+        self.assertEqual(frozenset(), self.again().unavailable().keys())
 
     def test_over_when_it_was_enabled_anew(self) -> None:
         self.fail(3)
         self.starts.look()
-        self.assertEqual({ONE}, self.starts.withheld())
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
         self.enable_anew()
         self.starts.look()
-        self.assertEqual(frozenset(), self.starts.withheld())
-        self.assertEqual(frozenset(), self.again().withheld())
+        self.assertEqual(frozenset(), self.starts.unavailable().keys())
+        self.assertEqual(frozenset(), self.again().unavailable().keys())
 
     def test_enabled_anew_between_two_looks(self) -> None:
         self.fail(2)
         self.enable_anew()
         self.fail(2)
-        self.assertEqual(frozenset(), self.starts.withheld())
+        self.assertEqual(frozenset(), self.starts.unavailable().keys())
 
     def test_over_when_it_is_gone(self) -> None:
         self.fail(3)
         self.device().rename(self.path.with_name("gone"))
         self.fail(1)
         self.starts.look()
-        self.assertEqual(frozenset(), self.starts.withheld())
+        self.assertEqual(frozenset(), self.starts.unavailable().keys())
 
     def test_over_when_the_host_has_booted(self) -> None:
         self.fail(3)
         kernel.boot(self.host, "second")
-        self.assertEqual(frozenset(), self.again().withheld())
+        self.assertEqual(frozenset(), self.again().unavailable().keys())
 
     def test_file_that_cannot_be_read_or_written(self) -> None:
         for function in ('["here", 1, 3]', f'["{ONE}", 1]', f'["{ONE}", 1, 1e999]', "1"):
             self.path.write_text(f'{{"boot_id": "first", "functions": [{function}]}}')
-            self.assertEqual(frozenset(), self.again().withheld())
+            self.assertEqual(frozenset(), self.again().unavailable().keys())
         self.path.unlink()
         self.path.mkdir()
         self.starts = self.again()
         self.fail(3)
-        self.assertEqual({ONE}, self.starts.withheld())
+        self.assertEqual({ONE}, self.starts.unavailable().keys())
         self.assertIn("are withheld until nova-compute ends", self.log.output)

@@ -10,7 +10,7 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import health
+from nova_gpu.core.availability import Scope, Unavailable
 from nova_gpu.core.health import NvmlHealth
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery
@@ -48,8 +48,13 @@ class WatchTest(base.BaseTestCase):
         return discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
 
     def look(self) -> tuple[dict[PciAddress, str], dict[PciAddress, str]]:
+        """The faults for all instances, and those for new ones alone"""
         found = self.watch.look(self.found())
-        return dict(found.ill), dict(found.kept_back)
+        for_all, for_new = (
+            {a: str(each) for a, own in found.items() for each in own if each.scope is scope}
+            for scope in (Scope.ALL, Scope.NEW)
+        )
+        return for_all, for_new
 
     def assertWell(self) -> None:
         self.assertEqual(({}, {}), self.look())
@@ -61,7 +66,7 @@ class TestSysfs(WatchTest):
 
     def test_one_that_does_not_answer_and_answers_again(self) -> None:
         ailments.silence(self.host, A)
-        self.assertEqual(({FIRST: monitor.SILENT}, {}), self.look())
+        self.assertEqual(({FIRST: str(monitor.SILENT)}, {}), self.look())
         ailments.answer_again(self.host, A)
         self.assertWell()
 
@@ -74,11 +79,11 @@ class TestSysfs(WatchTest):
         ailments.count_bus_errors(self.host, A, fatal=3)
         self.assertWell()
         ailments.count_bus_errors(self.host, A, fatal=5)
-        ill, kept_back = self.look()
-        self.assertEqual(({}, {FIRST}), (ill, set(kept_back)))
-        self.assertIn("2 fatal", kept_back[FIRST])
+        for_all, for_new = self.look()
+        self.assertEqual(({}, {FIRST}), (for_all, set(for_new)))
+        self.assertIn("2 fatal", for_new[FIRST])
         ailments.count_bus_errors(self.host, A, fatal=6)
-        self.assertEqual(({}, kept_back), self.look())
+        self.assertEqual(({}, for_new), self.look())
 
     def test_it_was_reset(self) -> None:
         ailments.count_bus_errors(self.host, A, fatal=0)
@@ -117,9 +122,9 @@ class TestSysfs(WatchTest):
 class TestNvml(WatchTest):
     def test_what_the_driver_says(self) -> None:
         self.told = {FIRST: NvmlHealth(uncorrected=2), SECOND: NvmlHealth(lost=True)}
-        ill, kept_back = self.look()
-        self.assertEqual({SECOND: monitor.LOST}, ill)
-        self.assertIn("2 ECC errors", kept_back[FIRST])
+        for_all, for_new = self.look()
+        self.assertEqual({SECOND: str(monitor.LOST)}, for_all)
+        self.assertIn("2 ECC errors", for_new[FIRST])
         self.assertEqual([{FIRST, SECOND}], self.asked)
 
     def test_once_in_the_interval(self) -> None:
@@ -162,16 +167,16 @@ class LeftMIGTest(base.BaseTestCase):
         self.put: list[tuple[str, str]] = []
 
     def judge(self) -> list[tuple[str, str]]:
-        def put_away(card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
-            self.put.append((str(card.address), str(verdict)))
+        def quarantine(card: GPU, fault: Unavailable, until_boot: str | None) -> None:
+            self.put.append((str(card.address), str(fault)))
             self.assertIsNone(until_boot)
 
         card = discovery.card_at(PciAddress.parse(self.left.address), self.host.roots)
         assert card is not None
-        monitor.put_away_left_mig(card, self.host.roots, put_away)
+        monitor.quarantine_left_mig(card, self.host.roots, quarantine)
         return self.put
 
-    def test_put_away(self) -> None:
+    def test_quarantine(self) -> None:
         ((address, said),) = self.judge()
         self.assertEqual(self.left.address, address)
         self.assertIn("it is in MIG mode without instances, which a guest has left on", said)

@@ -9,7 +9,7 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.health import Verdict
+from nova_gpu.core.availability import Unavailable
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection
@@ -43,13 +43,13 @@ class XidsTest(base.BaseTestCase):
         self.put: list[tuple[str, str, str | None]] = []
         self.xids = xids.Xids(self.host.roots)
 
-    def _put_away(self, card: GPU, verdict: Verdict, until_boot: str | None) -> None:
+    def _quarantine(self, card: GPU, verdict: Unavailable, until_boot: str | None) -> None:
         self.put.append((str(card.address), verdict.reason, until_boot))
 
     def look(self) -> list[tuple[str, str, str | None]]:
         found = discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
         self.put.clear()
-        self.xids.look(found, self._put_away)
+        self.xids.look(found, self._quarantine)
         self.clock += CONF.gpu.health_interval
         return list(self.put)
 
@@ -98,12 +98,12 @@ class XidsTest(base.BaseTestCase):
         self.assertEqual([], self.look())
         self.assertEqual(1, len(self.look()))
 
-    def test_what_could_not_be_put_away_is_tried_again(self) -> None:
+    def test_what_could_not_be_quarantine_is_tried_again(self) -> None:
         self.kernel_log.xid(A, 79)
-        put_away, self._put_away = self._put_away, _fail  # type: ignore[method-assign]
+        quarantine, self._quarantine = self._quarantine, _fail  # type: ignore[method-assign]
         self.assertEqual([], self.look())
         self.assertIn("No space", self.log.output)
-        self._put_away = put_away  # type: ignore[method-assign]
+        self._quarantine = quarantine  # type: ignore[method-assign]
         self.assertEqual(1, len(self.look()))
 
     def test_a_log_that_cannot_be_read_is_said_once(self) -> None:
@@ -117,5 +117,5 @@ class XidsTest(base.BaseTestCase):
         self.assertEqual(1, len(self.look()))
 
 
-def _fail(card: GPU, verdict: Verdict, until_boot: str | None) -> None:
+def _fail(card: GPU, verdict: Unavailable, until_boot: str | None) -> None:
     raise OSError(28, "No space left on device")

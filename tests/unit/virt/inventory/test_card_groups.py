@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import dataclasses
 import unittest
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Product
+from nova_gpu.core import availability
+from nova_gpu.core.availability import Reasons, Scope
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt.inventory import card_groups
 from tests.fixtures import cards
@@ -15,19 +18,24 @@ FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
 KEPLER = Product("10de", "1023", "Tesla K40m", "kepler")
 FERMIS = GroupKey("10de", "1091", DeliveryMode.LXC)
 KEPLERS = GroupKey("10de", "1023", DeliveryMode.LXC)
-
-
-WELL = card_groups.Ailments()
+GONE = str(card_groups.GONE)
 
 
 def look(
     gpus: Iterable[GPU],
     before: card_groups.CardGroups,
     *obstructed: str,
-    ailments: card_groups.Ailments = WELL,
+    unavailable: Mapping[PciAddress, Reasons] = MappingProxyType({}),
 ) -> card_groups.CardGroups:
-    obstacles = dict.fromkeys(cards.addresses(*obstructed), "no node")
-    return card_groups.offered(gpus, before, DeliveryMode.LXC, obstacles, ailments)
+    no_node = cards.reasons("no node", scope=Scope.ALL)
+    found = availability.merge(unavailable, dict.fromkeys(cards.addresses(*obstructed), no_node))
+    return card_groups.offered(gpus, before, DeliveryMode.LXC, found)
+
+
+def reserved(group: GPUGroup) -> dict[PciAddress, str]:
+    """The cards that new instances alone are not given"""
+    found = group.unavailable.items()
+    return {a: str(own[0]) for a, own in found if availability.for_all(own) is None}
 
 
 class OfferTest(unittest.TestCase):
@@ -38,11 +46,15 @@ class OfferTest(unittest.TestCase):
     def assertOffer(
         self, expected: dict[GroupKey, dict[str, str | None]], found: card_groups.CardGroups
     ) -> None:
-        """Each card's ailment, ``None`` where it is well"""
+        """Why not even its own instance is given a card, ``None`` where it is"""
         self.assertEqual(
             expected,
             {
-                key: {str(address): group.ill.get(address) for address in group.gpus}
+                key: {
+                    str(a): reason and str(reason)
+                    for a in group.gpus
+                    for reason in [availability.for_all(group.unavailable.get(a, ()))]
+                }
                 for key, group in found.items()
             },
         )
@@ -61,37 +73,35 @@ class OfferTest(unittest.TestCase):
 
     def test_one_that_ails_is_offered_from_the_start(self) -> None:
         first, second = cards.addresses(A, B)
-        ailments = card_groups.Ailments(ill={first: "silent"}, kept_back={second: "Xid 48"})
-        found = look(self.both, {}, ailments=ailments)
+        unavailable = cards.unavailable({first: "silent"}, {second: "Xid 48"})
+        found = look(self.both, {}, unavailable=unavailable)
         self.assertOffer({FERMIS: {A: "silent", B: None}}, found)
-        self.assertEqual({second: "Xid 48"}, found[FERMIS].kept_back)
-        self.assertEqual({first: "silent", second: "Xid 48"}, found[FERMIS].withheld)
+        self.assertEqual({second: "Xid 48"}, reserved(found[FERMIS]))
+        self.assertEqual(unavailable, found[FERMIS].unavailable)
         again = look(self.both, found)[FERMIS]
-        self.assertEqual(({}, {}), (again.ill, again.kept_back))
+        self.assertEqual({}, again.unavailable)
 
     def test_one_that_ails_and_has_an_obstacle_is_left_out(self) -> None:
         (first,) = cards.addresses(A)
-        ailments = card_groups.Ailments(kept_back={first: "Xid 48"})
-        self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, ailments=ailments))
+        unavailable = cards.unavailable({}, {first: "Xid 48"})
+        self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, unavailable=unavailable))
 
-    def test_kept_back_between_two_looks(self) -> None:
+    def test_reserved_between_two_looks(self) -> None:
         first, second = cards.addresses(A, B)
         stranger = cards.addresses("0000:99:00.0")[0]
-        before = look(self.both, {}, ailments=card_groups.Ailments(kept_back={first: "Xid 48"}))
-        found = card_groups.keeping_back(before, {second: "not clean", stranger: "elsewhere"})
-        self.assertEqual({first: "Xid 48", second: "not clean"}, found[FERMIS].kept_back)
-        self.assertEqual({}, found[FERMIS].ill)
+        before = look(self.both, {}, unavailable=cards.unavailable({}, {first: "Xid 48"}))
+        more = cards.unavailable({}, {second: "not clean", stranger: "elsewhere"})
+        found = card_groups.reserving(before, more)
+        self.assertEqual({first: "Xid 48", second: "not clean"}, reserved(found[FERMIS]))
 
     def test_gone(self) -> None:
         found = look(self.both[:1], self.before)
-        self.assertOffer({FERMIS: {A: None, B: card_groups.GONE}}, found)
+        self.assertOffer({FERMIS: {A: None, B: GONE}}, found)
         # in the next period as well
-        self.assertOffer({FERMIS: {A: None, B: card_groups.GONE}}, look(self.both[:1], found))
+        self.assertOffer({FERMIS: {A: None, B: GONE}}, look(self.both[:1], found))
 
     def test_all_gone(self) -> None:
-        self.assertOffer(
-            {FERMIS: {A: card_groups.GONE, B: card_groups.GONE}}, look([], self.before)
-        )
+        self.assertOffer({FERMIS: {A: GONE, B: GONE}}, look([], self.before))
 
     def test_back(self) -> None:
         gone = look([], self.before)
@@ -99,7 +109,9 @@ class OfferTest(unittest.TestCase):
 
     def test_replaced_by_another_product(self) -> None:
         found = look([self.both[0], cards.placed(B, product=KEPLER)], self.before)
-        self.assertOffer({FERMIS: {A: None, B: card_groups.REPLACED}, KEPLERS: {B: None}}, found)
+        self.assertOffer(
+            {FERMIS: {A: None, B: str(card_groups.REPLACED)}, KEPLERS: {B: None}}, found
+        )
 
     def test_the_latest_facts_count(self) -> None:
         moved = cards.placed(A, 1, product=FERMI)
@@ -117,14 +129,14 @@ class IncludingTest(unittest.TestCase):
         (address,) = cards.addresses(B)
         known = look([cards.placed(A, product=FERMI)], {})
         group = card_groups.including(known, FERMIS, address)[FERMIS]
-        self.assertEqual({address: card_groups.NOT_FOUND}, group.ill)
+        self.assertEqual({address: (card_groups.NOT_FOUND,)}, group.unavailable)
         self.assertEqual(set(cards.addresses(A, B)), set(group.gpus))
         self.assertEqual(FERMI, group.gpus[address].product)
 
     def test_a_group_that_is_not_found(self) -> None:
         (address,) = cards.addresses(B)
         group = card_groups.including({}, KEPLERS, address)[KEPLERS]
-        self.assertEqual({address: card_groups.NOT_FOUND}, group.ill)
+        self.assertEqual({address: (card_groups.NOT_FOUND,)}, group.unavailable)
         self.assertIsNone(group.product.architecture)
 
 
@@ -147,7 +159,7 @@ class MemoryTest(unittest.TestCase):
                 self.assertEqual(expected, group.product.memory_mib)
                 # Nobody gets one that may have less.
                 unknown = {gpu.address for gpu in found if gpu.product.memory_mib is None}
-                self.assertEqual(unknown if expected else set(), set(group.kept_back))
+                self.assertEqual(unknown if expected else set(), set(reserved(group)))
 
     def test_other_facts_are_those_of_the_product(self) -> None:
         """A dead card that comes first tells none."""

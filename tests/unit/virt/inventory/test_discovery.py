@@ -10,6 +10,7 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import availability
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, large_cards, nodes, pci, processors
@@ -37,7 +38,7 @@ class SurveyTestCase(base.BaseTestCase):
     def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
         looked = self.discovery(virt_type, *device_spec)
         (card,) = looked.find()
-        return looked.obstacle(card)
+        return availability.text(looked.of_card(card))
 
 
 class HypervisorTest(SurveyTestCase):

@@ -46,7 +46,7 @@ class SelectionTestCase(base.BaseTestCase):
         """Why it is offered neither whole nor in parts"""
         parts, others = self.sorted_out()
         self.assertEqual({}, parts)
-        return others[PciAddress.parse(CARD)]
+        return str(*others[PciAddress.parse(CARD)])
 
     def sorted_out(
         self, *device_spec: str
@@ -144,7 +144,7 @@ class TestOnSwitchedBoard(SelectionTestCase):
         self.config.config(group="gpu", vgpu_types=["*-141C"])
         self.assertEqual(set(), self.offered(BY_TIME))
         _, others = self.sorted_out()
-        self.assertIn("the vGPU type NVIDIA H200X-141C is all of", others[self.card])
+        self.assertIn("the vGPU type NVIDIA H200X-141C is all of", str(*others[self.card]))
 
     def test_mig_backed_ones_take_no_fabric(self) -> None:
         self.assertEqual({"nvidia-1414", "nvidia-1421"}, self.offered(vgpu.H200_MIG))

@@ -18,7 +18,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space, ways
-from nova_gpu.virt.inventory import card_groups, link_groups, neighbours, published_cards, tracker
+from nova_gpu.virt.inventory import link_groups, neighbours, published_cards, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, hosts
@@ -55,13 +55,13 @@ class StockTest(base.BaseTestCase):
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
-    def look(self, *without: str, **ailments: dict[str, str]) -> None:
+    def look(self, *without: str, **unavailable: dict[str, str]) -> None:
         found = [gpu for gpu in GPUS if str(gpu.address) not in without]
         by_address = {
             name: {cards.addresses(address)[0]: reason for address, reason in each.items()}
-            for name, each in ailments.items()
+            for name, each in unavailable.items()
         }
-        self.published.take_in(found, DeliveryMode.LXC, {}, card_groups.Ailments(**by_address))
+        self.published.take_in(found, DeliveryMode.LXC, cards.unavailable(**by_address))
 
     def publish(self) -> None:
         self.published.publish(self.tree, NODE, "LXC")
@@ -113,15 +113,15 @@ class StockTest(base.BaseTestCase):
         self.assertEqual(set(), self.published.free())
 
     def test_failed_and_quarantined_are_reserved(self) -> None:
-        self.look(ill={A: "it is silent"}, kept_back={B: "it is in quarantine"})
+        self.look(faults={A: "it is silent"}, reserved={B: "it is in quarantine"})
         self.assertInventory(4, 2)
         self.assertEqual([C, D], self.claim(2))
-        self.assertEqual({B}, {str(each) for each in self.published.kept_back()})
+        self.assertEqual({B}, {str(each) for each in self.published.reserved()})
 
     def test_a_quarantine_while_the_host_is_looked_at_is_not_lost(self) -> None:
         self.look()
         self.published.begin_look()
-        self.published.keep_back({cards.addresses(D)[0]: "not clean"})
+        self.published.reserve({cards.addresses(D)[0]: cards.reasons("not clean")})
         self.look()
         self.assertInventory(4, 1)
         self.published.begin_look()
@@ -136,7 +136,7 @@ class StockTest(base.BaseTestCase):
         self.look(A)
         self.assertInventory(4, 0)
         (group,) = self.published.groups().values()
-        self.assertEqual({A}, {str(each) for each in group.ill})
+        self.assertEqual({A}, {str(each) for each in group.unavailable})
 
     def test_a_strangers_card_is_reserved(self) -> None:
         self.look()

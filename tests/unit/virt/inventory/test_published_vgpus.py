@@ -8,6 +8,7 @@ import pathlib
 import random
 import unittest
 from collections.abc import Iterator, Mapping
+from typing import Any
 from unittest import mock
 
 import fixtures
@@ -28,7 +29,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
-from nova_gpu.virt.inventory import card_groups, published_vgpus, vgpu_cards
+from nova_gpu.virt.inventory import published_vgpus, vgpu_cards
 from nova_gpu.virt.inventory.published_vgpus import Rooms, Use
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
@@ -78,7 +79,7 @@ class StockTestCase(base.BaseTestCase):
 
     def look(self) -> Mapping[object, str]:
         whole = self.cards.read(self.found())
-        self.cards.judge(card_groups.Ailments())
+        self.cards.judge({})
         return whole
 
     def publish(self) -> None:
@@ -106,10 +107,10 @@ class TestStock(StockTestCase):
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 63)
-        self.cards.judge(card_groups.Ailments())
+        self.cards.judge({})
         self.publish()
         self.assertEqual((24, 0), self.inventory(63))
-        self.cards.withhold("it failed")
+        self.cards.reserve({a: cards.reasons("it failed") for a in self.cards.look.cards})
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
 
@@ -120,7 +121,7 @@ class TestStock(StockTestCase):
         self.cards.read(self.found())
         self.publish()
         self.assertEqual((32, 8), self.inventory(63))
-        self.cards.judge(card_groups.Ailments())
+        self.cards.judge({})
         self.publish()
         self.assertEqual((32, 0), self.inventory(63))
 
@@ -198,7 +199,7 @@ class TestStock(StockTestCase):
         self.cards._read = self.cards.look = vgpu_cards.Look()
         ((address, reason),) = self.look().items()
         self.assertEqual(ADDRESSES[0], str(address))
-        self.assertIn("it has vGPUs of types that", reason)
+        self.assertIn("it has vGPUs of types that", str(*reason))
 
     def test_what_does_not_tell_how_it_is_divided_is_not_given_whole(self) -> None:
         types = self.host.path(ADDRESSES[1]) / "mdev_supported_types"
@@ -206,7 +207,7 @@ class TestStock(StockTestCase):
         types.symlink_to(types)  # nobody can list it
         self.cards._read = self.cards.look = vgpu_cards.Look()
         (reason,) = (why for address, why in self.look().items() if str(address) == ADDRESSES[1])
-        self.assertIn("does not tell how it is divided", reason)
+        self.assertIn("does not tell how it is divided", str(*reason))
         self.assertEqual(2, len(self.cards.look.cards))
 
 
@@ -326,8 +327,10 @@ class RoomsTest(unittest.TestCase):
                 whole ^= {chance.choice([there[0].gpu.address, *functions("20")])}
             if chance.random() < 0.2:
                 number = chance.randrange(len(there))
-                ill = chance.choice((None, "it is ill"))
-                there[number] = dataclasses.replace(there[number], ill=ill)
+                card = there[number]
+                faulty = {card.gpu.address: cards.reasons("it is faulty")}
+                unavailable: Any = chance.choice(({}, faulty))
+                there[number] = dataclasses.replace(card, unavailable=unavailable)
             if chance.random() < 0.2:
                 number = chance.randrange(len(there))
                 function = chance.choice(list(there[number].card.parents))

@@ -9,13 +9,14 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core.availability import Source
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, sriov
 from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.inventory import card_groups, vgpu_cards
-from tests.fixtures import hosts, profiling_kernel, vgpu
+from nova_gpu.virt.inventory import vgpu_cards
+from tests.fixtures import cards, hosts, profiling_kernel, vgpu
 
 CARD = "0000:82:00.0"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -43,7 +44,7 @@ class TestProfiles(base.BaseTestCase):
 
     def look(self) -> None:
         self.cards.read(self.found())
-        self.cards.judge(card_groups.Ailments())
+        self.cards.judge({})
 
     def slot(self, index: int, number: int = 1155) -> Slot:
         return Slot.parse(f"{self.functions[index]}/nvidia-{number}/0")
@@ -74,7 +75,8 @@ class TestProfiles(base.BaseTestCase):
 
     def test_a_function_with_which_no_guest_starts(self) -> None:
         failing = frozenset({self.slot(0).parent, self.slot(1).parent})
-        self.cards.withhold_functions(failing)
+        reasons = cards.reasons("it fails")
+        self.cards.reserve_parts(Source.STARTS, dict.fromkeys(failing, reasons))
         found = {"1145": (4, 2), "1147": (4, 2), "1155": (2, 2), "1156": (1, 1)}
         self.assertEqual(found, self.rooms())
         self.look()
@@ -82,7 +84,7 @@ class TestProfiles(base.BaseTestCase):
         (card,) = self.cards.look.groups.popitem()[1].cards.values()
         free = card.free_slots(next(iter(card.card.types)), (), ())
         self.assertEqual(set(), failing & {slot.parent for slot in free})
-        self.cards.withhold_functions(frozenset())
+        self.cards.reserve_parts(Source.STARTS, {})
         self.assertEqual((4, 4), self.rooms()["1145"])
 
     def test_types_that_the_driver_lists_no_longer(self) -> None:

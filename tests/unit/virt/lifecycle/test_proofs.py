@@ -93,10 +93,10 @@ class ProofsTest(base.BaseTestCase):
 
     def test_why_it_has_none(self) -> None:
         address = self.cards[0].address
-        self.proofs.lacking(address, "it is being cleaned", logging.WARNING)
+        self.proofs.lacking(address, "it is being cleaned", "wait", logging.WARNING)
         self.assertNotIn("ERROR", self.log.output)
-        self.proofs.lacking(address, "the disk is full")
-        self.assertEqual({address: "the disk is full"}, self.proofs.reasons())
+        self.proofs.lacking(address, "the disk is full", "make room")
+        self.assertEqual("the disk is full; make room", str(*self.proofs.unavailable()[address]))
 
     def test_what_cannot_be_written(self) -> None:
         """It is not offered, and need not be cleaned again."""
@@ -104,14 +104,14 @@ class ProofsTest(base.BaseTestCase):
         self.folder.parent.rename(self.folder.parent.with_name("away"))
         with self.assertRaises(OSError):
             self.proofs.prove(card.address, card, "reset", "an instance")
-        self.assertEqual([card.address], list(self.proofs.reasons()))
+        self.assertEqual([card.address], list(self.proofs.unavailable()))
         self.assertIn(f"GPU {ONE} is not offered: that it was cleaned cannot", self.log.output)
         self.ledger.was_used([card.address])
         self.proofs.write_again()
         self.assertTrue(self.proofs.is_cleaned(card.address))
         self.folder.parent.mkdir()
         self.proofs.write_again()
-        self.assertEqual({}, self.proofs.reasons())
+        self.assertEqual({}, self.proofs.unavailable())
         self.assertFalse(self.proofs.is_cleaned(card.address))
         self.assertEqual(frozenset(), self.ledger.now.used)
         self.assertEqual({TWO}, self.dirty())

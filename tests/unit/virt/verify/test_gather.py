@@ -70,7 +70,7 @@ class GatherTest(base.BaseTestCase):
         raise nova_exception.MigrationNotFound(migration_id=uuid)
 
     def gather(self) -> Any:
-        asked = (self.looked, self.compute.libvirt, self.compute, self.looked.obstacles)
+        asked = (self.looked, self.compute.libvirt, self.compute, self.looked.unavailable)
         return gather.gather(gather.Sources(*asked))
 
     def test_all_answer(self) -> None:

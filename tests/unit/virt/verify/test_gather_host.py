@@ -9,6 +9,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.availability import Reasons, Scope
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host.pci import discovery, selection
@@ -16,6 +17,7 @@ from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_host, sources
 from tests.fixtures import compute, histories, hosts, vgpu
+from tests.fixtures.cards import reasons
 
 MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
 ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -81,10 +83,10 @@ class ReadTest(base.BaseTestCase):
         self.cards = self.read()
 
     def read(self, reason: str | None = None) -> gather_host.Cards:
-        def obstacles(found: Iterable[GPU]) -> dict[PciAddress, str]:
-            return {gpu.address: reason for gpu in found if reason}
+        def unavailable(found: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+            return {gpu.address: reasons(reason, scope=Scope.ALL) for gpu in found if reason}
 
-        return gather_host.read(self.looked, obstacles)
+        return gather_host.read(self.looked, unavailable)
 
     def test_cards(self) -> None:
         self.assertEqual({WHOLE}, set(map(str, self.cards.whole)))

@@ -11,6 +11,7 @@ from nova_gpu.virt.verify import gather_host
 from nova_gpu.virt.verify.gather_host import Card
 from nova_gpu.virt.verify.sources import Provider
 from tests.fixtures import cards
+from tests.fixtures.cards import reasons
 
 NODE = "node1"
 ONE, TWO = cards.card("0000:3b:00.0"), cards.card("0000:af:00.0")
@@ -50,9 +51,9 @@ class Placement:
 class GatherProvidersTest(base.BaseTestCase):
     def read(self, client: Placement) -> dict[str, Provider]:
         found: dict[PciAddress, Card] = {
-            ONE.address: Card(ONE, None),
-            TWO.address: Card(TWO, "it has no IOMMU"),
-            OTHER.address: Card(OTHER, None),
+            ONE.address: Card(ONE),
+            TWO.address: Card(TWO, reasons("it has no IOMMU")),
+            OTHER.address: Card(OTHER),
         }
         context: Any = object()
         return gather_host.read_providers(client, context, NODE, DeliveryMode.PCI, found)

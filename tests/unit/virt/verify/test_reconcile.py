@@ -21,7 +21,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.found: list[Difference] = []
         self.useFixture(fixtures.MockPatchObject(gather, "gather", self._gather))
         self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: self.found))
-        looked: Any = type("Discovery", (), {"obstacles": None})()
+        looked: Any = type("Discovery", (), {"unavailable": None})()
         host: Any = object()
         self.reconciliation = reconcile.Reconciliation(looked, host, lambda: None)
         self.reconciliation.is_due = True
