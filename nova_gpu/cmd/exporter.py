@@ -203,7 +203,7 @@ class Metrics(Collector):
             ("nova_gpu_memory_total_bytes", "memory_total", 1),
         ):
             known = (
-                (address, getattr(each, field)) for address, each in sorted(usage_by_card.items())
+                (address, getattr(item, field)) for address, item in sorted(usage_by_card.items())
             )
             yield _gauge(name, [((str(a),), v / scale) for a, v in known if v is not None])
 
@@ -223,7 +223,7 @@ class Metrics(Collector):
 
 
 def _is_quarantined(card: Card) -> bool:
-    return any(each.source is Source.QUARANTINE for each in card.unavailable)
+    return any(reason.source is Source.QUARANTINE for reason in card.unavailable)
 
 
 def _info(card: Card) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def _assigned(
     addresses = [address.gpu.address for address in listed_cards]
     counts = [((str(address),), len(held.get(address, ()))) for address in addresses]
     yield _gauge("nova_gpu_assigned", counts)
-    pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
+    pairs = [((str(address), uuid), 1) for address in addresses for uuid in held.get(address, ())]
     yield _gauge("nova_gpu_instance", pairs)
 
 

@@ -93,7 +93,7 @@ def _finding(
         reasons += passthrough.obstacles(gpu, host.roots, guest_address_space.of_host(host.roots))
         reasons += _module_missing(host.roots, root)
     try:
-        drivers = {str(each): iommu.driver(each, host.roots) for each in functions}
+        drivers = {str(function): iommu.driver(function, host.roots) for function in functions}
         if not host.delivery.shares_driver:
             reasons += in_use(gpu, host.roots)
             remarks = () if reasons else tuple(_remarks(gpu, host.roots, alike))
@@ -103,14 +103,14 @@ def _finding(
     return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(reasons)), remarks)
 
 
-def unavailable(looked: discovery.Discovery, found: Iterable[GPU]) -> dict[PciAddress, Reasons]:
+def unavailable(host: discovery.Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
     """Return the cards that nova-compute would not offer, as far as the caller sees open files."""
     reasons = {}
-    for gpu in found:
-        if own := looked.of_card(gpu):
+    for gpu in gpus:
+        if own := host.of_card(gpu):
             reasons[gpu.address] = own
-        elif not looked.delivery.shares_driver:
-            for text in in_use(gpu, looked.roots):
+        elif not host.delivery.shares_driver:
+            for text in in_use(gpu, host.roots):
                 reasons |= discovery.of_all(Source.IN_USE, {gpu.address: text})
     return reasons
 
@@ -201,4 +201,4 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int
         print(text(findings))
     else:
         print(NO_CARDS)
-    return 0 if findings and not any(each.obstacles for each in findings) else 1
+    return 0 if findings and not any(finding.obstacles for finding in findings) else 1

@@ -63,11 +63,11 @@ class Unavailable:
 Reasons: TypeAlias = tuple[Unavailable, ...]
 
 
-def merge(*found: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
+def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
     """Return one map of all reasons, in the order of the maps."""
     merged: dict[Device, Reasons] = {}
-    for each in found:
-        for device, reasons in each.items():
+    for reasons_by_device in maps:
+        for device, reasons in reasons_by_device.items():
             if reasons:
                 merged[device] = tuple(dict.fromkeys((*merged.get(device, ()), *reasons)))
     return merged
@@ -75,12 +75,14 @@ def merge(*found: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
 
 def for_all(reasons: Reasons) -> Unavailable | None:
     """Return the first reason that holds for the instance that has the device, too."""
-    return next((each for each in reasons if each.scope is Scope.ALL), None)
+    return next((reason for reason in reasons if reason.scope is Scope.ALL), None)
 
 
 def of_host(reasons: Reasons) -> Unavailable | None:
     """Return the first reason why the host cannot give a card that itself may be well."""
-    return next((each for each in reasons if each.scope is Scope.ALL and not each.is_fault), None)
+    return next(
+        (reason for reason in reasons if reason.scope is Scope.ALL and not reason.is_fault), None
+    )
 
 
 def worst(reasons: Reasons) -> Unavailable | None:
@@ -96,4 +98,4 @@ def text(reasons: Reasons) -> str | None:
 
 def to_new(reasons: Reasons) -> Reasons:
     """Return the same reasons, which do not hold for an instance that has the device."""
-    return tuple(dataclasses.replace(each, scope=Scope.NEW) for each in reasons)
+    return tuple(dataclasses.replace(reason, scope=Scope.NEW) for reason in reasons)

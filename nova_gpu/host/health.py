@@ -86,9 +86,9 @@ def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
     if not counts:
         return None
     return ErrorCounts(
-        fatal=sum(each.fatal for each in counts),
-        nonfatal=sum(each.nonfatal for each in counts),
-        correctable=sum(each.correctable for each in counts),
+        fatal=sum(count.fatal for count in counts),
+        nonfatal=sum(count.nonfatal for count in counts),
+        correctable=sum(count.correctable for count in counts),
     )
 
 

@@ -62,7 +62,7 @@ class Reporter:
             for dev, product in products.items()
             if (instance.uuid, dev) not in self._released
         }
-        self._released.extend((instance.uuid, each) for each in news)
+        self._released.extend((instance.uuid, dev) for dev in news)
         self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
 
     # Cards
@@ -95,8 +95,8 @@ class Reporter:
         for address, reason in sorted(now - self._said, key=lambda item: item[0]):
             card = cards[address]
             if address in groups:
-                told = any(each.source in _TOLD for each in unavailable.get(address, ()))
-                self._changed(card, reason, owners.get(address), is_told=told)
+                is_news = any(reason.source in _TOLD for reason in unavailable.get(address, ()))
+                self._changed(card, reason, owners.get(address), is_told=is_news)
             elif reason is not None:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, _name(card), reason)
         self._said, self._known = now, known

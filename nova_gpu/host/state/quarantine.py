@@ -109,26 +109,28 @@ def unavailable(
     except OSError as error:
         unread = f"whether it is in quarantine cannot be read: {error}"
         return {card.address: _reasons(unread, "mend that") for card in gpus}
-    kept = {}
-    for found in entries.values():
-        if found.cleaning:
+    reasons_by_card = {}
+    for record in entries.values():
+        if record.cleaning:
             continue
-        said = f"since {found.since}: {found.reason}"
-        about = cards_of(found, gpus, roots, identities)
+        text = f"since {record.since}: {record.reason}"
+        about = cards_of(record, gpus, roots, identities)
         for card in about:
-            if card.address == found.address or found.seen is None:
-                kept[card.address] = _reasons(f"it is in quarantine {said}", found.remedy)
+            if card.address == record.address or record.seen is None:
+                reasons_by_card[card.address] = _reasons(
+                    f"it is in quarantine {text}", record.remedy
+                )
             elif len(about) == 1:
-                reason = f"it is in quarantine as {found.address} {said}"
-                kept[card.address] = _reasons(reason, found.remedy)
+                reason = f"it is in quarantine as {record.address} {text}"
+                reasons_by_card[card.address] = _reasons(reason, record.remedy)
             else:
                 reasons = _reasons(
-                    f"{found.address} was in quarantine {said}; {found.remedy}; GPUs of this "
+                    f"{record.address} was in quarantine {text}; {record.remedy}; GPUs of this "
                     "product have other addresses now, and which one it is cannot be read",
-                    f"find it, and then: nova-gpu quarantine release {found.address}",
+                    f"find it, and then: nova-gpu quarantine release {record.address}",
                 )
-                kept.setdefault(card.address, reasons)
-    return kept
+                reasons_by_card.setdefault(card.address, reasons)
+    return reasons_by_card
 
 
 def _reasons(reason: str, remedy: str) -> Reasons:

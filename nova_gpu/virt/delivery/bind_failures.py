@@ -76,12 +76,12 @@ def unavailable(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, 
     return {
         card.address: (
             Unavailable(
-                f"it could not be given to a guest at {found.since}, and is given to none of a new "
-                f"instance for {_RETRY_AFTER_S / 60:g} minutes from then: {found.reason}",
-                found.remedy,
+                f"it could not be given to a guest at {entry.since}, and is given to none of a new "
+                f"instance for {_RETRY_AFTER_S / 60:g} minutes from then: {entry.reason}",
+                entry.remedy,
                 Source.BINDING,
             ),
         )
         for card in cards
-        if (found := entries.get(card.address))
+        if (entry := entries.get(card.address))
     }

@@ -57,13 +57,13 @@ class Watch:
         return availability.merge({gpu.address: self._faults(gpu) for gpu in gpus})
 
     def _faults(self, gpu: GPU) -> Reasons:
-        found = (
+        faults = (
             SILENT if host_health.silent(gpu, self._roots) else None,
             host_health.unusable(gpu, self._roots),
             _unusable(self._tells(gpu)),
             self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu)),
         )
-        return tuple(each for each in found if each)
+        return tuple(fault for fault in faults if fault)
 
     def mended(self, address: PciAddress) -> None:
         """Count the PCIe errors of a card anew that was reset and answers."""
@@ -129,8 +129,8 @@ def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None
     try:
         if not CONF.gpu.nvml or iommu.driver(card.address, roots) != nvml.DRIVER:
             return
-        told = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
-        if told is not None and told.mig:
+        modes = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
+        if modes is not None and modes.mig:
             quarantine(card, health.of_mig_mode(), None)
     except OSError as error:
         LOG.error("Failed to record that GPU %s was left in MIG mode: %s", card.address, error)

@@ -28,7 +28,8 @@ LOG = logging.getLogger(__name__)
 
 _CONTAINED = Unavailable(
     f"its driver reported Xid {health.CONTAINED_XID} of it",
-    "once nobody has it, destroy it, and make it again a period later, or boot the host",
+    "when no instance has it any more, destroy it and create it again a period later, or boot the "
+    "host",
     Source.XID,
 )
 
@@ -76,7 +77,7 @@ class Xids:
             slots = self._faulty.slots(cards, self._roots.boot_id)
         except (OSError, ValueError) as error:
             # What is not known is not offered.
-            slots = frozenset(s for each in cards for s in vgpu_capacity.all_instances(each.card))
+            slots = frozenset(s for card in cards for s in vgpu_capacity.all_instances(card.card))
             if slots:
                 LOG.warning(
                     "Cannot read which MIG instances are withheld, so new instances get none of "
@@ -150,12 +151,12 @@ class FaultyInstances:
             content = files.read_json(self._path)
             if content["boot_id"] != boot_id:
                 return self._unsaved
-            told = [(PciAddress.parse(each[0]), str(each[1])) for each in content["instances"]]
+            instances = [(PciAddress.parse(item[0]), str(item[1])) for item in content["instances"]]
         except FileNotFoundError:
             return self._unsaved
         except (LookupError, TypeError, exception.InvalidPciAddress) as error:
             raise ValueError(f"{self._path} cannot be understood: {error!r}; remove it") from error
-        return self._unsaved.union(told)
+        return self._unsaved.union(instances)
 
     def add(self, boot_id: str, instances: Set[Named]) -> None:
         """Withhold *instances* from now on, whether or not that can be written.
@@ -170,8 +171,8 @@ class FaultyInstances:
 
         :raises OSError: where it cannot be written
         """
-        told = sorted((str(address), name) for address, name in instances)
-        files.write_json(self._path, {"boot_id": boot_id, "instances": told})
+        entries = sorted((str(address), name) for address, name in instances)
+        files.write_json(self._path, {"boot_id": boot_id, "instances": entries})
         self._unsaved = frozenset()
 
     def slots(
@@ -191,16 +192,16 @@ class FaultyInstances:
         faulty = self.of_boot(boot_id)
         if not faulty:
             return frozenset()
-        found, over = set(), set()
+        slots, over = set(), set()
         for card in cards:
             names = {slot: _names(slot) for slot in vgpu_capacity.all_instances(card.card)}
-            found |= {slot for slot, its in names.items() if its & faulty}
-            own = {each for each in faulty if each[0] == card.gpu.address}
+            slots |= {slot for slot, its in names.items() if its & faulty}
+            own = {instance for instance in faulty if instance[0] == card.gpu.address}
             over |= own.difference(*names.values()) if card.card.has_instances else set()
         if over or self._unsaved:
             with contextlib.suppress(OSError):  # it is tried in the next period
                 self.save(boot_id, faulty - over)
-        return frozenset(found)
+        return frozenset(slots)
 
 
 def _names(slot: Slot) -> frozenset[Named]:

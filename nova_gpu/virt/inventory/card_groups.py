@@ -72,14 +72,14 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
-def reserving(offered: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
-    """Return *offered* with these *reasons* before those that cards have already."""
-    found = {}
-    for key, group in offered.items():
+def reserving(groups: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
+    """Return *groups* with these *reasons* before those that cards have already."""
+    groups = {}
+    for key, group in groups.items():
         own = {address: reasons[address] for address in reasons if address in group.gpus}
         unavailable = availability.merge(own, group.unavailable)
-        found[key] = dataclasses.replace(group, unavailable=unavailable)
-    return found
+        groups[key] = dataclasses.replace(group, unavailable=unavailable)
+    return groups
 
 
 def report(

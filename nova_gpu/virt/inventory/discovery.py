@@ -221,9 +221,9 @@ class Discovery:
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}
 
 
-def of_all(source: Source, found: Mapping[PciAddress, str]) -> dict[PciAddress, Reasons]:
+def of_all(source: Source, texts: Mapping[PciAddress, str]) -> dict[PciAddress, Reasons]:
     """Return what *source* has found of cards that no instance can be given."""
-    return {card: (Unavailable(text, "", source, Scope.ALL),) for card, text in found.items()}
+    return {card: (Unavailable(text, "", source, Scope.ALL),) for card, text in texts.items()}
 
 
 def sorted_out(

@@ -65,8 +65,8 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     def reserved(self) -> frozenset[PciAddress]:
         """Return the cards that no new instance is given, whatever its own one is given."""
         groups = self._groups.values()
-        found = ((a, own) for group in groups for a, own in group.unavailable.items())
-        return frozenset(a for a, own in found if any(each.scope is Scope.NEW for each in own))
+        pairs = ((a, own) for group in groups for a, own in group.unavailable.items())
+        return frozenset(a for a, own in pairs if any(reason.scope is Scope.NEW for reason in own))
 
     def unavailable(self) -> dict[PciAddress, Reasons]:
         """Return the reasons why cards cannot be given now."""
@@ -226,11 +226,11 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     ) -> frozenset[Device]:
         self._ledger.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
-        offered = group.gpus.keys() - self.unavailable() if group else frozenset()
+        schedulable = group.gpus.keys() - self.unavailable() if group else frozenset()
         usage = self._ledger.now
         cards = device.cards(device.parse(resource.identifier) for resource in assigned)
         taken = usage.taken() | usage.used | self._beside_given(cards)
-        return frozenset(offered & set(addresses)) - taken
+        return frozenset(schedulable & set(addresses)) - taken
 
     def free(self) -> frozenset[PciAddress]:
         """Return all that an instance could be given, by what was read last."""

@@ -88,7 +88,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         reason = compare.vgpu_mismatch(request, [holding.group.facts for holding in held])
         if reason is None and is_new:
             groups = [group.group for group in held]
-            reason = compare.more_than_a_guest_can_have([each.facts for each in groups])
+            reason = compare.more_than_a_guest_can_have([group.facts for group in groups])
             if request.vgpus and reason is None:
                 return compare.other_vgpu_facts(request.vgpus, groups)
         return reason

@@ -262,8 +262,8 @@ class Releases:
     def unavailable(self) -> dict[PciAddress, Reasons]:
         """Return the cards that are not offered, and whose state is not on disk."""
         unsaved = f"that cannot be written to {self._folder}"
-        found = {a: (_reason(new, unsaved),) for a, new in tuple(self._unwritten.items())}
-        return availability.merge(found, self._proofs.unavailable())
+        reasons_by_card = {a: (_reason(new, unsaved),) for a, new in tuple(self._unwritten.items())}
+        return availability.merge(reasons_by_card, self._proofs.unavailable())
 
     def _reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
         self._published.reserve(reasons)
@@ -292,12 +292,12 @@ class Releases:
 
         :raises OSError: as :meth:`quarantine`
         """
-        found = None
+        entry = None
         with contextlib.suppress(OSError):  # then it is put there as well
-            found = quarantine.load(self._folder).get(card.address)
+            entry = quarantine.load(self._folder).get(card.address)
         seen = self._seen(card)
-        is_about = found and quarantine.is_about(found, card, seen.identity if seen else None)
-        if found and is_about and (until_boot or not found.until_boot):
+        is_about = entry and quarantine.is_about(entry, card, seen.identity if seen else None)
+        if entry and is_about and (until_boot or not entry.until_boot):
             LOG.error("GPU %s is in quarantine already: %s", card.address, fault.reason)
             return
         owner = self._published.owners().get(card.address)

@@ -260,7 +260,7 @@ class VGPUs:
         """Return the slots among them, and functions of another domain."""
         functions = {dev for dev in self.functions() if not self._proofs.covers(dev)}
         ours = functions | device.slots(devices)
-        return [each for each in devices if each in ours]
+        return [dev for dev in devices if dev in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
         """Return the first function of its card, where it is known as the part of one."""
@@ -310,7 +310,7 @@ class VGPUs:
         What is done to that one concerns its own guest.
         """
         cards = [card for card in self.cards.look.cards.values() if card.has(slot)]
-        lacking = any(each.lacks(slot) for each in cards)
+        lacking = any(card.lacks(slot) for card in cards)
         is_another = lacking and self.way(slot).is_there(slot, "", None)
         if is_another:
             LOG.error(
@@ -349,7 +349,7 @@ class Retries:
         with self._lock:
             known = {item: self._failed[item] for item in devices if item in self._failed}
             self._failed = known
-        self._begun = {card: each for card, each in self._begun.items() if not each.done()}
+        self._begun = {card: item for card, item in self._begun.items() if not item.done()}
         due = collections.defaultdict(list)
         for part in devices:
             if known.get(part, (0, 0))[1] <= self._period:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 
-from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor import request, vocabulary
 from nova_gpu.core.flavor.arrangement import Distribution, Topology
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
@@ -125,13 +125,12 @@ class FleetTest(base.FuzzTestCase):
 def _can_serve(gpus: Sequence[GPU], asked: GPURequest) -> bool:
     """Whether any set of one group's cards is what is asked for"""
     product = gpus[0].product
-    for condition, value in (
-        (asked.architecture, product.architecture),
-        (asked.model, product.name),
-    ):
-        if condition and not condition.matches(value):
-            return False
-    if asked.memory_mib and not asked.memory_mib.matches(product.memory_mib):
+    facts = {
+        vocabulary.GPU_ARCH: product.architecture,
+        vocabulary.MODEL: product.name,
+        vocabulary.MEMORY_MIB: product.memory_mib,
+    }
+    if not all(demand.condition.matches(facts[demand.word]) for demand in asked.demands):
         return False
     circles = topology.circles(gpus)
     for subset in itertools.combinations(gpus, asked.count):
