@@ -327,7 +327,7 @@ INNER_IMPORTS = {
     "nova_gpu.virt.delivery.container_nodes": (4, _GUESTS_ONLY),
     "nova_gpu.virt.delivery.hostdev_parts": (3, _GUESTS_ONLY),
     "nova_gpu.virt.delivery.mediated_device": (1, _GUESTS_ONLY),
-    "nova_gpu.virt.delivery.pci_passthrough": (7, _GUESTS_ONLY),
+    "nova_gpu.virt.delivery.pci_passthrough": (4, _GUESTS_ONLY),
     "nova_gpu.virt.inventory.discovery": (
         1,
         "nova.exception takes 0.1 s, for an error alone",

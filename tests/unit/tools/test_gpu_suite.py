@@ -121,7 +121,7 @@ class GPUSuiteTest(base.BaseTestCase):
             ({"remapping_failed": True}, {"test_memory", "test_verdict"}),
             ({"fabric": "In Progress"}, {"test_fabric_and_recovery", "test_verdict"}),
             ({"recovery": "Reset"}, {"test_fabric_and_recovery", "test_verdict"}),
-            ({"mig": True, "instances": ((9, 0),)}, {"test_capabilities"}),
+            ({"mig": True, "instances": ((9, 0),)}, {"test_capabilities", "test_modes"}),
         )
         for facts, names in differences:
             with self.subTest(facts):
