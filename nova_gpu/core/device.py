@@ -85,7 +85,7 @@ def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tup
 def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
     """Return the devices that several guests have, each with the uuids of these guests."""
     uuids = users(devices_by_uuid)
-    several = (item for item, uuids in uuids.items() if len(uuids) > 1)
+    several = (device for device, guests in uuids.items() if len(guests) > 1)
     return {device: uuids[device] for device in sorted(several, key=str)}
 
 

@@ -74,12 +74,12 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
 
 def reserving(groups: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
     """Return *groups* with these *reasons* before those that cards have already."""
-    groups = {}
+    reserved = {}
     for key, group in groups.items():
         own = {address: reasons[address] for address in reasons if address in group.gpus}
         unavailable = availability.merge(own, group.unavailable)
-        groups[key] = dataclasses.replace(group, unavailable=unavailable)
-    return groups
+        reserved[key] = dataclasses.replace(group, unavailable=unavailable)
+    return reserved
 
 
 def report(

@@ -184,7 +184,7 @@ def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:
     one that asks for vGPUs in Nova's words alone, those of ours it has.
     """
     try:
-        count = sum(flavor_request.count for flavor_request in flavor_request.requests)
+        count = sum(request_.count for request_ in flavor_request.requests)
     except exception.InvalidExtraSpec:
         return len(held)
     if flavor_request.asks_for_vgpus and flavor_request.vgpus is None:
