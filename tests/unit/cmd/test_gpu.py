@@ -17,7 +17,7 @@ from tests.unit.cmd import base
 class TableTest(testtools.TestCase):
     def test_a_card_that_an_instance_has_needs_no_proof(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
-        dirty = cards.Card(card, None, dirty="it was not cleaned")
+        dirty = cards.Card(card, dirty="it was not cleaned")
         held = {card.address: ("one",)}
         for has, unknown, reason in (
             (held, None, None),
@@ -26,7 +26,7 @@ class TableTest(testtools.TestCase):
         ):
             described = cards.described(dirty, has, unknown)
             self.assertEqual((reason is None, reason), (described["offered"], described["reason"]))
-        ill = cards.Card(card, "it is ill", dirty="it was not cleaned")
+        ill = cards.Card(card, reasons("it is ill"), dirty="it was not cleaned")
         self.assertEqual("it is ill", cards.described(ill, held, None)["reason"])
 
     def test_unknown_is_said(self):
