@@ -139,13 +139,15 @@ class FilesOfReleasesTest(base.BaseTestCase):
             File(
                 "gpu-withheld-instances",
                 {"boot_id": BOOT, "instances": [[str(ADDRESS), "9/0"]]},
-                lambda at: xids.WithheldInstances(at / "gpu-withheld-instances").of_boot(BOOT),
+                lambda at: xids.FaultyInstances(at / "gpu-withheld-instances").of_boot(BOOT),
                 {(ADDRESS, "9/0")},
             ),
             File(
                 "gpu-failed-starts",
                 {"boot_id": BOOT, "functions": [[str(ADDRESS), inode, 3]]},
-                lambda at: failed_starts.FailedStarts(at / "gpu-failed-starts", roots).withheld(),
+                lambda at: set(
+                    failed_starts.FailedStarts(at / "gpu-failed-starts", roots).unavailable()
+                ),
                 {ADDRESS},
             ),
             File(

@@ -70,13 +70,13 @@ class ModulesTest(base.BaseTestCase):
     def test_card_of_a_container(self) -> None:
         compute = self.useFixture(Compute(self.host("fermi-8"), "lxc"))
         had = compute.provider("1091"), "0000:04:00.0"
-        self.assertPasses(43, compute, had, **BLUEPRINT)
+        self.assertPasses(45, compute, had, **BLUEPRINT)
 
     def test_card_by_passthrough(self) -> None:
         host = self.host()
         host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
         compute = self.useFixture(Compute(host))
-        self.assertPasses(50, compute, (compute.provider("2335"), CARD), gpus="1")
+        self.assertPasses(52, compute, (compute.provider("2335"), CARD), gpus="1")
 
     def test_readings_of_the_flavor(self) -> None:
         """One before the guest's configuration is written, and one then: Nova's code is between."""
@@ -97,4 +97,4 @@ class ModulesTest(base.BaseTestCase):
         self.useFixture(dividing_kernel.DividingKernel(host))
         compute = self.useFixture(Compute(host))
         had = compute.provider("1bb3", "nvidia-63"), f"{CARD}/nvidia-63/0"
-        self.assertPasses(59, compute, had, vgpus="1")
+        self.assertPasses(60, compute, had, vgpus="1")
