@@ -102,7 +102,11 @@ class _Consumers:
         self._moves: Mapping[str, str] | None = None
 
     def describe(self, consumer: str) -> tuple[str, str, str, str]:
-        """Return the uuid, name and project of the consumer, and a remark."""
+        """Return the uuid, name and project of the consumer's server, and a remark.
+
+        The server of a move is the one that moves. Where Nova knows no server, the uuid is the
+        consumer's own and the name is empty.
+        """
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):
                 return server.id, server.name, server.project_id, ""

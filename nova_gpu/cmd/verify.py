@@ -121,9 +121,9 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def configure(line: list[str]) -> None:
-    """Parse the command line once more, as Nova's programs do.
+    """Parse the command line again, this time with all of Nova's options.
 
-    Its client of Placement, the bus and the conductor read options of all of Nova.
+    Nova's client of Placement, the message bus and the conductor read these.
 
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """

@@ -64,7 +64,7 @@ Reasons: TypeAlias = tuple[Unavailable, ...]
 
 
 def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
-    """Return one map of all reasons, in the order of the maps."""
+    """Return all reasons of each device without repeats, those of the first map first."""
     merged: dict[Device, Reasons] = {}
     for reasons_by_device in maps:
         for device, reasons in reasons_by_device.items():

@@ -41,9 +41,8 @@ def gpu_mismatch(
 ) -> str | None:
     """Return why the GPUs held are not what the flavor asks for, ``None`` where they are.
 
-    Of the flavor's traits only those count that the driver itself sets: the others Placement has
-    judged, whatever scheduler there is. With more than one request group each of them must find
-    enough among what is held.
+    Of the flavor's traits only those that the virt driver sets are compared: Placement has checked
+    the others, with any scheduler. Each request group by itself is compared with all that is held.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """

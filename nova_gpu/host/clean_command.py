@@ -51,7 +51,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
 
 
 def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield what stands on the way to the program and could be replaced."""
+    """Yield the program and the folders above it, by the given path and by the resolved one."""
     for path in dict.fromkeys((program, program.resolve(strict=True))):
         yield from (parent for parent in (path, *path.parents) if parent.is_relative_to(root))
 

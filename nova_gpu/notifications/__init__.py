@@ -165,11 +165,11 @@ def of_devices(
 
 
 class Outbox:
-    """Sends one after another, in a thread that ends when nothing is left.
+    """A queue of notifications, sent one by one in a thread that ends when the queue is empty.
 
-    With RabbitMQ a notifier does not return before the broker has the message, by default for ever
-    (``[oslo_messaging_notifications]retry``): no instance is to wait for that, nor to fail of it.
-    A process that is forked off begins with a thread of its own at its first message.
+    With RabbitMQ a notifier blocks until the broker has the message, by default without a limit
+    (``[oslo_messaging_notifications]retry``). No instance may wait for that or fail because of it.
+    A forked process starts a thread of its own with its first message.
     """
 
     def __init__(self, most_waiting: int = _MOST_WAITING) -> None:

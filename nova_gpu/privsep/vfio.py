@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards change hands between the host and its guests."""
+"""Privileged calls that bind cards to vfio-pci for guests, and back to the host's drivers."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
     size_need = need(connection, size, request)
     if request.asks_for_gpus and request.asks_for_vgpus:
         raise exceptions.CommandError(
-            f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
-            "asks for nothing else"
+            f"{flavor.name} asks for whole GPUs and for vGPUs; plan with two flavors, one that "
+            "asks for the whole GPUs and one that asks for the vGPUs"
         )
     if request.whole and request.whole.requires_topology:
         key = names.NEAR if request.whole.arrangement.insists_on_near else names.TOPOLOGY

@@ -210,6 +210,6 @@ def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]
 
 
 def _shares(total: int, count: int) -> list[range]:
-    """Split *total* into *count* parts; the first ones get the rest, also a single processor."""
+    """Split ``range(total)`` into *count* ranges of nearly equal length, the first a longest."""
     ends = [-(-total * part // count) for part in range(count + 1)] if count else []
     return [range(*pair) for pair in itertools.pairwise(ends)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that are free and yet no partition of their boards with NVSwitches.
+"""Reasons why no host has a free NVSwitch partition, though it has enough free GPUs.
 
-Placement counts GPUs and knows no partitions. A host's report does, and is up to a period old; the
-traits of its providers are as new as the last claim or release.
+Placement counts GPUs and does not know partitions. A host's report names them, but may be a period
+old; the traits of the host's providers are as new as the last claim or release.
 """
 
 from __future__ import annotations

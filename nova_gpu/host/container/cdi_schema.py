@@ -122,7 +122,10 @@ _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def fault(document: object) -> str | None:
-    """Return what is wrong with *document*, a parsed specification without unknown fields."""
+    """Return what is wrong with *document*, ``None`` where nothing is.
+
+    :param document: a parsed specification, from which :func:`known` has removed unknown fields
+    """
     version = document.get("cdiVersion") if isinstance(document, dict) else None
     if isinstance(version, str) and (reason := _unfit(version)):
         return reason

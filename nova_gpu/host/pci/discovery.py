@@ -157,7 +157,8 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
 def _iommu_group(device: str) -> int | None:
     """Return the number of the IOMMU group, ``None`` without one.
 
-    :raises OSError, ValueError: where the kernel does not tell, or what no group is called
+    :raises OSError: where the kernel does not tell
+    :raises ValueError: where the group's name is not a number
     """
     name = sysfs.link(device, "iommu_group")
     if name is None:

@@ -187,7 +187,7 @@ def _load_driver(means: Means) -> None:
 
 
 def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) -> None:
-    """Bind the functions to *others* again. Where that fails too, the record stays."""
+    """Bind the functions back to *others*, their former drivers; keep the record if that fails."""
     try:
         _move(gpu, others, (), means)
     except _NotMoved as error:

@@ -62,7 +62,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             raise refused(reason, "take that type from it, if it is no guest's")
         sysfs.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
         if not _has_type(device, slot):
-            raise refused("its driver says nothing and gave the function no type")
+            raise refused("its driver reported success and gave the function no type")
     except (OSError, ValueError, child.Failed) as error:
         raise refused(f"it was not made: {error}") from error
 
@@ -87,7 +87,7 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         elif present is None and profiles is not None and slot.type_id in profiles.parent.made:
             sysfs.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
             if _has_type(device, slot):
-                raise refused("its driver says nothing and left the function its type")
+                raise refused("its driver reported success and left the function its type")
     except (OSError, ValueError, child.Failed) as error:
         raise refused(f"its vGPU was not removed: {error}") from error
 

@@ -187,7 +187,7 @@ class Bindings(Custody):
                     error.fact,
                 )
             elif times == 2:
-                LOG.warning("GPU %s is still not with the host's drivers: %s", address, error)
+                LOG.warning("Still cannot return GPU %s to the host's drivers: %s", address, error)
         elif times == 1:
             LOG.error("Failed to return GPU %s to the host's drivers: %s", address, error)
 

@@ -33,7 +33,7 @@ class Custody:
         return
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """Return to the host the *cards* that no instance has, except those that are to *stay*.
+        """Give the *cards* that no instance has back to the host, except those that are to *stay*.
 
         Call it after reading the database.
         """
@@ -59,7 +59,7 @@ class Custody:
         return
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return to the host those of *cards* that no guest has: they are clean."""
+        """Give *cards*, now clean, back to the host, except those that a guest has."""
         return
 
     # What is asked

@@ -104,6 +104,6 @@ class Peers:
                     None,
                     f"its flavor says {_WORD}, and the guest cannot be told that its GPUs reach "
                     f"each other: {reason}",
-                    "another host may be able to, or another flavor will do",
+                    "another host may be able to tell it; otherwise use another flavor",
                 )
         return peers.cliques(able)

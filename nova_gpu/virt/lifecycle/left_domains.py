@@ -81,7 +81,7 @@ def release(
             continue  # another's domain, or gone since
         except boundary.Failure as error:
             LOG.warning(
-                "Failed to release the GPUs that its shut-off domain names, will retry in the next "
+                "Failed to release the GPUs listed in its shut-off domain, will retry in the next "
                 "period: %s",
                 error,
                 instance_uuid=uuid,

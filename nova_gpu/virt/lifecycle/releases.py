@@ -337,11 +337,11 @@ class Releases:
         return True
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
-        """Clean *card*, and return whether it is clean.
+        """Clean *card*, or put it into quarantine; return whether it is clean.
 
-        :raises DeviceUnavailable: if an instance has it
-        :raises NotCleanedYet: where it is tried again later
-        :raises OSError: where what is known of it cannot be written
+        :raises DeviceUnavailable: if an instance has it, or another cleaning of it runs
+        :raises NotCleanedYet: where the cleaning will be tried again later
+        :raises OSError: where the proof of the cleaning, or the quarantine, cannot be written
         """
         with self._ledger.clean(card.address):
             try:

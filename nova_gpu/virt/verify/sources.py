@@ -60,7 +60,7 @@ class Difference:
 class Guest:
     """A domain, and the cards whose nodes or functions it names.
 
-    ``reached`` and ``opened`` as :class:`nova_gpu.virt.usage.domains.Named` has them.
+    ``reached`` and ``opened`` mean the same as in :class:`nova_gpu.virt.usage.domains.Named`.
     """
 
     running: bool

@@ -66,10 +66,11 @@ class Need:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """``held`` has, of each group of its host it has GPUs of, the index and how many.
+    """An instance, what it takes of its host, and how it can be moved.
 
-    ``sets`` is without the groups of which it is not known. ``way`` is ``None`` of one that may not
-    be moved, and ``stays`` says why.
+    ``held``: how many GPUs it has of each group, with the group's index on its host. ``sets``: the
+    modules of those GPUs, without groups for which they are not known. ``way``: ``None`` where the
+    instance may not be moved; ``stays`` says why.
     """
 
     uuid: str
