@@ -136,5 +136,5 @@ def in_column(text: str) -> str:
 
 
 def _in_utc(time: str) -> str:
-    """Mark a time as UTC, which those of an instance's actions do not say."""
+    """Mark a time as UTC, which the times of an instance's actions do not say."""
     return time if time.endswith("Z") else f"{time}Z"

@@ -77,7 +77,7 @@ def in_words(flavor_request: FlavorRequest) -> str:
 
 
 def asked_for(flavor_request: FlavorRequest) -> str:
-    """Return what is asked for, in words, or what is wrong with that."""
+    """Return the request in words, or what is wrong with it."""
     try:
         if words := in_words(flavor_request):
             return words

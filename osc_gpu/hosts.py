@@ -156,7 +156,7 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def nameless(connection: Any, uuid: str) -> tuple[str, str]:
-    """Return a host like those of :func:`compute_nodes`, for a provider that is none of Nova's."""
+    """Return a host like :func:`compute_nodes`, for a provider that Nova does not have."""
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of GPUs as Placement has them, of all hosts or of one instance.
+"""The groups of GPUs in Placement, of all hosts or of one instance.
 
 ``openstack gpu group list``, and ``gpu host list``, which adds them up.
 """

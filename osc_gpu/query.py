@@ -20,7 +20,7 @@ from osc_gpu.resource_request import Size
 
 
 class Unservable(exceptions.CommandError):
-    """A flavor of which no instance is to be had, whatever hosts have free."""
+    """A flavor of which no host can ever have an instance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "I
 
 
 class WriteReport(asking.Command):
-    """Write a page that shows the GPUs: by group, who has them, and what could boot now.
+    """Write a page of the GPUs: by group, their instances, and what could boot now.
 
     It is one file that loads nothing from elsewhere. It names the instances of all projects. For
     administrators.

@@ -148,7 +148,7 @@ def _masked(vcpus: int, mask: str) -> frozenset[int]:
 
 
 def _defaults(size: Size, counted: set[str]) -> Iterator[tuple[str, int]]:
-    """Yield what the flavor has by its own fields, but for what its properties count."""
+    """Yield the resources of the flavor's own fields, except those that its properties count."""
     if not counted & {orc.VCPU, orc.PCPU}:
         yield orc.VCPU, size.vcpus
     if orc.MEMORY_MB not in counted:

@@ -117,7 +117,7 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
 
 
 class ShowServer(ShowOne):
-    """Show the GPUs of a server: what its flavor asks for, what it has, and which cards these are.
+    """Show a server's GPUs: what its flavor asks for, what it has, and on which cards.
 
     The cards are among its diagnostics, as long as its guest runs. All but what is asked for is for
     administrators.

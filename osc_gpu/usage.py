@@ -37,7 +37,7 @@ class Held:
 
 
 class ShowUsage(asking.Lister):
-    """Show which instance of which project has how many GPUs and vGPUs, and where.
+    """Show the GPUs and vGPUs of each instance, with its project and host.
 
     Who may not see what hosts have is shown the project's own instances.
     """

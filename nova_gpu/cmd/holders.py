@@ -50,7 +50,7 @@ def by_domain(
 
 
 def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
-    """Return the uuids of who has each card or parts of it, from what each has."""
+    """Return the uuids of the instances that have each card or a part of it."""
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):
         # Who has parts of a card is told once.

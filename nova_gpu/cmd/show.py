@@ -56,7 +56,7 @@ def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
 
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
-    """Return a table for people, which says what is not known."""
+    """Return a table for people; unknown values are marked."""
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
         if key not in ("companions", "driver"):  # functions has both

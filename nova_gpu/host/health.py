@@ -104,7 +104,7 @@ def _counts(device: str) -> ErrorCounts | None:
 
 
 def _total(device: str, name: str) -> int:
-    """Return what stands in the last line, such as ``TOTAL_ERR_FATAL 0``."""
+    """Return the number in the last line, such as ``TOTAL_ERR_FATAL 0``."""
     label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
     if not label.startswith("TOTAL_ERR_"):
         raise ValueError(f"{device}/{name} does not end in a total")

@@ -36,7 +36,7 @@ class Roots:
         return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
 
     def shows_all_processes(self) -> bool:
-        """Return whether proc shows the processes of the whole host, and not those of a container.
+        """Return whether proc shows all processes of the host, not only those of a container.
 
         A process may not read that of init without rights, but its own. A kernel without such
         namespaces has no file of the name.

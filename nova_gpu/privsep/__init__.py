@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that nova-compute runs as root, by oslo.privsep. They take addresses only.
+"""Functions that nova-compute runs as root by oslo.privsep: addresses, uuids and numbers in.
 
 Its modules are imported when they are first used: oslo.privsep takes half a second to import, and
 the commands that only read call none of them. So ``import nova_gpu.privsep`` costs nothing.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifiers of cards, of which the kernel shows a part to root only."""
+"""Identifiers of cards; the kernel shows some of them to root only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's log, of which only the lines about Xids leave the privileged process."""
+"""The kernel's log; only its lines about Xids leave the privileged process."""
 
 from __future__ import annotations
 

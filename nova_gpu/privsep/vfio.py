@@ -16,7 +16,7 @@ from nova_gpu.host.vfio.rebinder import Means
 
 
 def records() -> pathlib.Path:
-    """Return the folder that says what drove the cards that guests were given."""
+    """Return the folder with the former drivers of the cards that guests have."""
     return pathlib.Path(CONF.state_path, "gpu-bindings")
 
 
@@ -47,7 +47,7 @@ def give_to_host(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def in_use(addresses: list[str]) -> dict[str, str]:
-    """Return the processes that have the GPUs at *addresses* open, of those that any has.
+    """Return the processes that have the GPUs at *addresses* open, by GPU.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     """

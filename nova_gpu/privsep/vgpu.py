@@ -85,7 +85,7 @@ def make_mig_instances(address: str, profile: str) -> int:
 
 
 def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GPU:
-    """Return the card, and refuse one that is none of ours.
+    """Return the card, and refuse one that nova-gpu does not manage.
 
     :raises DeviceUnavailable: where there is no card of ours
     """

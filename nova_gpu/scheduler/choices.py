@@ -57,7 +57,7 @@ class Taken:
         return self._amounts.get((host.uuid, id(report)), 0)
 
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
-        """Return the rank of a host among those that are equal otherwise; less is better.
+        """Return the rank of a host among otherwise equal hosts; less is better.
 
         Those of which the least is taken come first, in the instance's own order. Outside of a
         burst Nova's other weighers decide, which in one would send all requests to the same few

@@ -62,7 +62,7 @@ def why_not(
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the query's parts, none of which forbids a trait that begins so."""
+    """Yield the query's parts, without traits that are forbidden and begin so."""
     for name, value in parse.parse_qsl(querystring):
         if name == "root_required":
             traits = value.split(",")

@@ -43,7 +43,7 @@ def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
 def known_traits(
     context: nova_context.RequestContext, prefix: str = names.TRAIT_GPU
 ) -> frozenset[str]:
-    """Return the GPU traits, or those that begin so, that some provider has now."""
+    """Return the GPU traits, or the traits that begin so, that some provider has now."""
     url = f"/traits?name=startswith:{prefix}&associated=true"
     return frozenset(_get(context, url)["traits"])
 
@@ -120,7 +120,7 @@ def narrowed(querystring: str, limit: int = 1) -> str:
 
 
 def node(context: nova_context.RequestContext, name: str) -> str | None:
-    """Return the uuid of the provider of that name, or ``None`` where there is none."""
+    """Return the uuid of the provider of that name, or ``None``."""
     url = f"/resource_providers?{parse.urlencode({'name': name})}"
     answer = _get(context, url)["resource_providers"]
     return answer[0]["uuid"] if answer else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of one compute host: what it has, what it offers, and who has what."""
+"""The GPUs of one compute host: what it has, what it offers, and which guest has what."""
 
 from __future__ import annotations
 

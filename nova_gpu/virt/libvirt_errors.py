@@ -329,7 +329,7 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
 
 
 def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
-    """Return those of *functions* that are unusable by *error*, of a guest's start with them.
+    """Return which *functions* are unusable, by the *error* of a guest's start with them.
 
     A cause that lies in the request or the host says nothing of a function: the user who asks for
     the guest decides it. Nor does a definition that is refused, whatever of the request it quotes.

@@ -81,7 +81,7 @@ class Reporter:
         card_groups: CardGroups,
         owners: Mapping[Device, Owner],
     ) -> None:
-        """Say what is offered and what is not, and whose cards have a fault or recovered.
+        """Report which cards are offered, and whose cards have a fault or recovered.
 
         :param unavailable: by the last look
         """

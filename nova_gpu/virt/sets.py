@@ -94,7 +94,7 @@ class Sets(Protocol):
         return
 
     def part(self) -> None:
-        """Join the cards of guests, and part those of guests that are gone. Raise nothing."""
+        """Activate the partitions of guests, deactivate those of ended guests; raise nothing."""
         return
 
 

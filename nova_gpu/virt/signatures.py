@@ -36,7 +36,7 @@ def nova_release() -> int:
 
 
 def untested() -> str | None:
-    """Return what is to be said of a Nova that this was not tested with."""
+    """Return the warning about a Nova release that was not tested."""
     if nova_release() in RELEASES:
         return None
     return (

@@ -87,7 +87,7 @@ class DaemonShare:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Wait for one of them; who has one already goes on with that."""
+        """Wait for a free place; a thread that has one goes on."""
         if getattr(self._own, "has_one", False):
             yield
             return

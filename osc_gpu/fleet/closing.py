@@ -70,7 +70,7 @@ def remove_stale(connection: Any) -> None:
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
-    """Give the provider *node* traits, of which Placement need not know, and takes others.
+    """Add traits to the provider *node*, which Placement need not know, and remove others.
 
     :raises CommandError: where Placement does not take that
     """

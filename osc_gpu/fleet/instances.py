@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet as the planner has it: hosts with GPUs, who has them, and who may be moved."""
+"""The planner's fleet: hosts with GPUs, their instances, and which of these may be moved."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _moving(connection: Any, consumer: str) -> str | None:
 def _own(
     connection: Any, root: str | None, summary: Any, there: Mapping[str, Any]
 ) -> tuple[_Amounts, Mapping[str, _Amounts]]:
-    """Return the amounts that the node itself has left, and those that each consumer has of it.
+    """Return the amounts that the node has left, and the amounts of each consumer.
 
     :param summary: the node's, of :func:`osc_gpu.hosts.summaries`, or ``None``
     :param there: the server of each consumer, ``None`` where it is none

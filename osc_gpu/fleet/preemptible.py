@@ -93,7 +93,7 @@ class Candidates:
         return {candidate.server.id: candidate.cost for candidate in order}
 
     def freed(self, fleet: Fleet) -> Fleet:
-        """Return the fleet without those that leave by themselves.
+        """Return the fleet without the instances that leave by themselves.
 
         It also has what would be free without each candidate.
         """
@@ -203,7 +203,7 @@ def read(
 
 
 def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> Candidates:
-    """Return the candidates without those of *uuids* that got their GPUs too short a time ago.
+    """Return the candidates, except those in *uuids* that got their GPUs too recently.
 
     Only the actions of a server say when it was last started. Nova shows them for one server at a
     time, so they are read where it matters.
@@ -246,7 +246,7 @@ def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instan
 
 
 def _gives_back(server: Any, instance: Instance) -> bool:
-    """Return whether a stop gives back what it has: what its flavor asks for."""
+    """Return whether a stop releases all that its flavor asks for."""
     return sum(request.count for request in servers.requests_of(server)) == instance.gpus
 
 
@@ -371,7 +371,7 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
 
 
 def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
-    """Return when the GPUs of those that were ended are free.
+    """Wait until the GPUs of the preempted instances are free.
 
     :raises CommandError: where that takes too long
     """
@@ -389,7 +389,7 @@ def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> No
 
 
 class Places:
-    """Places that one run keeps from preemptible instances, for who asked for them."""
+    """Room that one run keeps from preemptible instances, for the waiting requests."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu preempt``: GPUs of preemptible instances for those that find none."""
+"""``openstack gpu preempt``: GPUs of preemptible instances for requests that find none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Instances that GPUs are to be taken for.
+    """Requests for which GPUs are taken from preemptible instances.
 
     :param whose: which these are, in words
     :param short: which these are, for a cell of a table
@@ -289,7 +289,7 @@ class _Run:
     def _choose(
         self, needs: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
     ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
-        """Return the error where there are too few, as :meth:`_plan`, and what is to be done."""
+        """Return the error for too few victims, as :meth:`_plan`, and the plan."""
         fleet, costs = candidates.freed(fleet), candidates.costs
         planned, now = [], fleet
         for need in needs:

@@ -27,7 +27,7 @@ class TopologyPolicy(enum.StrEnum):
 
 
 class Near(enum.StrEnum):
-    """Which of the PCI devices of the instance its GPUs are to be near."""
+    """The PCI devices of the instance that its GPUs must be near."""
 
     ANY = "any"
     NIC = "nic"

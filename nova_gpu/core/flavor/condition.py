@@ -156,7 +156,7 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
 
 
 def _joined(words: Sequence[str]) -> Sequence[str]:
-    """Return *words* with those of one name joined to one."""
+    """Return *words*, with the words of one name joined."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] not in _OPERATORS and word not in _OPERATORS:

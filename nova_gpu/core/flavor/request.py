@@ -39,7 +39,7 @@ _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GPURequest:
-    """The GPUs an instance is to have: ``count`` in all, which is the sum over ``groups``.
+    """The GPUs that a flavor asks for: ``count`` in all, the sum over ``groups``.
 
     ``counted`` says that the flavor itself has ``resources:PGPU``, which quota counts.
     """
@@ -85,7 +85,7 @@ class GPURequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPURequest:
-    """The vGPUs an instance is to have: ``count`` in all, which is the sum over ``groups``.
+    """The vGPUs that a flavor asks for: ``count`` in all, the sum over ``groups``.
 
     ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
     one name, of the type or of its id. ``demands`` are on the cards and on each vGPU.
@@ -290,7 +290,7 @@ class FlavorRequest:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether the request groups are to be served by different providers."""
+        """Whether different providers must serve the request groups."""
         return self.extra_specs.get("group_policy") == "isolate"
 
     @functools.cached_property
@@ -333,7 +333,7 @@ class FlavorRequest:
         return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
 
     def _refuse_stray_words(self) -> None:
-        """Refuse a flavor without GPUs that says what they must be.
+        """Refuse a flavor that describes GPUs but asks for none.
 
         :raises InvalidExtraSpec: with the property
         """

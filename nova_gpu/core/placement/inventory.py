@@ -53,7 +53,7 @@ def inventory(
     *,
     most: int | None = None,
 ) -> Mapping[str, Mapping[str, int | float]]:
-    """Return the inventory of a group of *total* GPUs, or vGPUs, of which *reserved* cannot be had.
+    """Return the inventory of a group of *total* GPUs or vGPUs, *reserved* of them unavailable.
 
     :param most: how many of them one guest can have, where it is not all
     :returns: the body of one provider's inventories, keyed by resource class

@@ -61,7 +61,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """``reason`` says what keeps the host from one instance more.
+    """The number of instances that fit on a host; ``reason``: why not one more.
 
     ``in_service`` are its GPUs but for those that are reserved, which alone all ways to ask
     Placement tell.

@@ -41,7 +41,7 @@ class Partition:
 
 
 def free(partitions: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
-    """Return the partitions of which no card is taken, in the order of their numbers.
+    """Return the partitions without a taken card, in the order of their numbers.
 
     :param taken: the modules that cannot be given: a guest's, ill, or otherwise in the way
     """

@@ -76,7 +76,7 @@ def traits(table: Iterable[Partition], free: Collection[Module]) -> frozenset[st
 
 @functools.lru_cache(maxsize=1024)
 def board(traits_: frozenset[str]) -> Board | None:
-    """Return the board of which a provider's traits tell, ``None`` where they tell of none."""
+    """Return the board that a provider's traits describe, or ``None``."""
     sets = [
         frozenset(map(int, match[1].split("_")))
         for trait in sorted(traits_)

@@ -81,7 +81,7 @@ def between(one: GPU, other: GPU) -> str:
 
 
 def of_places(one: Placed, other: Placed) -> Nearness:
-    """Return what is between them, whatever links there are."""
+    """Return what is between two places, regardless of links."""
     if one.pcie_switch and one.pcie_switch == other.pcie_switch:
         return Nearness.SAME_SWITCH
     if one.pci_root and one.pci_root == other.pci_root:
@@ -98,7 +98,7 @@ def distance(one: Placed, others: Collection[Placed]) -> int:
 
 
 def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
-    """Return the ones of *neighbours* that GPUs are to be near.
+    """Return the *neighbours* that GPUs must be near.
 
     None where they are to be near nothing.
     """

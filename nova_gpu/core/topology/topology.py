@@ -92,7 +92,7 @@ def cells(gpus: Iterable[GPU]) -> Cells:
 
 
 def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """Return a number for each GPU, the same for those that direct links join."""
+    """Return a number for each GPU; GPUs that direct links join have the same number."""
     by_address = {gpu.address: gpu for gpu in gpus}
     circle: dict[PciAddress, int] = {}
     for address in sorted(by_address):

@@ -189,7 +189,7 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
 
 
 class Order(enum.StrEnum):
-    """The card that the next vGPU is of, as XenServer has it.
+    """The order of cards for the next vGPU, in XenServer's words.
 
     The one with the least room left, so that whole cards stay free for large types, or the one with
     the most, so that each vGPU has as much of a card as can be. Of cards with equal room it is the

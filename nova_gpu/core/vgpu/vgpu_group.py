@@ -76,7 +76,7 @@ class SharedCard:
         return not self.reasons and type_id not in self.unavailable_types
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
-        """Yield all that there can be of the type while the card carries no more than *total*."""
+        """Yield all possible slots of the type on a card that carries at most *total*."""
         if self.card.has_instances:
             yield from vgpu_capacity.instances(self.card, type_id)
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a board with NVSwitches, and who has them, as commands print them.
+"""The partitions of a board with NVSwitches, and their instances, as commands print them.
 
 Its functions are those of :class:`nova_gpu.cmd.board._Text`.
 """

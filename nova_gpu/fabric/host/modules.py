@@ -55,7 +55,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
 
 
 def _kept(path: pathlib.Path) -> Modules:
-    """Return what is kept at *path*; nothing where it is not what :func:`keep` writes."""
+    """Return the modules saved at *path*; none if :func:`keep` did not write the file."""
     try:
         content = files.read_json(path)["modules"].items()
         modules = {PciAddress.parse(card): int(module) for card, module in content}

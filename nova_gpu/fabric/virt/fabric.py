@@ -325,7 +325,7 @@ class Fabric(Sets):
     def _without_owner(
         self, active: Iterable[Partition], needed: Collection[Partition], usage: Snapshot
     ) -> list[int]:
-        """Return those of the *active* ones that are in the way of *needed* ones.
+        """Return the *active* partitions that conflict with *needed* ones.
 
         And those of which no instance has the cards, and of which none is yet to be cleaned of its
         last guest.
@@ -366,7 +366,7 @@ class Fabric(Sets):
     # What devices are of the board
 
     def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
-        """Return the modules of the cards that who has *devices* has all of."""
+        """Return the modules of the cards that *devices* occupy completely."""
         assert self.board is not None
         known = self.board.modules
         return frozenset(

@@ -96,7 +96,7 @@ class Found:
 
 
 def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
-    """Read the specifications in *folders*, of which later ones override earlier ones.
+    """Read the specifications in *folders*; later folders take precedence.
 
     A file that is not valid, or that users other than *owner_uid* could have written, is logged and
     ignored alone. Two files of one folder that describe one device are a conflict: neither counts.
@@ -262,7 +262,7 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
 
 
 def _read(path: pathlib.Path, owner_uid: int) -> str:
-    """Return what is believed is what is read: both are asked of the open file."""
+    """Check and read one open file, so that the checked content is what is read."""
     with files.opened(path) as fd:
         reason = files.distrust(os.fstat(fd), owner_uid)
         if reason is not None:

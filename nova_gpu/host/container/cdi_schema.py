@@ -180,6 +180,6 @@ def _unfit(version: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the major and the minor version, nothing of what is none."""
+    """Return the major and the minor version, or nothing if it is not a version."""
     match = _VERSION.fullmatch(version)
     return (int(match[1]), int(match[2])) if match else ()

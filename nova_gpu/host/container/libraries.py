@@ -76,7 +76,7 @@ def gather(
 def gather_folder(
     mounts: Sequence[contents.Mount], target: str, library_root: pathlib.Path
 ) -> contents.Mount:
-    """Return one folder with the files in *mounts*, which the guest is to see below *target*.
+    """Return one folder with the files in *mounts*, which the guest sees below *target*.
 
     libvirt makes a folder that the guest lacks, but not the folder of a file.
 

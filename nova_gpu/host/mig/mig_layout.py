@@ -59,7 +59,7 @@ def is_divided(card: GPU, roots: Roots) -> bool:
 
 
 def _unread(card: GPU, roots: Roots) -> str | None:
-    """Return why it is not known of which instances the card is made, and what to do."""
+    """Return why the card's MIG instances are unknown, and the remedy."""
     if card.mig is None:
         return (
             "the driver has MIG instances of it, and NVML does not tell what they are; see why in "

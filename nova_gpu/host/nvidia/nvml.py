@@ -101,7 +101,7 @@ class Usage:
 def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
-    """Return what is used of those of the cards that the library has.
+    """Return the usage of the cards that the library has.
 
     As :func:`query` where it fails.
     """
@@ -119,7 +119,7 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """Return the modes of those of the cards that the library has.
+    """Return the modes of the cards that the library has.
 
     As :func:`query` where it fails.
     """
@@ -129,7 +129,7 @@ def modes(
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
-    """Return the modules that those of the cards are that the library has.
+    """Return the board modules of the cards that the library has.
 
     As :func:`query` where it fails.
     """
@@ -178,7 +178,7 @@ def _of_cards(
     timeout_s: float,
     kind: Callable[..., _Told],
 ) -> Mapping[model.PciAddress, _Told]:
-    """Return what the library answers of those of the cards that it has.
+    """Return the library's answers about the cards that it has.
 
     As :func:`query` where it fails. Of no cards it is not asked.
     """
@@ -217,7 +217,7 @@ def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
-    """Return the answer about each card, without those of which it cannot be told which they are.
+    """Return the answer about each card that can be identified.
 
     :raises NoAnswer: where there is none
     """

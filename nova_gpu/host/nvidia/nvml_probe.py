@@ -217,7 +217,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _held(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the handles of those of the cards that the library has."""
+    """Yield the handles of the cards that the library has."""
     for address in addresses:
         if (handle := _asking(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
             yield address, handle

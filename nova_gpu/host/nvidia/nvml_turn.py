@@ -64,7 +64,7 @@ def _opened() -> Iterator[int | None]:
 
 
 def _open(path: pathlib.Path) -> int:
-    """Open the file at *path*, made where there is none, for its owner and root alone.
+    """Open the file at *path*, or create it, for its owner and root only.
 
     Anyone who can open the file can lock it.
 

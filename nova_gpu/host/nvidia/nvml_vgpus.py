@@ -32,7 +32,7 @@ def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
 
 
 def parse(answer: str) -> Mapping[PciAddress, Types]:
-    """Parse the types of each card by id, also those that it cannot have as divided now.
+    """Parse the types of each card by id, including types that its present division excludes.
 
     One log line says why there are no types.
     """

@@ -49,7 +49,7 @@ def parse(lines: Iterable[str]) -> Sets:
 
 
 def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
-    """Return *gpus*, of which those that have no links of their own have those that *sets* say."""
+    """Return *gpus*; those without links of their own get the links in *sets*."""
     linked = tuple(gpus)
     present = {gpu.address for gpu in linked}
     peers = {address: members & present for members in sets for address in members}

@@ -93,7 +93,7 @@ def _product_id(text: str) -> str:
 def parse_by_card(
     option: str, entries: Iterable[str], read: Callable[[str], _Said], form: str
 ) -> Mapping[str, _Said]:
-    """Return what is said of which card, by its address or product as :class:`GPU` has them.
+    """Return the value for each card, by its address or product as in :class:`GPU`.
 
     :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
     :param read: of such a text; raises ValueError with the reason where it is none

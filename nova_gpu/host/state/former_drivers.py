@@ -47,7 +47,7 @@ def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
 
 
 def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
-    """Return the record of *card* since the host booted, by function; empty where there is none.
+    """Return the record of *card* since the host booted, by function; empty without one.
 
     :raises Untrusted: where another user could have written it, or it cannot be understood
     """
@@ -72,7 +72,7 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
 
 
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
-    """Replace the file of *card*; without *formers* there is none afterwards.
+    """Replace the file of *card*, or remove it without *formers*.
 
     :raises Untrusted: where another user could change it
     :raises OSError: where it cannot be written

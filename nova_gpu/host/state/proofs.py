@@ -68,7 +68,7 @@ def write(
 
 
 def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Device] = ()) -> None:
-    """Remove the proofs of *used*, and of all that their cards were before they were divided anew.
+    """Remove the proofs of *used*, and those of former divisions of their cards.
 
     :param here: what the host has now: proofs of that which has nothing of *used* stay
     :raises OSError: where one of them may still be there

@@ -140,7 +140,7 @@ def _reasons(reason: str, remedy: str) -> Reasons:
 def cards_of(
     record: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """Return those of *cards*, all that the host has, that the entry is or may be about."""
+    """Return which of the host's *cards* the entry is about or may be about."""
     alike = [card for card in cards if record.product in (None, card.product.key)]
     there = [card for card in alike if card.address == record.address]
     if record.seen is None or record.product is None or not alike:

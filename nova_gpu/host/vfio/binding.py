@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a whole card to guests, that is to vfio-pci, and back to what had it before. For root.
+"""Binding of a whole card to vfio-pci for guests, and back to its former drivers. For root.
 
 A card that was with vfio-pci already, because it was prepared at boot, stays there for ever.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The character devices of a card: who has one open keeps its driver from letting go of it.
+"""The character devices of a card; while one is open, its driver does not release the card.
 
 And those of a MIG instance, which others than its guest cannot open.
 """
@@ -42,7 +42,7 @@ UNSEEN_REMEDY = "give its container that of the host (pid_mode: host)"
 
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
-    """Return the devices of all functions of the card, with those that VFIO made of it."""
+    """Return the devices of all functions of the card, including those that VFIO made."""
     devices = set(_nodes(gpu, roots))
     for address in gpu.functions:
         device = sysfs.device(address, roots)

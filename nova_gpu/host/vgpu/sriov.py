@@ -144,5 +144,5 @@ def named(type_id: str, name: str) -> vgpu.VGPUType:
 
 
 def _type_id(number: int) -> str:
-    """Return the type's identifier as NVIDIA's driver has it for mediated devices."""
+    """Return the type's identifier in the form of NVIDIA's mediated devices."""
     return f"nvidia-{number}"

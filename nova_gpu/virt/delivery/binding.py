@@ -199,7 +199,7 @@ class Bindings(Custody):
 
 
 def _recorded() -> frozenset[PciAddress]:
-    """Return the cards of which it is written down what drove them before."""
+    """Return the cards whose former drivers are recorded."""
     return former_drivers.recorded(nova_gpu.privsep.vfio.records())
 
 

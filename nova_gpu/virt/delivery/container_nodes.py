@@ -238,7 +238,7 @@ class ContainerCustody(Custody):
 
 
 class NodeRights:
-    """The rights of the nodes: open to every user for as long as a guest has them.
+    """The modes of device nodes, which are open to every user while a guest has them.
 
     A guest with user ids of its own is "others" to the host's nodes. What the rights were is noted
     by the privileged process at the node itself, so that it outlives a service and goes with the

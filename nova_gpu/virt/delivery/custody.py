@@ -44,7 +44,7 @@ class Custody:
         return
 
     def started(self, instance_uuid: str) -> None:
-        """Note that the instance's guest, which was rendered, has its domain, or gets none."""
+        """Note that the instance's guest has its domain now, or will get none."""
         return
 
     def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
@@ -65,7 +65,7 @@ class Custody:
     # What is asked
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the cards that could not be had when they were last needed, for a while."""
+        """Return the cards that recently could not be bound when they were needed."""
         return {}
 
     def forgive(self, address: PciAddress) -> None:

@@ -127,7 +127,7 @@ class Delivery(abc.ABC):
         return False
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
-        """Release what is at *slot* from the instance, which may be unknown.
+        """Release the part at *slot* from the instance, which may be unknown.
 
         :param clean: has :meth:`clean` done, as the options say
         :raises NotClean: where something is left

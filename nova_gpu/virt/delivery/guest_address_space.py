@@ -91,7 +91,7 @@ def setting(
     is_uefi: bool,
     tree: bool = False,
 ) -> address_space.Setting:
-    """Return what the domain of the instance's guest is to say for its cards.
+    """Return the address space setting of the guest's domain for its cards.
 
     :param tree: whether they are on several roots
 

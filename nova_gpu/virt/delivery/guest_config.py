@@ -400,7 +400,7 @@ def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
 def define_again(
     nova: Any, context: Any, instance: objects.Instance, *args: Any, **kwargs: Any
 ) -> None:
-    """Define the domain anew with the GPUs that the instance holds by now.
+    """Define the domain again with the GPUs that the instance holds now.
 
     :param nova: nova.virt.libvirt.driver.LibvirtDriver
     :param args: as for its ``rescue``, which knows of ``share_info`` since Nova 32

@@ -67,7 +67,7 @@ class HostdevParts(Delivery):
     # While the guest runs
 
     def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
-        """Return why the state of what is at *slot* cannot be had, or given to it.
+        """Return why the state of the part at *slot* cannot be saved or restored.
 
         ``None`` where nothing is known against it.
 

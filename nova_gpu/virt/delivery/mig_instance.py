@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as MIG instances, of which containers get the nodes.
+"""Parts of cards as MIG instances, whose device nodes containers get.
 
 They are there, made by the operator or at service start, and are cleaned between two guests.
 """

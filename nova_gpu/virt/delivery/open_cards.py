@@ -25,7 +25,7 @@ class OpenCards:
         self._holders: Mapping[str, str] = {}
 
     def reasons(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """Return why those of *cards* cannot be given that are open.
+        """Return the reason for each of *cards* that is open.
 
         They could not be given, and no other instance is to be sent here for them. One that is with
         VFIO is open only to its guest.

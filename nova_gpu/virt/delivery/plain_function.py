@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as virtual functions as they are, which no driver of the host is to have."""
+"""Parts of cards as plain virtual functions, without a driver on the host."""
 
 from __future__ import annotations
 

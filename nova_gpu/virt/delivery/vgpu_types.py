@@ -82,7 +82,7 @@ class VGPUTypes:
             self._told[address], self._layouts[address] = types[address], typed[address]
 
     def _layout(self, card: GPU) -> tuple[str, ...]:
-        """Return the card's GPU instances, as its driver has them."""
+        """Return the card's GPU instances, by its driver."""
         minor = gpu_instances.gpu_minor(card.address, self._roots)
         folder = self._roots.proc / f"driver/nvidia/capabilities/gpu{minor}/mig"
         try:

@@ -97,7 +97,7 @@ class FailedStarts:
             return {a: (_FAILED,) for a, (_, times) in self._counts.items() if times >= MOST}
 
     def look(self) -> None:
-        """Forget those that are gone, or were enabled anew."""
+        """Forget functions that are gone or were enabled again."""
         with self._lock:
             counts = self._counts.items()
             self._set(

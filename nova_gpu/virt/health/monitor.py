@@ -29,7 +29,7 @@ Quarantine = Callable[[GPU, Unavailable, str | None], None]
 
 
 class Watch:
-    """The health seen so far, in memory only: a new one counts PCIe errors anew."""
+    """The health seen so far, in memory only: a new watch counts PCIe errors from zero."""
 
     def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
         """Store the folders.
@@ -66,7 +66,7 @@ class Watch:
         return tuple(fault for fault in faults if fault)
 
     def mended(self, address: PciAddress) -> None:
-        """Count the PCIe errors of a card anew that was reset and answers."""
+        """Count the PCIe errors of a card from zero after its reset."""
         for counts in (self._first, self._correctable, self._risen):
             counts.pop(address, None)
 

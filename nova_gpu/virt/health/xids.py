@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards of which NVIDIA's driver has reported what they do not recover from by themselves."""
+"""Cards with a reported Xid from which they do not recover by themselves."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class FaultyInstances:
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
     ) -> frozenset[Slot]:
-        """Return those of *cards* that are faulty.
+        """Return the faulty slots of *cards*.
 
         Those that the cards no longer have are forgotten.
 

@@ -102,7 +102,7 @@ class Assigned:
     def devices_of_others(
         self, instance: objects.Instance | None, uuids: dict[str, str], ledger: Ledger
     ) -> dict[str, str]:
-        """Return those of the mediated devices *uuids* of the *instance* that Nova itself made.
+        """Return which mediated devices *uuids* of the *instance* Nova itself made.
 
         Without an instance *uuids* are those of all, and Nova looks which devices are free, or, in
         2024.1, which it has to make again after a host boot. On a host with vGPUs of ours it gets

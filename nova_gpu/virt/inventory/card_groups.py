@@ -73,7 +73,7 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
 
 
 def reserving(groups: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
-    """Return *groups* with these *reasons* before those that cards have already."""
+    """Return *groups* with these *reasons* put before the reasons that cards have already."""
     reserved = {}
     for key, group in groups.items():
         own = {address: reasons[address] for address in reasons if address in group.gpus}

@@ -283,7 +283,7 @@ def in_parts(
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
 ) -> dict[PciAddress, Reasons]:
-    """Return why those of *cards* with parts of instances, that are not *divided*, are not whole.
+    """Return why *cards* that are not *divided* but have parts of instances are not offered whole.
 
     :param held: what instances have
     """
@@ -335,7 +335,7 @@ def _novas_own(card: DividedCard) -> str | None:
 
 
 def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | None:
-    """Return why *card* is Nova's own driver's, of which its driver tells no types now."""
+    """Return why Nova's own driver owns *card*, although its driver lists no types now."""
     for type_id in CONF.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
         for address in section.device_addresses if section else ():

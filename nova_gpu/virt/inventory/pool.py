@@ -67,7 +67,7 @@ class Supply(Protocol):
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        """Hand out *addresses* for a claim, and take *back* those that the same claim had."""
+        """Hand out *addresses* for a claim, and take *back* the addresses that it had."""
 
 
 # The sets in the tree carry no state: the tree keeps an old set when a new one has equal elements,

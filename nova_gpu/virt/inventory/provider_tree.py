@@ -125,7 +125,7 @@ def traits(
     near: Iterable[str] = (),
     vgpu_type: VGPUType | None = None,
 ) -> frozenset[str]:
-    """Return the traits of a group as Placement takes them, and those of the type of vGPUs.
+    """Return the traits of a group as Placement takes them, with the traits of its vGPU type.
 
     They are those of :func:`nova_gpu.core.placement.inventory.traits`. A standard trait is made by
     Placement's own os-traits alone, and one that it does not know makes it refuse all of the
@@ -220,7 +220,7 @@ class Providers:
         self._kept = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-        """Return those of *keys*, as they were kept, or else as Placement says.
+        """Return the providers of *keys*, as recorded, or else from Placement.
 
         :param client: Nova's report client
         :raises ProvidersUnknown: where neither tells

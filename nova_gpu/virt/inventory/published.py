@@ -161,7 +161,7 @@ class Published(pool.Supply, Generic[Group, Key]):
     def _offered(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
     ) -> tuple[Iterable[GroupKey], Callable[[Group], provider_tree.Offer]]:
-        """Return the groups that are to be in the tree, and what each has to offer once they are.
+        """Return the groups for the tree, each with what it offers.
 
         :param present: those that are there already
         """

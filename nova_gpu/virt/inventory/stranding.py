@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's own look at what an instance without GPUs takes from those that are free.
+"""The host's check that an instance without GPUs leaves enough for free GPUs.
 
 The scheduler has looked already, at what was reported up to a period ago. This looks at what
 Placement counts now, where every instance that is on its way here is counted already. What it

@@ -98,7 +98,7 @@ class VGPUCards:
         whole: Collection[PciAddress] = (),
         held: Collection[Slot] = (),
     ) -> Mapping[PciAddress, Reasons]:
-        """Look at all the host's cards; why those that are divided are not given whole.
+        """Read all the host's cards; return why divided cards are not given whole.
 
         A card that was given in parts stays one, because an instance may have one of them.
 
@@ -222,7 +222,7 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """Return the card of *slot*, of which nothing else is known."""
+        """Return a card for *slot*, without other facts."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent

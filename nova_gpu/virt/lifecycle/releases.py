@@ -131,7 +131,7 @@ class Releases:
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def products(self, devices: Collection[Device]) -> dict[Device, Product]:
-        """Return the products of the groups of those of *devices* that are known here."""
+        """Return the products of the *devices* that are known here."""
         whole: dict[Device, Product] = {
             address: group.product
             for group in self._published.groups().values()

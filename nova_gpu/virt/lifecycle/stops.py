@@ -98,7 +98,7 @@ class Stops:
             )
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
-        """Return what it has of this host, where it is to have none when it is stopped."""
+        """Return the instance's devices of this host, if it releases them when it is stopped."""
         request = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
         if not request.gives_back(image, OnStop(CONF.gpu.on_stop)):

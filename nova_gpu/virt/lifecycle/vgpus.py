@@ -86,7 +86,7 @@ class VGPUs:
         return [card.card for card in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
-        """Return the cards of which containers have parts, by the nodes of the host."""
+        """Return the cards of which containers have parts, by the host's device nodes."""
         return [card.gpu for card in self.shared_with_containers()]
 
     def shared_with_containers(self) -> list[SharedCard]:
@@ -136,7 +136,7 @@ class VGPUs:
         return True
 
     def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
-        """Make what the instance has at those of *devices* that are slots.
+        """Create the instance's vGPUs at the slots among *devices*.
 
         :raises DeviceUnavailable: where one cannot be made now
         """
@@ -189,7 +189,7 @@ class VGPUs:
             self._reserve_failed()
 
     def keep_failed(self) -> None:
-        """Offer functions again, in every period, that were enabled anew."""
+        """Offer functions again that were enabled again; runs in every period."""
         self._failed.look()
         self._reserve_failed()
 
@@ -340,7 +340,7 @@ class Retries:
         self._failed: dict[Device, tuple[int, int]] = {}
 
     def begin(self, left: Iterable[Device], release: Callable[[Device], bool]) -> None:
-        """Begin, once in a period, to release those of *left* whose time it is; wait for none.
+        """Begin to release what is due of *left*, once in a period, without waiting.
 
         :param release: whether it is over; raises nothing
         """

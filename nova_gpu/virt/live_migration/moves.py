@@ -94,7 +94,7 @@ class Moves:
     nodename: Callable[[], str]
 
     def are_moved(self, instance: objects.Instance) -> bool:
-        """Return whether it has vGPUs, which then are this host's, or are to be."""
+        """Return whether the instance has vGPUs of this host, or will have."""
         return bool(self.vgpus) and bool(recorded(instance.resources))
 
     def movable(self, slot: Slot) -> HostdevParts:

@@ -108,7 +108,7 @@ class Named:
         return Named(own, reached, opened, led, self.run or other.run)
 
     def since(self, before: Named | None) -> Named:
-        """Add what the same run of the container could open earlier, as *before* has it.
+        """Add what the same run of the container could open earlier, by *before*.
 
         No list of open files shows a file that a process has sent to itself over a socket, mapped
         or registered with io_uring: what a guest could open it may have open until it has ended.
@@ -118,7 +118,7 @@ class Named:
         return self.with_earlier(before.led)
 
     def with_earlier(self, led: frozenset[Device]) -> Named:
-        """Add what its nodes *led* to, but for its own."""
+        """Add what its nodes *led* to, except its own devices."""
         own = {*self.own, *(slot.place for slot in device.slots(self.own))}
         earlier = {
             node
@@ -328,7 +328,7 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
 
 
 def named_in(xml: str, parts: Parts) -> Named:
-    """Return the GPUs that one domain's XML names: those of our metadata, and of its devices.
+    """Return the GPUs that one domain's XML names, in its metadata and its devices.
 
     Of a container with metadata that does not run the device nodes count for nothing: their numbers
     may be another card's by now, and it gets others when it starts. One that runs can open what

@@ -81,7 +81,7 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that this process knows of who has what. It is immutable.
+    """What this process knows of the owners of devices. It is immutable.
 
     ``domains`` is what libvirt named last and ``reached`` what of that is not the domain's own, as
     :class:`nova_gpu.virt.usage.domains.Named` has them. ``records`` is the database's last answer,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from libvirt and from Nova's database who has which GPU, into the ledger."""
+"""The reader of the GPUs' owners, from libvirt and Nova's database into the ledger."""
 
 from __future__ import annotations
 

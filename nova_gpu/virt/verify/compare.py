@@ -224,7 +224,7 @@ def _strange_allocations(state: HostState) -> Iterator[Difference]:
 
 
 def _inventories(state: HostState) -> Iterator[Difference]:
-    """Yield groups of which Placement has more than there is, or less, while owners are known."""
+    """Yield groups of which Placement has more or less than there is, while owners are known."""
     for provider_uuid, provider in (state.providers or {}).items():
         free = _free(provider, state)
         if free is None or state.instances is None or not _all_settled(state, provider):

@@ -50,7 +50,7 @@ class AbandonedMoves:
     def end(
         self, reportclient: Any, nodename: str, had_by: Callable[[str], Collection[Device]]
     ) -> None:
-        """End those of this host that were seen before; never while a claim waits, nothing raises.
+        """End abandoned moves of this host that were seen before; never in a claim. Raise nothing.
 
         :param reportclient: Nova's client of Placement
         :param had_by: what an instance's domain here has
@@ -161,7 +161,7 @@ def _end(
 
 
 class Orphans:
-    """Looks for allocations of moves that have ended, and has those of instances compared.
+    """Allocations of moves that have ended, which are removed.
 
     Placement says in one answer how often each provider of a host was written to, its allocations
     included; who has what of one, it says of that one only, and is asked where that has changed.
@@ -179,7 +179,7 @@ class Orphans:
         counted: Mapping[str, Collection[object]],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> None:
-        """Delete those of these providers; never while a claim waits, and nothing raises.
+        """Delete orphaned allocations of these providers; never in a claim, raising nothing.
 
         :param reportclient: Nova's client of Placement
         :param counted: what the database counts, by the uuids of all instances here, of which

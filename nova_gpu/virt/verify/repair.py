@@ -158,7 +158,7 @@ def _restore(
 def _of_the_host(
     context: nova_context.RequestContext, instance: objects.Instance
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what ``nova-manage placement heal_allocations`` would write, but for the GPUs.
+    """Return what ``nova-manage placement heal_allocations`` would write, without the GPUs.
 
     That fails on a flavor with ``resources:PGPU``: it asks them of the compute node itself.
     """

@@ -22,7 +22,7 @@ def place(fleet: Fleet, need: Need, count: int) -> Plan:
 
 
 def drain(fleet: Fleet, host: str) -> Plan:
-    """Return a host of which no instance has GPUs.
+    """Return the plan that leaves no instance with GPUs on a host.
 
     Nothing is moved to it, nor back.
     """

@@ -162,7 +162,7 @@ def _movable(fleet: Fleet) -> list[int]:
 
 
 def _alike(fleet: Fleet) -> list[int]:
-    """Return a number for each instance, the same for those that take and cost the same."""
+    """Return a number for each instance; equal instances have the same number."""
     numbers: dict[object, int] = {}
     return [
         numbers.setdefault((instance.need, instance.way), len(numbers))

@@ -210,7 +210,7 @@ class _Search:
         yield from of(list(alike.values()), size)
 
     def _greedy(self, host: int, there: Sequence[int], wanted: int) -> _Leaving | None:
-        """Return a set none of which could stay.
+        """Return a set of victims of which none can be spared.
 
         The largest leave first, and who need not comes back.
         """
