@@ -159,7 +159,7 @@ class NotRepaired(GPUError):
 
 class PlacementFailed(GPUError):
     def __init__(self, url: str, reason: str, verb: str = "GET") -> None:
-        super().__init__(f"Placement did not answer {verb} {url}: {reason}")
+        super().__init__(f"Placement gave no usable answer to {verb} {url}: {reason}")
         self.url, self.reason = url, reason
 
 

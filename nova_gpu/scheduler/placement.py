@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the scheduler to Placement. They only read, except for the trait of drained hosts.
+"""Requests of the scheduler to Placement. All only read, except that one creates a trait.
 
-Each function raises PlacementFailed where there is no answer to use.
+Each function that asks Placement raises PlacementFailed if it gets no usable answer.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Counts of what nova-compute has done with cards, for ``nova-gpu exporter``.
 
 The numbers are in one file in the state path, so that they outlive the service and are read by a
-process of its own. Nothing is decided by them, and nothing fails of them: a count that cannot be
-written is lost.
+process of its own. No decision depends on them, and no operation fails because of them: a count
+that cannot be written is lost.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class _Hook(hooks.CommandHook):
 
 
 class Capacity(_Hook):
-    """``--project`` of ``openstack gpu capacity``, and its column."""
+    """Option ``--project`` of ``openstack gpu capacity``, which adds ``With Preemption``."""
 
     def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         projects.add_option(

@@ -346,7 +346,7 @@ class _Run:
     def _tell(
         self, candidate: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
-        """Give the instance a notice; return its time, ``None`` where that cannot be written."""
+        """Notify the instance; return when its GPUs are taken, ``None`` if the notice fails."""
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
             preemptible.tell(self._connection, candidate.server, due, wanted.takers)

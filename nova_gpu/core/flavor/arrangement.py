@@ -82,9 +82,9 @@ class Arrangement:
         return self.near is not Near.ANY and self.near_policy is TopologyPolicy.REQUIRED
 
     def insists_on_peers(self, count: int) -> bool:
-        """Return whether *count* GPUs of one request group must reach each other.
+        """Return whether *count* GPUs of one request group must have access to each other.
 
-        One has no peer.
+        A single GPU has no peer, so the answer is ``False``.
         """
         return self.peer_access is PeerAccess.REQUIRED and count > 1
 

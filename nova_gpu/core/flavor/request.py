@@ -131,8 +131,8 @@ class FlavorRequest:
     def whole(self) -> GPURequest | None:
         """The whole GPUs the flavor asks for, or ``None`` where it asks for none.
 
-        :raises InvalidExtraSpec: for a value that cannot be used, two that contradict each other,
-            and what is said of GPUs in a flavor without
+        :raises InvalidExtraSpec: if a value cannot be used, if two contradict each other, or if
+            the flavor describes GPUs but asks for none
         """
         specs = self.extra_specs
         gpus = specs.get(names.GPUS)

@@ -51,7 +51,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
     try:
         files.write_json(path, {"modules": content}, indent=1)
     except OSError as error:
-        LOG.warning("Failed to record which board modules the host's GPUs are: %s", error)
+        LOG.warning("Failed to record which board modules hold the host's GPUs: %s", error)
 
 
 def _kept(path: pathlib.Path) -> Modules:

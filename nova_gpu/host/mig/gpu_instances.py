@@ -106,7 +106,10 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
 
 
 def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
-    """Return the instances that all of *capabilities* of a card lead to, sorted."""
+    """Return the compute instances that a card's *capabilities* lead to, sorted.
+
+    One is left out if the capability of its GPU instance is missing, as its user needs both.
+    """
     listed = tuple(capabilities)
     minors = {
         instance.gpu_instance: instance.minor

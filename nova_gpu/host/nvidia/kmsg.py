@@ -44,7 +44,9 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
-    """Return the number of the newest record, unless that is *known*, and the Xids since that one.
+    """Return the number of the newest record, and the Xids after record *known* with theirs.
+
+    If the newest is *known*, return ``None`` and no Xids; if it is older, return all Xids.
 
     :raises OSError: where the log cannot be read
     """

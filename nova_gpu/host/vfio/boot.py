@@ -57,7 +57,10 @@ def own_ids(
 
 
 def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> list[str]:
-    """Return the arguments for the kernel. AMD's IOMMU is on unless the firmware has it off."""
+    """Return the kernel arguments that passthrough needs on this host.
+
+    None of them turns on AMD's IOMMU: it is on unless the firmware has turned it off.
+    """
     vendor = processor.of_host(roots).vendor
     arguments = ["intel_iommu=on"] if vendor == "GenuineIntel" else []
     if vendor in ("GenuineIntel", "AuthenticAMD", "HygonGenuine"):

@@ -51,14 +51,13 @@ def divided(
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
     """Return the *cards* that can be divided, by address, and those whose driver does not tell.
 
-    Of a function's profiles NVIDIA's driver lists only what is possible with the vGPUs that there
-    are: the types in earlier *answers* stay among the card's types.
+    NVIDIA's driver lists only the types that still fit with the vGPUs that exist, so the types
+    in earlier *answers* stay among the card's types.
 
-    :param readings: what earlier looks have read, by card; it is kept up. A card has thousands of
-        files about mediated devices. What its functions can make changes for all of them, when one
-        makes something or the card itself changes: where the devices that there are have not, one
-        function is read in each look, another every time, and the others only if it says anything
-        new.
+    :param readings: what earlier calls have read, by card; each call updates it. It saves reading
+        thousands of files per card: while a card's functions and mediated devices are the same
+        as before, a call reads one function, a different one each time, and reads the others only
+        if that one has changed.
     :raises OSError: where the host's mediated devices cannot be listed
     """
     made: dict[model.PciAddress, collections.Counter[str]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for the BARs of a guest's cards: in the domain, or refused."""
+"""Address space for the BARs of a guest's cards; a guest that has too little is refused."""
 
 from __future__ import annotations
 

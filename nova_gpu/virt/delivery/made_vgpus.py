@@ -89,7 +89,7 @@ class MadeVGPUs:
         try:
             files.remove(self._path(slot, instance_uuid))
         except OSError as error:
-            LOG.warning("vGPU %s stays recorded as one to remove: %s", slot, error)
+            LOG.warning("Failed to delete the record of vGPU %s, now given back: %s", slot, error)
         with self._lock:
             left = dict(self._instances)
             if left.get(slot) == instance_uuid:

@@ -178,7 +178,10 @@ class Discovery:
         return {**reasons, **of_all(Source.IN_USE, in_use)}
 
     def of_card(self, gpu: GPU, *, is_given: bool = False) -> Reasons:
-        """Return why a guest of this host cannot be given *gpu*, in use or free."""
+        """Return the reasons why guests cannot have *gpu*, other than that it is in use.
+
+        :param is_given: whether an instance has it: a fault of its board then bars new ones only
+        """
         of_sets = Scope.NEW if is_given else Scope.ALL
         reasons = (
             (self.delivery.obstacle(gpu), Source.HOST, Scope.ALL),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of a host as Placement is told of them and as Nova's claims draw from them."""
+"""Groups of a host's cards or vGPUs, as reported to Placement and as claimed by Nova."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
     ) -> list[compare.Held]:
-        """Return what a flavor is compared with."""
+        """Return the facts of the held cards, which a flavor is compared with."""
         return [
             compare.Held(
                 count=1,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An instance's life with GPUs: its start, stops, its end with the cleaning, and refusals."""
+"""Starts, stops and ends of instances with GPUs, cleaning of GPUs, and refused operations."""

@@ -152,7 +152,7 @@ class Releases:
             boot_id = self._roots.boot_id()
             for over in quarantine.end_those_of_former_boots(self._folder, boot_id):
                 LOG.info(
-                    "GPU %s is no longer in quarantine, as the host has booted since: %s",
+                    "Released GPU %s from quarantine, as the host has booted; its reason was: %s",
                     over.address,
                     over.reason,
                 )

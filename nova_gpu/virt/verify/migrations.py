@@ -71,7 +71,7 @@ class AbandonedMoves:
                     if migration.uuid in self._seen:
                         _end(context, reportclient, migration, instance)
         except boundary.Failure as error:
-            LOG.warning("Cannot look for abandoned moves: %s", error)
+            LOG.warning("Failed to find or end abandoned moves: %s", error)
         self._seen = frozenset(seen)
 
     def _abandoned(

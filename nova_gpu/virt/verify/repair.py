@@ -122,7 +122,9 @@ def _heal(
         return  # for nova-gpu verify, and the operator
     _restore(context, uuid, counted, classes, reportclient)
     LOG.warning(
-        "Placement allocates to it again the %d GPUs that it has", len(counted), instance=instance
+        "Restored the instance's allocation of %d GPUs in Placement",
+        len(counted),
+        instance=instance,
     )
 
 

@@ -165,4 +165,4 @@ class AbandonedMovesTest(base.BaseTestCase):
         name = "get_in_progress_and_error"
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, fail))
         self.assertFalse(self.looks())
-        self.assertIn("Cannot look for abandoned moves: no conductor", self.log.output)
+        self.assertIn("Failed to find or end abandoned moves: no conductor", self.log.output)
