@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lab.vm import cards
 from tests.cloud.base import IMAGE
 from tests.vfio import base
 
 _PRODUCT = ("10de:1091", "038000")
+# What the host shows instead
+_ON_HOST = "15f8"
 # Where the specification of 2017 has the capability, and what it is: vendor-specific, the last one,
 # of 8 bytes, with a signature. Then the number of the clique, in bits 3 to 6.
 _PLACE, _LENGTH = 200, 8
@@ -30,11 +33,11 @@ _READ = re.compile(r"^guest: config \S+/(\S+) ([0-9a-f]+)\r?$", re.MULTILINE)
 class PeersTest(base.VFIOTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.addCleanup(self.cloud._run_periodics)
+        self.addCleanup(self.offer, cards.PRODUCT_ID, len(cards.WHOLE))
         self.addCleanup(self.host.be_no_peers)
         self.host.become_peers()
         self.addCleanup(self.cloud._delete_everything)
-        self.cloud._run_periodics()
+        self.offer(_ON_HOST, len(cards.WHOLE))
         properties = self.cloud.glance.images[IMAGE]["properties"]
         said = properties["os_command_line"]
         self.addCleanup(properties.update, os_command_line=said)
@@ -43,13 +46,13 @@ class PeersTest(base.VFIOTestCase):
     def test_two_cards_of_one_clique(self) -> None:
         words = {"gpus": "= 2", "gpu_arch": "s== pascal", "gpu:peer_access": "required"}
         server = self.cloud.boot(self.cloud.flavor(**words))
-        cards = [address for address, kind in self.seen_in(server).items() if kind == _PRODUCT]
-        self.assertEqual(2, len(cards))
+        seen = [address for address, kind in self.seen_in(server).items() if kind == _PRODUCT]
+        self.assertEqual(2, len(seen))
         read = self.read(server)
-        for card in cards:
+        for card in seen:
             self.assertEqual(_CAPABILITY + bytes([0 << 3, 0]), read[card])
         # QEMU chains the capability to the others, of which a function without it has none there.
-        others = [found for address, found in read.items() if address not in cards]
+        others = [found for address, found in read.items() if address not in seen]
         self.assertFalse([found for found in others if found.startswith(_CAPABILITY)])
         self.assertIn(
             "custom device configuration", self.host.virsh("dominfo", self.cloud.domain(server))

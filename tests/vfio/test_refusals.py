@@ -10,6 +10,7 @@ from tests.vfio import base, host
 class NotOfferedTest(base.VFIOTestCase):
     def test_strangers_in_the_group(self) -> None:
         """Behind a bridge, and beside one on ports without access control."""
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.assertEqual(len(cards.WHOLE), self.inventory()["total"])
         self.assertEqual(0, self.inventory()["reserved"])
         listed = self.host.listed()
@@ -29,6 +30,7 @@ class InUseTest(base.VFIOTestCase):
         """vfio lets one process have a group: another host is tried, and what QEMU says of it is
         told in our words."""
         card = cards.WHOLE[0]
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.host.hold(card)
         try:
             refused = self.cloud.boot(self.cloud.flavor(gpus="= 2"), expected_state="ERROR")

@@ -121,7 +121,7 @@ class TypedFunctionsTest(unittest.TestCase):
         looked = discovery.Discovery(libvirt_version=libvirt_connection.version)
         parts, others = looked.in_parts(looked.find())
         self.assertNotIn(self.card, parts)
-        self.assertIn("libvirt 9.0.0 starts no guest", others[self.card])
+        self.assertIn("libvirt 9.0.0 starts no guest", str(others[self.card][0]))
         major, minor, micro = typed_function.LIBVIRT
         newer = (major * 1000 + minor) * 1000 + micro
         parts, others = discovery.Discovery(libvirt_version=lambda: newer).in_parts(looked.find())
