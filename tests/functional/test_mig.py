@@ -295,7 +295,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
         self.period()
         self.assertIn(
-            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] vGPU {TWO} of an instance is not one",
+            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] This host does not offer vGPU {TWO}",
             self.log(),
         )
         self.assertFound((Kind.VGPU_MISSING, TWO))
