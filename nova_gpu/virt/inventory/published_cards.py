@@ -68,10 +68,22 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         pairs = ((a, own) for group in groups for a, own in group.unavailable.items())
         return frozenset(a for a, own in pairs if any(reason.scope is Scope.NEW for reason in own))
 
-    def unavailable(self) -> dict[PciAddress, Reasons]:
-        """Return the reasons why cards cannot be given now."""
-        groups = (group.unavailable for group in self._groups.values())
-        return availability.merge(*groups, self._custody.unavailable())
+    def present(self) -> frozenset[PciAddress]:
+        """Return the cards that are here and could be given to their own instances.
+
+        A card that another one has replaced is in two groups, and here in one of them.
+        """
+        return frozenset(
+            address
+            for group in self._groups.values()
+            for address in group.gpus
+            if not availability.for_all(group.unavailable.get(address, ()))
+        )
+
+    def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
+        """Return the cards of *group* that cannot be given now."""
+        unbound = self._custody.unavailable().keys() & group.gpus.keys()
+        return frozenset(address for address, own in group.unavailable.items() if own) | unbound
 
     def begin_look(self) -> None:
         """Begin a look at the host, for :meth:`take_in`."""
@@ -216,8 +228,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         """Return the cards of a group that cannot be given now and that no instance has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
-        bad = self.unavailable().keys() & group.gpus.keys()
-        return set(bad) - ours - self._ledger.now.started()
+        return set(self._unavailable_cards(group)) - ours - self._ledger.now.started()
 
     # The pool
 
@@ -226,7 +237,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     ) -> frozenset[Device]:
         self._ledger.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
-        schedulable = group.gpus.keys() - self.unavailable() if group else frozenset()
+        schedulable = group.gpus.keys() - self._unavailable_cards(group) if group else frozenset()
         usage = self._ledger.now
         cards = device.cards(device.parse(resource.identifier) for resource in assigned)
         taken = usage.taken() | usage.used | self._beside_given(cards)
@@ -236,8 +247,9 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         """Return all that an instance could be given, by what was read last."""
         usage = self._ledger.now
         used_devices = usage.taken() | usage.used | usage.counted() | self._beside_given()
-        cards = {gpu.address for gpu in self.cards()}
-        return frozenset(cards - used_devices - self.unavailable().keys())
+        groups = self._groups.values()
+        cards = {a for group in groups for a in group.gpus.keys() - self._unavailable_cards(group)}
+        return frozenset(cards - used_devices)
 
     def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
         """Return the cards that direct links join with one that an instance has.

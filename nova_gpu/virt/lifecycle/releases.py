@@ -190,12 +190,11 @@ class Releases:
             del cards[address]
         # One that was cleaned, and could not be proven to be, is not cleaned a second time, and one
         # that is not there once it is back.
-        unavailable = self._published.unavailable()
+        present = self._published.present()
         cards = {
             address: card
             for address, card in cards.items()
-            if not availability.for_all(unavailable.get(address, ()))
-            and not self._proofs.is_cleaned(address)
+            if address in present and not self._proofs.is_cleaned(address)
         }
 
         def release(part: Device) -> bool:
