@@ -150,7 +150,10 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
         with self._unreadable():
             self.period()
         self.assertInventory(used=2)
-        self.assertIn("Cannot read the GPUs of this host's instances: nobody answers", self.stdlog.logger.output)
+        self.assertIn(
+            "Cannot read the GPUs of this host's instances: nobody answers",
+            self.stdlog.logger.output,
+        )
         self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
         self.assertGPUs(
             self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
