@@ -19,7 +19,7 @@ from oslo_utils import timeutils
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
 from nova_gpu.core.flavor import query, request
-from nova_gpu.scheduler import choices
+from nova_gpu.scheduler import recent_choices
 from nova_gpu.scheduler.filters import GPUFilter
 from nova_gpu.scheduler.weights import GPUWeigher
 
@@ -75,7 +75,7 @@ class Cloud:
         return True
 
 
-class _RandomTurns(choices.Taken):
+class _RandomTurns(recent_choices.Taken):
     """No memory of what was chosen: equal hosts have a random order."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -94,7 +94,7 @@ class _RandomWeigher(GPUWeigher):
         super().__init__()
         self._turns = _RandomTurns(chance)
 
-    def _taken(self, asked: object, spec: object) -> choices.Taken:
+    def _taken(self, asked: object, spec: object) -> recent_choices.Taken:
         return self._turns
 
 

@@ -19,7 +19,7 @@ from nova.scheduler.filters import (
 )
 
 from benchmarks import host_states, report
-from nova_gpu.scheduler import reported
+from nova_gpu.scheduler import host_reports
 from nova_gpu.scheduler.filters import GPUFilter
 from nova_gpu.scheduler.weights import GPUWeigher
 
@@ -77,7 +77,7 @@ def rows(number: int, runs: int) -> Iterator[report.Row]:
 
 def forget() -> None:
     """As after a start of nova-scheduler"""
-    reported.forget()
+    host_reports.forget()
     gc.collect()
 
 

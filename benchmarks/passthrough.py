@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import report
 from lab import packages
 from lab.cloud import steps
-from lab.vm import cards, place, vm
+from lab.vm import build_cache, cards, vm
 from tests.cloud import running
 from tests.vfio import benches, outside
 
@@ -137,7 +137,7 @@ def main() -> int:
         return 77
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            vm.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix))
+            vm.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
     except (steps.Failed, packages.MachineNotReady) as error:
         raise SystemExit(str(error)) from error
     out = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-benchmark-", dir="/var/tmp"))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nova_gpu.core.scheduling import capacity
-from osc_gpu import asking, flavors, hosts
+from osc_gpu import base_command, flavors, hosts
 from osc_gpu.resource_request import Size
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
@@ -16,7 +16,7 @@ _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
 _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 
-class ShowCapacity(asking.Lister):
+class ShowCapacity(base_command.Lister):
     """Show how many instances of a flavor could boot now, on which host, and why not more.
 
     It counts what Placement has, on hosts whose compute service is up and enabled. Aggregates,

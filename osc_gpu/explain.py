@@ -13,7 +13,7 @@ from nova_gpu.core.printable import printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from osc_gpu import failures, hosts, rest, servers
-from osc_gpu.asking import Lines
+from osc_gpu.base_command import Lines
 from osc_gpu.resource_request import Size
 
 # Of Nova's faults: that each host failed to start it

@@ -13,8 +13,8 @@ from typing import Any
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.flavor.request import FlavorRequest
-from osc_gpu import asking, flavors
-from osc_gpu.asking import Lines
+from osc_gpu import base_command, flavors
+from osc_gpu.base_command import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
 _UNREADABLE = "unreadable"
@@ -22,7 +22,7 @@ _UNREADABLE = "unreadable"
 _CHECKS = "osc_gpu.extra_spec_checks"
 
 
-class CheckFlavor(asking.Lister):
+class CheckFlavor(base_command.Lister):
     """Say what flavors ask for, and all that is wrong with them; exits 1 where something is.
 
     The API refuses a wrong property only from microversion 2.86 on, and never looks at flavors that

@@ -15,14 +15,14 @@ from osc_lib.cli import format_columns, parseractions
 
 from nova_gpu import data
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, request, summary, validation, vocabulary
+from nova_gpu.core.flavor import condition, extra_spec, request, summary, validation
+from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.flavor.words import OnStop
-from osc_gpu import asking, query, rest
+from osc_gpu import base_command, query, rest
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
-_OPTIONS = tuple((word, word.option) for word in vocabulary.WORDS if word.option)
+_OPTIONS = tuple((word, word.option) for word in extra_spec.WORDS if word.option)
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 NOTHING = "no GPU"
@@ -86,7 +86,7 @@ def asked_for(flavor_request: FlavorRequest) -> str:
     return "; ".join(validation.mistakes(flavor_request)) or NOTHING
 
 
-class CreateFlavor(asking.ShowOne):
+class CreateFlavor(base_command.ShowOne):
     """Create a flavor with GPUs, or vGPUs, that quota counts.
 
     It gets the words the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
@@ -214,7 +214,7 @@ def properties(
         raise exceptions.CommandError("a flavor with GPUs needs --gpus, --vgpus or both")
     for key, value in words.items():
         if value:
-            is_name = key in vocabulary.OF_NAMES and " " not in value.strip()
+            is_name = key in extra_spec.OF_NAMES and " " not in value.strip()
             # A word of an enum would be shown as one.
             specs[key] = f"s== {value.strip()}" if is_name else str(value)
     for key, value in more.items():
@@ -240,10 +240,10 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     :param known_traits: asked only where the table has not all
     :raises CommandError: with what is meant, where that can be guessed
     """
-    hypervisor = vocabulary.HYPERVISOR.of(specs)
+    hypervisor = extra_spec.HYPERVISOR.of(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
         raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
-    architecture = vocabulary.GPU_ARCH.of(specs)
+    architecture = extra_spec.GPU_ARCH.of(specs)
     known = {names.word(product) or "" for _, _, product, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())

@@ -12,8 +12,8 @@ from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import published
-from osc_gpu import closed, query, rest
+from nova_gpu.core.sets import set_traits
+from osc_gpu import closed_hosts, query, rest
 from osc_gpu.resource_request import Size
 
 _NO_SUCH_HOST = "Nova has no such host"
@@ -56,7 +56,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     summaries = with_free(connection, resource_class)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
-    until_by_host = closed.kept_until(connection) if preemptible else {}
+    until_by_host = closed_hosts.kept_until(connection) if preemptible else {}
 
     groups: dict[str, list[Group]] = defaultdict(list)
     for provider in gpu_providers(connection):
@@ -67,7 +67,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or nameless(connection, root)
         if root in until_by_host and not reason:
-            reason = closed.in_words(until_by_host[root])
+            reason = closed_hosts.in_words(until_by_host[root])
         free = _free(summaries.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
@@ -132,7 +132,7 @@ def _group(
     counted = summary["resources"].get(resource_class)
     if counted and counted["capacity"] - counted["used"] >= smallest:
         traits = frozenset(summary["traits"])
-        board = published.board(traits)
+        board = set_traits.board(traits)
         return Group(counted["capacity"], 0, counted["used"], traits, board)
     inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
     if inventory is None:
@@ -141,7 +141,7 @@ def _group(
     traits = frozenset(rest.placement(connection, f"{url}/traits")["traits"])
     return Group(
         traits=traits,
-        board=published.board(traits),
+        board=set_traits.board(traits),
         total=inventory["total"],
         reserved=inventory["reserved"],
         used=rest.placement(connection, f"{url}/usages")["usages"].get(resource_class, 0),
@@ -166,7 +166,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     The key is the uuid of the node and of its provider.
     """
     nodes = {}
-    none_new = closed.drained(connection)
+    none_new = closed_hosts.drained(connection)
     for node in _nodes(connection):
         reason = None
         if node.status != "enabled":
@@ -175,7 +175,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
         elif node.state != "up":
             reason = "its compute service is down"
         if node.id in none_new:
-            reason = "; ".join(filter(None, (closed.DRAINED, reason)))
+            reason = "; ".join(filter(None, (closed_hosts.DRAINED, reason)))
         nodes[node.id] = (node.name, reason)
     return nodes
 

@@ -19,8 +19,8 @@ from osc_lib import exceptions
 from nova_gpu.core import names
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.core.sets import published
-from osc_gpu import asking, closed, hosts, rest
+from nova_gpu.core.sets import set_traits
+from osc_gpu import base_command, closed_hosts, hosts, rest
 
 _UNKNOWN = "unknown"
 _OF_GROUPS = (
@@ -154,13 +154,13 @@ def _providers(
         own = inventories[item]
         used = usages.get(item, 0)
         group = Group(
-            *(own["total"], own["reserved"], used, traits, published.board(traits)),
+            *(own["total"], own["reserved"], used, traits, set_traits.board(traits)),
             max_unit=own["max_unit"],
         )
         yield Provider(described["uuid"], host, unusable, key, item, group)
 
 
-class ListGroups(asking.Lister):
+class ListGroups(base_command.Lister):
     """List the groups of GPUs: cards of one product in one mode on one host.
 
     Reserved cards are given to no new instance: they have failed, are in quarantine, or are used by
@@ -213,7 +213,7 @@ def _hint(host: str, there: Sequence[str]) -> str:
     return f"it has some of {len(there)} others, which openstack gpu host list names"
 
 
-class ListHosts(asking.Lister):
+class ListHosts(base_command.Lister):
     """List the hosts with whole GPUs, their numbers, and whether instances can start there.
 
     For administrators.
@@ -229,8 +229,8 @@ class ListHosts(asking.Lister):
         ]
         nodes = hosts.compute_nodes(connection)
         until_by_host = {
-            nodes[root][0]: closed.in_words(until)
-            for root, until in closed.kept_until(connection).items()
+            nodes[root][0]: closed_hosts.in_words(until)
+            for root, until in closed_hosts.kept_until(connection).items()
             if root in nodes
         }
         return _OF_HOSTS, _host_rows(whole, until_by_host)

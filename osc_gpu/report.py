@@ -24,7 +24,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from osc_gpu import asking, flavors, hosts, providers, query, rest, usage
+from osc_gpu import base_command, flavors, hosts, providers, query, rest, usage
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
 from osc_gpu.usage import Held
@@ -41,7 +41,7 @@ _TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why not more"}
 _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
 
 
-class WriteReport(asking.Command):
+class WriteReport(base_command.Command):
     """Write a page of the GPUs: by group, their instances, and what could boot now.
 
     It is one file that loads nothing from elsewhere. It names the instances of all projects. For

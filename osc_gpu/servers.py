@@ -14,10 +14,10 @@ from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request import FlavorRequest, Request
-from nova_gpu.core.flavor.words import OnStop
-from osc_gpu import asking, flavors, providers, rest
-from osc_gpu.asking import Lines
+from osc_gpu import base_command, flavors, providers, rest
+from osc_gpu.base_command import Lines
 
 # The last microversion whose diagnostics are the driver's own
 _DIAGNOSTICS = "2.47"
@@ -26,7 +26,7 @@ _REQUEST = "_nova_gpu_request"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
-class ShowOne(asking.ShowOne):
+class ShowOne(base_command.ShowOne):
     """A command that shows one server."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import names
-from osc_gpu import asking, consumers, providers, rest, servers
+from osc_gpu import base_command, consumers, providers, rest, servers
 from osc_gpu.providers import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
@@ -36,7 +36,7 @@ class Held:
     vgpus: int = 0
 
 
-class ShowUsage(asking.Lister):
+class ShowUsage(base_command.Lister):
     """Show the GPUs and vGPUs of each instance, with its project and host.
 
     Who may not see what hosts have is shown the project's own instances.

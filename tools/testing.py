@@ -61,7 +61,7 @@ _STYLE = (
     "flake8 nova_gpu osc_gpu lab tests tools benchmarks doc/ext",
     "shellcheck --severity=warning {scripts}",
     "reno lint",
-    "python -m tools.guests",
+    "python -m tools.extensions",
     "python -m tools.language",
     "sphinx-build -W -q --keep-going -b html doc/source .tools/doc",
 )

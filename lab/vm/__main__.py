@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from lab import packages
 from lab.cloud import steps
-from lab.vm import boot, debian, place, vm
+from lab.vm import boot, build_cache, debian, vm
 
 _SKIPPED = 77
 
@@ -74,9 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--tree", type=pathlib.Path, default=place.ROOT, help="what /project is")
+    common.add_argument(
+        "--tree", type=pathlib.Path, default=build_cache.ROOT, help="what /project is"
+    )
     common.add_argument("--venv", type=pathlib.Path, default=pathlib.Path(sys.prefix))
-    common.add_argument("--state", type=pathlib.Path, default=place.STATE)
+    common.add_argument("--state", type=pathlib.Path, default=build_cache.STATE)
     common.add_argument(
         "--release", choices=debian.RELEASES, default=debian.STABLE.name, help="of the VM's Debian"
     )

@@ -21,8 +21,8 @@ CODENAME = "bookworm"
 class Release:
     """A release of Debian from which a system is built.
 
-    ``kind``: its name in :mod:`lab.vm.place`; none is the beginning of another. ``suite``: whose
-    packages are taken before any other's.
+    ``kind``: its name in :mod:`lab.vm.build_cache`; none is the beginning of another. ``suite``:
+    whose packages are taken before any other's.
     """
 
     name: str

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 
 from lab.cloud import steps
-from lab.vm import place, system
+from lab.vm import build_cache, system
 
 DISK = "environment.ext4"
 _SIZE_MIB = 2048
@@ -39,7 +39,7 @@ def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
     site = venv / _SITE
     installed = sorted(path.name for path in site.glob("*.dist-info"))
     entry_points = sorted(site.glob("nova_gpu-*.dist-info/entry_points.txt"))
-    key = place.digest(installed, *entry_points, pathlib.Path(__file__))
+    key = build_cache.digest(installed, *entry_points, pathlib.Path(__file__))
 
     def make(folder: pathlib.Path) -> None:
         log = state / "log" / "environment.log"
@@ -49,7 +49,7 @@ def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
             system.make_disk(folder / DISK, tree, _SIZE_MIB, log)
             shutil.rmtree(tree)
 
-    return place.made(state, "environment", key, make)
+    return build_cache.made(state, "environment", key, make)
 
 
 def _copy(venv: pathlib.Path, tree: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ import subprocess
 import time
 
 from lab.cloud import steps
-from lab.vm import boot, debian, monitor, place, vm
+from lab.vm import boot, build_cache, debian, monitor, vm
 
 _PREPARED = "labvm: prepared"
 _LIMIT_S = 900.0
@@ -31,16 +31,16 @@ def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str
     :raises steps.Failed: with what went wrong
     """
     file = made.tree.joinpath(*module.split(".")).with_suffix(".py")
-    inside = sorted(path for path in place.INSIDE.rglob("*") if path.is_file())
+    inside = sorted(path for path in build_cache.INSIDE.rglob("*") if path.is_file())
     prepared = dataclasses.replace(made, prepared=module)
-    key = place.digest(_arguments(prepared), _clock(), pathlib.Path(__file__), *inside, file)
+    key = build_cache.digest(_arguments(prepared), _clock(), pathlib.Path(__file__), *inside, file)
 
     def make(folder: pathlib.Path) -> None:
         with steps.step(f"VM of {release.suite} that has imported Nova"):
             _save(prepared, folder)
 
-    folder = place.made(state, release.kind.replace("system", "saved"), key, make)
-    place.prune(state, {folder})
+    folder = build_cache.made(state, release.kind.replace("system", "saved"), key, make)
+    build_cache.prune(state, {folder})
     return dataclasses.replace(made, saved=folder)
 
 
@@ -55,7 +55,7 @@ def _arguments(made: vm.VM) -> list[str]:
         line=vm.Line(1, 0, 0) if made.line else None,
     )
     words = named.arguments(pathlib.Path("out"), pathlib.Path("console"))
-    return [word.replace(str(place.INSIDE), "inside") for word in words]
+    return [word.replace(str(build_cache.INSIDE), "inside") for word in words]
 
 
 def _save(made: vm.VM, folder: pathlib.Path) -> None:

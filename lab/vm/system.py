@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 
 from lab.cloud import steps
-from lab.vm import debian, modules, place
+from lab.vm import build_cache, debian, modules
 
 KERNEL, INITRAMFS, DISK = "vmlinuz", "initramfs", "system.ext4"
 # Where the guests' kernel and initramfs are in the VM.
@@ -57,8 +57,8 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
         names.append(debian.VM_KERNEL)
     kernels = [debian.kernel(name) for name in names]
     code = [pathlib.Path(name) for name in (__file__, debian.__file__, modules.__file__)]
-    inside = [place.INSIDE / name for name in ("initramfs.sh", "guest.sh", "qemu.sh")]
-    key = place.digest(release, kernels, *code, *inside, modules.FUNCTIONS, modules.INTERCEPT)
+    inside = [build_cache.INSIDE / name for name in ("initramfs.sh", "guest.sh", "qemu.sh")]
+    key = build_cache.digest(release, kernels, *code, *inside, modules.FUNCTIONS, modules.INTERCEPT)
 
     def make(folder: pathlib.Path) -> None:
         log = state / "log" / f"{release.kind}.log"
@@ -91,7 +91,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
         for tree in (root, vm, guest, own):
             shutil.rmtree(tree)
 
-    return place.made(state, release.kind, key, make)
+    return build_cache.made(state, release.kind, key, make)
 
 
 def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathlib.Path) -> None:
@@ -132,7 +132,7 @@ def _make_initramfs(path: pathlib.Path, root: pathlib.Path, version: str) -> Non
     (tree / "bin").mkdir(parents=True)
     (tree / "lib").mkdir()
     shutil.copy2(root / "bin/busybox", tree / "bin")
-    shutil.copy2(place.INSIDE / "initramfs.sh", tree / "init")
+    shutil.copy2(build_cache.INSIDE / "initramfs.sh", tree / "init")
     argv = ["modprobe", "--dirname", str(root), "--set-version", version]
     argv += ["--show-depends", "--all", *_EARLY]
     output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
@@ -151,14 +151,14 @@ def _make_guest(folder: pathlib.Path, root: pathlib.Path, kernel: pathlib.Path) 
     tree = folder / "tree"
     (tree / "bin").mkdir(parents=True)
     shutil.copy2(root / "bin/busybox", tree / "bin")
-    shutil.copy2(place.INSIDE / "guest.sh", tree / "init")
+    shutil.copy2(build_cache.INSIDE / "guest.sh", tree / "init")
     _archive(tree, folder / pathlib.Path(GUEST_INITRAMFS).name)
 
 
 def _wrap_emulator(program: pathlib.Path) -> None:
     """Put a script in its place that starts it where it is: it looks for its files from there."""
     program.rename(f"{program}.real")
-    shutil.copy2(place.INSIDE / "qemu.sh", program)
+    shutil.copy2(build_cache.INSIDE / "qemu.sh", program)
     program.chmod(0o755)
 
 

@@ -10,7 +10,7 @@ import shutil
 
 from lab import packages
 from lab.cloud import steps
-from lab.vm import cards, debian, environment, place, system
+from lab.vm import build_cache, cards, debian, environment, system
 
 # Of a saved VM, its state and what it has changed on its disk.
 STATE, OVERLAY = "state", "system.qcow2"
@@ -81,7 +81,7 @@ class VM:
             *("-append", self._command_line()),
             *_disk("system", self.system / system.DISK, "0x2", self.saved, bool(self.prepared)),
             *_disk("environment", self.environment / environment.DISK, "0x3"),
-            *_share("lab", place.INSIDE, "0x10", "readonly=on"),
+            *_share("lab", build_cache.INSIDE, "0x10", "readonly=on"),
             *_share("project", self.tree, "0x11", "readonly=on"),
             *_share("out", out, "0x12"),
             # This machine is 10.0.2.2 there.
@@ -143,7 +143,7 @@ def build(
     if added := packages.install(debian.NEEDED, log):
         steps.say(f"  installed {' '.join(added)}")
     parts = (system.build(state, release), environment.build(state, venv), _emulator(state))
-    place.prune(state, set(parts))
+    build_cache.prune(state, set(parts))
     booted, installed, emulator = parts
     (program,) = emulator.iterdir()
     return VM(program, booted, installed, tree.resolve(), **options)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def build(
 
 def _emulator(state: pathlib.Path) -> pathlib.Path:
     program = pathlib.Path(shutil.which("qemu-system-x86_64") or "/usr/bin/qemu-system-x86_64")
-    key = place.digest(program, pathlib.Path(cards.__file__))
+    key = build_cache.digest(program, pathlib.Path(cards.__file__))
 
     def make(folder: pathlib.Path) -> None:
         try:
@@ -159,7 +159,7 @@ def _emulator(state: pathlib.Path) -> pathlib.Path:
         except ValueError as error:
             raise steps.Failed(f"no card can be pretended: {error}") from error
 
-    return place.made(state, "emulator", key, make)
+    return build_cache.made(state, "emulator", key, make)
 
 
 def _node(number: int, memory_mib: int, more: str = "") -> list[str]:

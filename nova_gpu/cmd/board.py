@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from nova_gpu.core import guests
+from nova_gpu.core import extensions
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.sets import Sets
 
@@ -44,4 +44,4 @@ class _None:
 
 
 def text() -> _Text:
-    return guests.load(guests.BOARD_TEXT) or _None()
+    return extensions.load(extensions.BOARD_TEXT) or _None()

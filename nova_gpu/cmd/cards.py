@@ -9,7 +9,7 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import host_check, places
+from nova_gpu.cmd import card_facts, host_check
 from nova_gpu.core import availability
 from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
@@ -113,7 +113,7 @@ def described(
     """
     reason = card.why_not(held, unknown)
     return {
-        **places.facts(card.gpu),
+        **card_facts.facts(card.gpu),
         "offered": reason is None,
         "reason": reason,
         "vgpus": None if card.parts is None else describe_vgpus(card.parts),

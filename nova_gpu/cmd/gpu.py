@@ -70,7 +70,7 @@ def _run(line: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != "libvirt" or CONF.command.name != "topology":
             raise
-        from nova_gpu.cmd import places
+        from nova_gpu.cmd import card_facts
 
-        return places.main(as_json=CONF.command.format == output.Format.JSON)
+        return card_facts.main(as_json=CONF.command.format == output.Format.JSON)
     return commands.run(CONF.command, line)

@@ -18,10 +18,10 @@ from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import address_bits
-from nova_gpu.host import health as host_health
+from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import boot, open_devices, passthrough, rebind_script
+from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough, rebind_script
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.sets import Sets
@@ -117,7 +117,7 @@ def unavailable(host: discovery.Discovery, gpus: Iterable[GPU]) -> dict[PciAddre
 
 def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
     loaded = (roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir()
-    if not loaded and boot.module_kind(root) is None:
+    if not loaded and boot_configuration.module_kind(root) is None:
         yield (
             f"kernel {os.uname().release} has no module vfio-pci; install the package with its "
             "further modules, or another kernel"

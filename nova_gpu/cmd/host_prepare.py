@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable
 
 from nova_gpu.core.model import GPU
-from nova_gpu.host.vfio import boot, passthrough
+from nova_gpu.host.vfio import boot_configuration, passthrough
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.inventory import discovery
 
@@ -29,7 +29,7 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
         )
         return 1
     gpus = list(_fit(host))
-    ids, shared = boot.own_ids(gpus, host.roots) if gpus else ([], {})
+    ids, shared = boot_configuration.own_ids(gpus, host.roots) if gpus else ([], {})
     for function, other in sorted(shared.items()):
         print(
             f"nova-gpu: {function} is bound when a guest gets it: {other}, which stays with the "
@@ -39,9 +39,9 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     if not ids:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1
-    arguments = boot.kernel_arguments(ids, root, host.roots)
-    texts = boot.texts(ids, arguments, root)
-    changed = (boot.write if apply else boot.changes)(texts, root)
+    arguments = boot_configuration.kernel_arguments(ids, root, host.roots)
+    texts = boot_configuration.texts(ids, arguments, root)
+    changed = (boot_configuration.write if apply else boot_configuration.changes)(texts, root)
     for name, text in texts.items():
         if text is None and name not in changed:
             continue
@@ -73,7 +73,7 @@ def _fit(host: discovery.Discovery) -> Iterable[GPU]:
 
 
 def _boot_loader(texts: dict[str, str | None]) -> str:
-    if texts[boot.GRUB] is not None:
+    if texts[boot_configuration.GRUB] is not None:
         return "update-grub"
     return "give the kernel those arguments, if any (grubby --update-kernel=ALL --args=...)"
 
@@ -83,7 +83,7 @@ def undo(root: pathlib.Path) -> int:
 
     :raises GPUError, OSError: as :func:`main`
     """
-    changed = boot.undo(root)
+    changed = boot_configuration.undo(root)
     for name in changed:
         print(f"/{name} (removed)")
     if changed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.cmd import board, cards, holders, places
+from nova_gpu.cmd import board, card_facts, cards, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core.model import PciAddress
@@ -53,10 +53,10 @@ def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> I
     """Yield the tree that the cards hang on and what is between each two of them, for people."""
     gpus = [card.gpu for card in listed_cards]
     whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
-    yield from places.tree(gpus, whose)
+    yield from card_facts.tree(gpus, whose)
     if unknown:
         yield cards.not_known(unknown)
-    yield from places.matrix(gpus)
+    yield from card_facts.matrix(gpus)
 
 
 def _who(card: Card, uuids: Sequence[str], unknown: str | None) -> str:

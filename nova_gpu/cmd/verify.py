@@ -22,7 +22,7 @@ from nova_gpu.cmd.output import print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.verify import compare, gather, repair
+from nova_gpu.virt.verify import contradictions, gather, repair
 from nova_gpu.virt.verify.sources import Difference, HostState
 
 # An operator waits: the bus alone would be tried for ever.
@@ -65,12 +65,14 @@ def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_
     :param mend: repair what is safe to
     """
     state = gather.gather(sources)
-    differences = compare.compare(state)
+    differences = contradictions.compare(state)
     if differences:
         time.sleep(again_after_s)
         state = gather.gather(sources)
         differences = tuple(
-            difference for difference in compare.compare(state) if difference in set(differences)
+            difference
+            for difference in contradictions.compare(state)
+            if difference in set(differences)
         )
     repaired = dict(_mend(differences, state, sources)) if mend else {}
     return Verdict(differences, state.unread, repaired)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from oslo_config import cfg, types
 
 from nova_gpu.conf import scheduling, vgpu
-from nova_gpu.core import health
+from nova_gpu.core import health_verdict
 
 GROUP = cfg.OptGroup(
     "gpu",
@@ -173,8 +173,8 @@ Related options:
     cfg.ListOpt(
         "fatal_xids",
         item_type=types.Integer(min=1),
-        default=list(health.FATAL_XIDS),
-        sample_default=", ".join(map(str, health.FATAL_XIDS)),
+        default=list(health_verdict.FATAL_XIDS),
+        sample_default=", ".join(map(str, health_verdict.FATAL_XIDS)),
         help="""
 Errors of NVIDIA's driver (Xids in the kernel's log) that put a card into quarantine. New instances
 do not get the card until ``nova-gpu quarantine release`` or, except after Xid 79, until the host

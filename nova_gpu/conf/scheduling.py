@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.core.flavor.arrangement import Distribution
+from nova_gpu.core.flavor.placement_policy import Distribution
 
 LAST, NEVER = "last", "never"
 

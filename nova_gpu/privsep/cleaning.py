@@ -14,7 +14,7 @@ from nova_gpu.core import device, exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
-from nova_gpu.host.pci import ours
+from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import card_reset, open_devices, rebinder
 
@@ -119,7 +119,7 @@ def _card(address: model.PciAddress) -> model.GPU:
 
     :raises NotClean: where there is none of ours
     """
-    card = ours.card(address, CONF.gpu)
+    card = privileged_cards.card(address, CONF.gpu)
     if card is None:
-        raise exception.NotClean(str(address), ours.REASON, ours.REMEDY)
+        raise exception.NotClean(str(address), privileged_cards.REASON, privileged_cards.REMEDY)
     return card

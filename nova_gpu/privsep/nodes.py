@@ -13,7 +13,7 @@ import nova.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
 from nova_gpu.host import nodes
-from nova_gpu.host.pci import ours
+from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.roots import Roots
 
 # The mode that a node had before a guest got it. It goes with the node, which the host's boot or
@@ -32,7 +32,7 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
     """
     roots = Roots.of(CONF.gpu)
     gpu = device.parse(address)
-    if ours.card(device.function(gpu), CONF.gpu) is None:
+    if privileged_cards.card(device.function(gpu), CONF.gpu) is None:
         return []
     own = {*nodes.guest_nodes(gpu, roots), *((nodes.MODESET,) if CONF.gpu.nvidia_modeset else ())}
     return [node for node in paths if node in own and _open(node, roots)]

@@ -9,7 +9,7 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
-from nova_gpu.host.pci import ours
+from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding, open_devices
 from nova_gpu.host.vfio.rebinder import Means
@@ -28,8 +28,8 @@ def give_to_guests(address: str) -> None:
     :raises BindingFailed: where the host uses the card, or the kernel does not do it in time
     """
     card = model.PciAddress.parse(address)
-    if ours.card(card, CONF.gpu) is None:
-        raise exception.BindingFailed(address, ours.REASON, ours.REMEDY)
+    if privileged_cards.card(card, CONF.gpu) is None:
+        raise exception.BindingFailed(address, privileged_cards.REASON, privileged_cards.REMEDY)
     binding.give_to_guests(card, _means())
 
 

@@ -12,7 +12,7 @@ from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml_vgpus
-from nova_gpu.host.pci import ours, selection
+from nova_gpu.host.pci import privileged_cards, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, virtual_functions
 
@@ -26,7 +26,7 @@ def make(slot: str, instance_uuid: str) -> None:
     """
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
-    _refuse_others(ours.card_of(place.parent, CONF.gpu), place.parent)
+    _refuse_others(privileged_cards.card_of(place.parent, CONF.gpu), place.parent)
     slots.make(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
@@ -65,7 +65,7 @@ def enable_functions(address: str, number: int) -> None:
     """
     card = model.PciAddress.parse(address)
     wanted = virtual_functions.parse(CONF.gpu.virtual_functions)
-    _refuse_unsaid(_refuse_others(ours.card(card, CONF.gpu), card), wanted, number)
+    _refuse_unsaid(_refuse_others(privileged_cards.card(card, CONF.gpu), card), wanted, number)
     virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
@@ -80,7 +80,7 @@ def make_mig_instances(address: str, profile: str) -> int:
     """
     card = model.PciAddress.parse(address)
     wanted = mig_layout.parse_profiles(CONF.gpu.mig_profile)
-    _refuse_unsaid(_refuse_others(ours.card(card, CONF.gpu), card), wanted, profile)
+    _refuse_unsaid(_refuse_others(privileged_cards.card(card, CONF.gpu), card), wanted, profile)
     return mig_layout.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
@@ -90,7 +90,9 @@ def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GP
     :raises DeviceUnavailable: where there is no card of ours
     """
     if gpu is None:
-        raise exception.DeviceUnavailable(str(address), ours.REASON, ours.REMEDY)
+        raise exception.DeviceUnavailable(
+            str(address), privileged_cards.REASON, privileged_cards.REMEDY
+        )
     return gpu
 
 

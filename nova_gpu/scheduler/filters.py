@@ -24,14 +24,14 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
-from nova_gpu.core import exception, guests, names, refusal_texts
+from nova_gpu.core import exception, extensions, names, refusal_texts
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
-from nova_gpu.scheduler import reported, requested, siblings
+from nova_gpu.scheduler import host_reports, multi_create, requested_gpus
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
-from nova_gpu.scheduler.requested import Requested
+from nova_gpu.scheduler.requested_gpus import Requested
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         :raises NoValidHost: where no partition of their boards is free, which only makes their
             claims fail, one after the other, without a reason that the user reads
         """
-        request = requested.from_spec(spec_obj)
+        request = requested_gpus.from_spec(spec_obj)
         passing = filter(self._judge(spec_obj, request), filter_obj_list)
         if request.flavor.is_cpu_only:
             return passing
@@ -77,7 +77,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         return iter(hosts)
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
-        return self._judge(spec, requested.from_spec(spec))(host_state)
+        return self._judge(spec, requested_gpus.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, request: Requested) -> Callable[[HostState], bool]:
         """Return whether a host passes, for this request."""
@@ -121,7 +121,7 @@ def _require_partition(
 
     :raises NoValidHost: where none of *hosts* has one free
     """
-    door = guests.load(guests.SHORTAGE)
+    door = extensions.load(extensions.SHORTAGE)
     if door and (reason := door.shortage(spec, request, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, request)
         raise nova_exception.NoValidHost(reason=refused.format_message())
@@ -145,7 +145,7 @@ class _Hosts:
 
     def passes(self, host_state: HostState) -> bool:
         try:
-            host = reported.host_stats(host_state) if self._asked else None
+            host = host_reports.host_stats(host_state) if self._asked else None
         except exception.InvalidStats as e:
             return _passes(host_state, str(e))
         key = (host_state.hypervisor_type, id(host))
@@ -178,7 +178,7 @@ def _without_gpus(
 
     def why_not(host_state: HostState) -> str | None:
         try:
-            report = reported.report(host_state)
+            report = host_reports.report(host_state)
         except exception.InvalidStats as e:
             return str(e) if insists else None
         if report is None or not report.cards:
@@ -214,7 +214,7 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
     those in front of the one that it came to have been refused by Placement, and go to the end.
     """
     passing = list(hosts)
-    if siblings.has(spec) and (last := siblings.last_host(passing)) is not None:
+    if multi_create.has(spec) and (last := multi_create.last_host(passing)) is not None:
         at = passing.index(last)
         return passing[at:] + passing[:at]
     if "instance_uuid" in spec and spec.instance_uuid:

@@ -20,11 +20,11 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import query
-from nova_gpu.core.flavor.arrangement import PeerAccess
+from nova_gpu.core.flavor.placement_policy import PeerAccess
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import reasons
-from nova_gpu.scheduler import closed, placement, requested
+from nova_gpu.scheduler import closed_hosts, placement, requested_gpus
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def gpu_request_filter(
     :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
         a GPU; with the reason, which becomes the instance's fault
     """
-    requested_ = requested.from_spec(request_spec)
+    requested_ = requested_gpus.from_spec(request_spec)
     flavor, whole = requested_.flavor, None
     try:
         flavor.check()
@@ -80,7 +80,7 @@ def gpu_request_filter(
             if spelled_out is None:
                 unknown = reasons.unknown_name(request, known) or _NONE_FITS
                 raise refusal(ctxt, request_spec, unknown, whole)
-        closed.forbid(ctxt, request_spec, flavor)
+        closed_hosts.forbid(ctxt, request_spec, flavor)
     except exception.InvalidExtraSpec as e:
         raise refusal(ctxt, request_spec, Reason.of_both(str(e))) from e
     except exception.PlacementFailed as e:
@@ -106,7 +106,7 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    flavor = requested.from_spec(request_spec).flavor
+    flavor = requested_gpus.from_spec(request_spec).flavor
     try:
         reason = _why_not(ctxt, request_spec, flavor.requests) if flavor.requests else None
     except exception.PlacementFailed as e:
@@ -151,7 +151,7 @@ def _why_not(
             return None
     if placement.make_trait(ctxt, names.DRAINED):  # which somebody had deleted
         return _why_not(ctxt, request_spec, requests)
-    if reason := closed.why_not(ctxt, requests[0], querystring, bound=in_tree is not None):
+    if reason := closed_hosts.why_not(ctxt, requests[0], querystring, bound=in_tree is not None):
         return reason
 
     known = placement.known_traits(ctxt)

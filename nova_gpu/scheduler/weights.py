@@ -18,13 +18,13 @@ from nova.scheduler.host_manager import HostState
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.flavor.arrangement import Distribution
+from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.scheduling import fit, rank
 from nova_gpu.core.scheduling.rank import Rank
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import choices, reported, requested, siblings
-from nova_gpu.scheduler.choices import Taken
+from nova_gpu.scheduler import host_reports, multi_create, recent_choices, requested_gpus
+from nova_gpu.scheduler.recent_choices import Taken
 
 # Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
 _NO_FREE_GPU = 0.5
@@ -47,14 +47,14 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._choices = choices.Choices()
+        self._choices = recent_choices.Choices()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
     ) -> list[float]:
         hosts = [host.obj for host in weighed_obj_list]
         try:
-            flavor = requested.from_spec(weight_properties).flavor
+            flavor = requested_gpus.from_spec(weight_properties).flavor
             whole, vgpus = flavor.whole, flavor.vgpus
         except exception.InvalidExtraSpec:  # which no filter has let pass
             return [0.0] * len(hosts)
@@ -74,8 +74,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def _taken(self, request: GPURequest | VGPURequest, spec: objects.RequestSpec) -> Taken:
         # Where an instance belongs to others, Nova's weighers know what is good for it.
         if "instance_group" in spec and spec.instance_group:
-            return choices.NOTHING
-        return self._choices.taken(request.resource_class, one=not siblings.has(spec))
+            return recent_choices.NOTHING
+        return self._choices.taken(request.resource_class, one=not multi_create.has(spec))
 
     def _note(
         self,
@@ -96,7 +96,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
 
 
 def with_gpus(
-    hosts: Sequence[HostState], request: GPURequest, taken: Taken = choices.NOTHING
+    hosts: Sequence[HostState], request: GPURequest, taken: Taken = recent_choices.NOTHING
 ) -> list[float]:
     """Return the weights for whole cards: from 1, the best host, in equal steps to 0, the worst.
 
@@ -106,7 +106,7 @@ def with_gpus(
     ranks: list[Rank | None] = []
     # By what is reported, which stays in the value: a key is its id().
     known: dict[int, tuple[Report, Rank]] = {}
-    last = siblings.last_host(hosts)
+    last = multi_create.last_host(hosts)
     spread = distribution is Distribution.SPREAD
     as_reported = not (spread or last or taken)
     for place, host in enumerate(hosts):
@@ -120,7 +120,7 @@ def with_gpus(
         if as_reported:
             ranks.append(best)
             continue
-        before, unreported = siblings.on(host) if last else 0, taken.of(host, report)
+        before, unreported = multi_create.on(host) if last else 0, taken.of(host, report)
         room = report.free_gpus - max(before * request.count, unreported)
         # Where others of this request have gone on to another host, Placement has refused it:
         # somebody else had the rest.
@@ -135,7 +135,7 @@ def with_gpus(
 
 
 def with_vgpus(
-    hosts: Sequence[HostState], request: VGPURequest, taken: Taken = choices.NOTHING
+    hosts: Sequence[HostState], request: VGPURequest, taken: Taken = recent_choices.NOTHING
 ) -> list[float]:
     """Return the weight for vGPUs: how many more of the requested type the host has room for."""
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
@@ -185,7 +185,7 @@ def without_gpus(hosts: Sequence[HostState]) -> list[float]:
 
 def _report(host: HostState) -> Report | None:
     try:
-        return reported.report(host)
+        return host_reports.report(host)
     except exception.InvalidStats:
         return None
 

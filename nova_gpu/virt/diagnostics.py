@@ -17,7 +17,7 @@ from nova_gpu.core.sets.partitions import Module
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.card_groups import CardGroups
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import domains

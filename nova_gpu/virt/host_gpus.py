@@ -18,11 +18,11 @@ from nova_gpu.virt import diagnostics, libvirt_version
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import stranding
-from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.provider_tree import Providers
-from nova_gpu.virt.inventory.published_cards import PublishedCards
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
@@ -31,10 +31,10 @@ from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.lifecycle.starts import Starts
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
-from nova_gpu.virt.live_migration.moves import Moves
+from nova_gpu.virt.live_migration.migrate_data import Moves
 from nova_gpu.virt.periodic import Periods
 from nova_gpu.virt.publication import Publication
-from nova_gpu.virt.repeats import Repeats
+from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
@@ -82,7 +82,7 @@ class HostGPUs:
         watch = monitor.Watch(host_discovery.roots, asks_nvml=ways.whole.shares_driver)
         tracker = Tracker(lambda: virtapi._compute.rt)
         neighbours = Neighbours(tracker, host_discovery.roots)
-        self._published = published = PublishedCards(ledger, ways, host_discovery.links, neighbours)
+        self._published = published = CardInventory(ledger, ways, host_discovery.links, neighbours)
         proofs = Proofs(
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
         )

@@ -20,17 +20,17 @@ from nova_gpu.host import service_socket
 from nova_gpu.virt.health.monitor import Watch
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.inventory.neighbours import Neighbours
-from nova_gpu.virt.inventory.published_cards import PublishedCards
 from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
-from nova_gpu.virt.repeats import Repeats
+from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
@@ -73,7 +73,7 @@ class Periods:
     ledger: Ledger
     discovery: Discovery
     watch: Watch
-    published: PublishedCards
+    published: CardInventory
     vgpus: VGPUs
     assigned: Assigned
     neighbours: Neighbours

@@ -12,10 +12,10 @@ from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.virt import periodic, sets
 from nova_gpu.virt.inventory import card_groups, provider_tree, stranding
-from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.lifecycle.releases import Releases
-from nova_gpu.virt.repeats import Repeats
+from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader

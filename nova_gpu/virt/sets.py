@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from nova_gpu.core import guests
+from nova_gpu.core import extensions
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.sets.partitions import Module
-from nova_gpu.core.sets.published import Board
+from nova_gpu.core.sets.set_traits import Board
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
@@ -139,7 +139,7 @@ def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
 
     :param ledger: who has what, where guests are given cards
     """
-    door = guests.load(guests.SETS)
+    door = extensions.load(extensions.SETS)
     sets: Sets = door.Fabric(roots, ledger) if door else Unjoined(roots)
     return sets
 

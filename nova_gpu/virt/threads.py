@@ -15,7 +15,7 @@ from nova import utils
 from oslo_context import context as request_context
 
 from nova_gpu.conf import CONF
-from nova_gpu.virt import repeats
+from nova_gpu.virt import repeated_warnings
 
 Item = TypeVar("Item")
 
@@ -55,7 +55,7 @@ def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]
 
 def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
     """Let what *function* logs carry the request of the caller."""
-    context, carried = request_context.get_current(), repeats.carried(function)
+    context, carried = request_context.get_current(), repeated_warnings.carried(function)
 
     def call(item: Item) -> None:
         if context is not None:

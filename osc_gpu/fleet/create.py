@@ -11,7 +11,7 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-from osc_gpu import asking, rest, servers
+from osc_gpu import base_command, rest, servers
 from osc_gpu.fleet import unserved
 
 # The longest time for one build, as an image takes its time
@@ -19,7 +19,7 @@ _BUILD_S = 3600
 _FOR_S = 1800
 
 
-class CreateServer(asking.ShowOne):
+class CreateServer(base_command.ShowOne):
     """Create a server like openstack server create, and retry while no host has GPUs for it.
 
     Nova cannot try a server that found no host again. So the last one that found none stays while
@@ -36,8 +36,8 @@ class CreateServer(asking.ShowOne):
             factory, _, _ = self.app.command_manager.find_command(["server", "create"])
             self._create = factory(self.app, self.app_args)
             parser = self._create.get_parser(prog_name)
-            asking.add_timeout(parser)
-        asking.add_retries(parser, _FOR_S)
+            base_command.add_timeout(parser)
+        base_command.add_retries(parser, _FOR_S)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:

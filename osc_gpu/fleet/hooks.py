@@ -11,9 +11,9 @@ from typing import Any
 
 from cliff import hooks
 
-from osc_gpu import asking, explain, flavors, rest, servers
-from osc_gpu.asking import Lines
-from osc_gpu.fleet import preemptible, projects
+from osc_gpu import base_command, explain, flavors, rest, servers
+from osc_gpu.base_command import Lines
+from osc_gpu.fleet import preemption_candidates, projects
 
 _THEN = "With Preemption"
 
@@ -21,7 +21,7 @@ _THEN = "With Preemption"
 class _Hook(hooks.CommandHook):
     """A hook that leaves a command as it is."""
 
-    cmd: asking.Command
+    cmd: base_command.Command
 
     def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         return parser
@@ -55,9 +55,11 @@ class Capacity(_Hook):
         connection = self.cmd.connection(parsed_args)
         snapshot = rest.Snapshot(connection)
         (flavor,) = flavors.read(snapshot, [parsed_args.flavor])
-        need = preemptible.need_of(snapshot, flavor)
+        need = preemption_candidates.need_of(snapshot, flavor)
         try:
-            then = preemptible.room(snapshot, need, projects.ids(connection, parsed_args.projects))
+            then = preemption_candidates.room(
+                snapshot, need, projects.ids(connection, parsed_args.projects)
+            )
         except rest.Refused:
             return return_code  # the hosts are for administrators
         return (*columns, _THEN), [(*row, then.get(row[0], row[1])) for row in rows]
@@ -71,12 +73,12 @@ class Explain(_Hook):
         shown = dict(zip(names, values, strict=True))
         connection = self.cmd.connection(parsed_args)
         server = servers.get(connection, shown["id"])
-        at = preemptible.told_at(server)
+        at = preemption_candidates.told_at(server)
         if at is None or not servers.request_of(server).is_preemptible:
             return return_code
         lines = [
             f"told that its GPUs are taken at {at.isoformat()}Z, for",
-            *preemptible.takers(connection, server),
+            *preemption_candidates.takers(connection, server),
         ]
         shown["preempted"] = Lines(lines, explain.in_column)
         return tuple(shown), tuple(shown.values())

@@ -12,12 +12,12 @@ from typing import Any
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import vocabulary
+from nova_gpu.core.flavor import extra_spec
+from nova_gpu.core.flavor.parsers import Consent
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.flavor.words import Consent
 from nova_gpu.core.scheduling.capacity import Group, Host
-from osc_gpu import closed, consumers, flavors, hosts, providers, query, rest, servers
-from osc_gpu.fleet.planning import fleet, ways
+from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, rest, servers
+from osc_gpu.fleet.planning import fleet, movability
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
@@ -82,7 +82,7 @@ def read(connection: Any) -> Fleet:
     for group in zip(answer, consumers.read(connection, answer, listed), strict=True):
         by_host[group[0].host].append(group)
     summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
-    up, until_by_host = hosts.up(connection), closed.kept_until(connection)
+    up, until_by_host = hosts.up(connection), closed_hosts.kept_until(connection)
     made, instances, shared = [], [], {}
     for name, of_host in by_host.items():
         listed_groups = [provider for provider, _ in of_host]
@@ -224,10 +224,10 @@ def _instance(
     if server is None:
         return stays(_NOT_NOVAS)
     if consumer != server.id:
-        return stays(ways.WAITS)
+        return stays(movability.WAITS)
     request = servers.request_of(server)
     try:
-        wishes = vocabulary.MOVE.of(request.extra_specs) or Consent.LIVE
+        wishes = extra_spec.MOVE.of(request.extra_specs) or Consent.LIVE
         wanted = need(connection, Size.of(server.flavor), request)
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:
@@ -237,7 +237,7 @@ def _instance(
     traits = frozenset[str]().union(*(groups[number].traits for number in held))
     qemu = names.known_values(names.TRAIT_HYPERVISOR, traits) == {names.QEMU}
     live = qemu and names.RESOURCE_CLASS not in traits  # vGPUs of a KVM guest
-    way, reason = ways.way(server.status, wishes, live=live, keeps_disk=qemu)
+    way, reason = movability.way(server.status, wishes, live=live, keeps_disk=qemu)
     if way is None:
         return stays(reason)
     like = tuple(_kept(traits, way))

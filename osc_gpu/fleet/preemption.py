@@ -14,12 +14,19 @@ from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core.scheduling.capacity import Host
-from osc_gpu import asking, closed, flavors, hosts, rest
-from osc_gpu.fleet import closing, instances, preemptible, projects, room, unserved
+from osc_gpu import base_command, closed_hosts, flavors, hosts, rest
+from osc_gpu.fleet import (
+    host_closing,
+    instances,
+    move_commands,
+    preemption_candidates,
+    projects,
+    unserved,
+)
 from osc_gpu.fleet.planning import plan, victims
 from osc_gpu.fleet.planning.fleet import Fleet, Need
 from osc_gpu.fleet.planning.victims import Choice
-from osc_gpu.fleet.preemptible import Candidate, Candidates
+from osc_gpu.fleet.preemption_candidates import Candidate, Candidates
 
 _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
 _NOTICE_S = 600
@@ -75,7 +82,7 @@ class _Planned:
 _Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
 
 
-class Preempt(asking.Lister):
+class Preempt(base_command.Lister):
     """Show the fewest preemptible instances whose GPUs make room for a flavor or waiting requests.
 
     Without --apply it changes nothing. With --apply the instances get a notice, and are stopped or
@@ -97,14 +104,14 @@ class Preempt(asking.Lister):
         add(
             "--count",
             metavar="<count>",
-            type=room.count,
+            type=move_commands.count,
             help="For how many instances of the flavor (default: 1)",
         )
         projects.add_option(parser, "Project whose preemptible instances may be taken")
         add(
             "--since",
             metavar="<seconds>",
-            type=asking.seconds,
+            type=base_command.seconds,
             help=f"Without a flavor: how old a request may be (default: {_SINCE_S})",
         )
         add(
@@ -115,14 +122,14 @@ class Preempt(asking.Lister):
         add(
             "--notice",
             metavar="<seconds>",
-            type=asking.seconds,
+            type=base_command.seconds,
             default=_NOTICE_S,
             help=f"How long before that an instance is told (default: {_NOTICE_S})",
         )
         add(
             "--keep",
             metavar="<seconds>",
-            type=asking.seconds,
+            type=base_command.seconds,
             default=_KEEP_S,
             help="With --apply: how long the hosts are then kept from preemptible instances "
             f"(default: {_KEEP_S})",
@@ -135,7 +142,7 @@ class Preempt(asking.Lister):
         add(
             "--watch",
             metavar="<seconds>",
-            type=asking.seconds,
+            type=base_command.seconds,
             help="With --apply and without a flavor: go on, and look for requests at this interval",
         )
         return parser
@@ -145,7 +152,7 @@ class Preempt(asking.Lister):
             if parsed_args.flavor or parsed_args.apply:
                 raise exceptions.CommandError("--undo goes without a flavor, and without --apply")
             connection = self.connection(parsed_args)
-            closing.unkeep(connection, closed.kept_until(connection))
+            host_closing.unkeep(connection, closed_hosts.kept_until(connection))
             self.say("no host is kept from preemptible instances")
             return _COLUMNS, []
         if not parsed_args.projects:
@@ -181,7 +188,7 @@ class _Run:
         self._notices: dict[str, datetime.datetime] = {}
         self._past: dict[str, datetime.datetime] = {}
         self._barred: dict[str, str] = {}
-        self._kept = preemptible.Places(connection)
+        self._kept = preemption_candidates.Places(connection)
         self._patient_until = time.monotonic() + _PATIENCE_S
 
     def show(self) -> None:
@@ -194,7 +201,7 @@ class _Run:
         ]
 
     def to_the_end(self) -> None:
-        closing.remove_stale(self._connection)
+        host_closing.remove_stale(self._connection)
         while True:
             try:
                 wait_s = self._step()
@@ -251,7 +258,7 @@ class _Run:
         taken, failed = [], None
         for planned, due, wanted in ready:
             try:
-                preemptible.end(self._connection, planned, wanted.takers)
+                preemption_candidates.end(self._connection, planned, wanted.takers)
             except exceptions.CommandError as e:
                 failed = e
                 continue
@@ -259,7 +266,7 @@ class _Run:
             self.rows.append(_row(planned, due, wanted))
             self._notices.pop(planned.server.id, None)
             taken.append(planned)
-        preemptible.wait(self._connection, taken, _PATIENCE_S)
+        preemption_candidates.wait(self._connection, taken, _PATIENCE_S)
         if failed:
             raise failed
 
@@ -268,10 +275,10 @@ class _Run:
         options, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
-            return None, [], preemptible.NOBODY  # nor is anybody left who was told
+            return None, [], preemption_candidates.NOBODY  # nor is anybody left who was told
         fleet = instances.read(snapshot)
         self._kept.open(fleet)
-        candidates = preemptible.read(
+        candidates = preemption_candidates.read(
             *(snapshot, fleet, options.projects, self._notices, options.notice, self._barred)
         )
         zones = hosts.zones(snapshot) if any(need.zone for need in wanted) else {}
@@ -281,7 +288,7 @@ class _Run:
             if not chosen:
                 break
             uuids = [planned.server.id for planned in chosen]
-            candidates = preemptible.ascertained(snapshot, candidates, uuids)
+            candidates = preemption_candidates.ascertained(snapshot, candidates, uuids)
         if not short:
             self._say_once(planned)
         return short, planned, candidates
@@ -320,7 +327,7 @@ class _Run:
 
     def _named(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         (flavor,) = flavors.read(snapshot, [self._asked.flavor])
-        need, count = preemptible.need_of(snapshot, flavor), self._asked.count or 1
+        need, count = preemption_candidates.need_of(snapshot, flavor), self._asked.count or 1
         whose = f"{count} of {flavor.name}"
         yield _Wanted(need, count, whose, whose, whose, at_once=True)
 
@@ -349,7 +356,7 @@ class _Run:
         """Notify the instance; return when its GPUs are taken, ``None`` if the notice fails."""
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
-            preemptible.tell(self._connection, candidate.server, due, wanted.takers)
+            preemption_candidates.tell(self._connection, candidate.server, due, wanted.takers)
         except exceptions.CommandError as e:
             self._barred[candidate.server.id] = f"it cannot be told: {e}"
             self._say(f"{candidate.in_words}: it cannot be notified that its GPUs are taken: {e}")
@@ -370,7 +377,7 @@ class _Run:
             is_own = candidate.due and uuid in self._notices
             if uuid not in chosen and (is_own or self._is_over(candidate)):
                 try:
-                    preemptible.untell(self._connection, candidate.server)
+                    preemption_candidates.untell(self._connection, candidate.server)
                 except exceptions.CommandError as e:
                     self._say(f"{candidate.in_words}: it cannot be notified that it stays: {e}")
                     continue
@@ -385,11 +392,11 @@ class _Run:
         It was not made good for as long again. A notice from before the last start says when it was
         stopped.
         """
-        due = preemptible.told_at(candidate.server)
+        due = preemption_candidates.told_at(candidate.server)
         earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
         if due is None or due > earliest or self._past.get(candidate.server.id) == due:
             return False
-        if due <= preemptible.had_since(self._connection, candidate.server):
+        if due <= preemption_candidates.had_since(self._connection, candidate.server):
             self._past[candidate.server.id] = due
             return False
         return True
@@ -435,7 +442,7 @@ def _short(
     nobody = "no preemptible instances" if choice.proven else "none were found that"
     return exceptions.CommandError(
         f"{nobody} make room for {need.whose}; there is room for {have} now, and for "
-        f"{choice.places} without those that may be taken{room.listed(candidates.stays)}"
+        f"{choice.places} without those that may be taken{move_commands.listed(candidates.stays)}"
     )
 
 
@@ -448,7 +455,7 @@ def _row(candidate: Candidate, due: datetime.datetime | None, wanted: _Wanted) -
         candidate.instance.host,
         candidate.instance.gpus,
     )
-    whose = asking.Short(wanted.whose, wanted.short)
+    whose = base_command.Short(wanted.whose, wanted.short)
     return *who, str(candidate.end), _at(due) if due else "", whose
 
 

@@ -11,7 +11,7 @@ from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from osc_gpu import asking, failures, rest, servers
+from osc_gpu import base_command, failures, rest, servers
 
 # The longest time for one step, as an image of a disk takes its time
 _STEP_S = 3600
@@ -24,7 +24,7 @@ class _NoGPUs(exceptions.CommandError):
     """The server finds no GPUs now, as far as that is known."""
 
 
-class StartServer(asking.Command):
+class StartServer(base_command.Command):
     """Start a server that released its GPUs at a stop, on another host if its own has none.
 
     It is shelved and unshelved then, where its flavor has gpu:on_stop_move=true. A server that is
@@ -37,11 +37,11 @@ class StartServer(asking.Command):
         parser.add_argument(
             "--step-timeout",
             metavar="<seconds>",
-            type=asking.seconds,
+            type=base_command.seconds,
             default=_STEP_S,
             help=f"How long to wait for the end of one step (default: {_STEP_S})",
         )
-        asking.add_retries(parser)
+        base_command.add_retries(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from osc_lib import exceptions
 
 from osc_gpu import capacity, explain
-from osc_gpu.fleet import room
+from osc_gpu.fleet import move_commands
 from tests.fixtures import hosts, kernel, partitions
 from tests.functional import boards, kvm, sdk
 
@@ -104,18 +104,20 @@ class CapacityTest(BoardTestBase):
 
     def assertRoomMade(self, four: str) -> None:
         """One has a card in each half of host1, and one move makes a half whole."""
-        wrong = self.assertRaises(exceptions.CommandError, sdk.run, self, room.MakePlace, four)
+        wrong = self.assertRaises(
+            exceptions.CommandError, sdk.run, self, move_commands.MakePlace, four
+        )
         self.assertIn("there is room for 0 now", str(wrong))
         self.start_board("host2")
         self.boot(four, host="host2")
         self.boot(self.gpu_flavor(1), host="host2")
-        taken, said = sdk.run(self, room.MakePlace, four)
+        taken, said = sdk.run(self, move_commands.MakePlace, four)
         (move,) = sdk.rows(taken)
         self.assertIn("room for 0 now; for 1 after 1 move. No plan has fewer.", said)
         self.assertEqual(("host1", "host2"), (move["From"], move["To"]))
         self._migrate_server({"id": move["Server"]})
         self.confirm({"id": move["Server"]}, source="host1")
-        self.assertIn("no move is needed", sdk.run(self, room.MakePlace, four)[1])
+        self.assertIn("no move is needed", sdk.run(self, move_commands.MakePlace, four)[1])
         placed = self.boot(four)
         self.assertEqual({"host1": 4}, self.allocated(placed))
 

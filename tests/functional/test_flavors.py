@@ -9,7 +9,7 @@ from unittest import mock
 from nova.tests.functional.api import client
 
 from nova_gpu.core.flavor import condition
-from nova_gpu.core.flavor.words import ALLOWED_COUNTS
+from nova_gpu.core.flavor.parsers import ALLOWED_COUNTS
 from tests.functional import alone, base
 
 

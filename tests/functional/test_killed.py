@@ -19,7 +19,7 @@ from testtools import content
 
 from nova_gpu.core import names
 from osc_gpu import flavors, rest
-from osc_gpu.fleet import create, preemptible, preemption, room, start
+from osc_gpu.fleet import create, move_commands, preemption, preemption_candidates, start
 from tests.functional import base, killed, sdk, test_preemption
 from tests.functional.alone import IMAGE
 from tests.functional.killed import When
@@ -138,7 +138,9 @@ class PreemptionTest(test_preemption.Preempting, Killing):
         self.run_it("--apply", "--notice", "600")
         self.assertEqual(notice, self.metadata(self.three))
         long_ago = {names.PREEMPT_AT: "2020-01-01T00:00:00Z"}
-        with mock.patch.object(preemptible, "had_since", lambda *_: datetime.datetime(2019, 1, 1)):
+        with mock.patch.object(
+            preemption_candidates, "had_since", lambda *_: datetime.datetime(2019, 1, 1)
+        ):
             self.write(self.three, long_ago)
             self.run_it("--apply", "--notice", "600")
         self.assertEqual({}, self.metadata(self.three))
@@ -172,7 +174,7 @@ class RoomTest(ShownTestBase, Killing):
 
     def begin(self) -> None:
         for name in ("host1", "host2"):
-            sdk.run(self, room.Drain, name, "--undo")
+            sdk.run(self, move_commands.Drain, name, "--undo")
         self.source = self.host()
 
     def moved(self) -> None:
@@ -190,15 +192,17 @@ class RoomTest(ShownTestBase, Killing):
         return sdk.run(self, command, *arguments, "--apply")
 
     def test_drain(self) -> None:
-        self.each_write(self.begin, lambda: self.run_it(room.Drain, self.source), self.drained)
+        self.each_write(
+            self.begin, lambda: self.run_it(move_commands.Drain, self.source), self.drained
+        )
 
     def test_end_of_a_drain(self) -> None:
         def begin() -> None:
             self.source = self.host()
-            self.run_it(room.Drain, self.source)
+            self.run_it(move_commands.Drain, self.source)
 
         def run() -> None:
-            sdk.run(self, room.Drain, self.source, "--undo")
+            sdk.run(self, move_commands.Drain, self.source, "--undo")
 
         self.begin()
         self.each_write(begin, run, lambda: self.assertEqual(set(), self.marks()))
@@ -207,10 +211,10 @@ class RoomTest(ShownTestBase, Killing):
         def begin() -> None:
             self.begin()
             if self.host() == "host2":
-                self.run_it(room.Drain, "host2")
+                self.run_it(move_commands.Drain, "host2")
                 self.begin()
 
-        self.each_write(begin, lambda: self.run_it(room.MakePlace, "eight"), self.moved)
+        self.each_write(begin, lambda: self.run_it(move_commands.MakePlace, "eight"), self.moved)
 
 
 class WaitingTest(test_preemption.Preempting, Killing):

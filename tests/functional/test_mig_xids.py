@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nova.tests import fixtures as nova_fixtures
 
-from nova_gpu.core import health
+from nova_gpu.core import health_verdict
 from tests.fixtures import ailments, kernel
 from tests.functional import alone, mig
 from tests.functional.mig import FIRST, LAYOUT, SMALL, nodes_of, slot
@@ -15,7 +15,7 @@ class MIGXidsTest(alone.Alone, mig.MIGServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())
-        self.flags(fatal_xids=list(health.FATAL_XIDS), health_interval=1, group="gpu")
+        self.flags(fatal_xids=list(health_verdict.FATAL_XIDS), health_interval=1, group="gpu")
         self.start_host()
         self.host = self.hosts["host1"]
         kernel.boot(self.host, kernel.BOOT_ID)

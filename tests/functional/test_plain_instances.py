@@ -150,7 +150,7 @@ class PlainInstances:
             ),
             ("nova_gpu.host.pci.discovery.discover", exception.DiscoveryFailed("/sys", "it hangs")),
             ("nova_gpu.virt.health.monitor.Watch.look", bug),
-            ("nova_gpu.virt.inventory.published_cards.PublishedCards.publish", bug),
+            ("nova_gpu.virt.inventory.card_inventory.CardInventory.publish", bug),
             ("nova_gpu.virt.usage.reader.UsageReader.read_records", bug),
             ("nova_gpu.virt.lifecycle.releases.Releases.resume", bug),
         ):

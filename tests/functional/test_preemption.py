@@ -17,7 +17,7 @@ from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
 from osc_gpu import capacity, explain, providers, rest
-from osc_gpu.fleet import create, preemptible, preemption, room, start
+from osc_gpu.fleet import create, move_commands, preemption, preemption_candidates, start
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
 from tests.functional.readings import Server
@@ -125,13 +125,13 @@ class PreemptionTest(Preempting):
         self.assertUntouched(self.firm, self.three, self.one, self.young)
 
         seen = []
-        end = preemptible.end
+        end = preemption_candidates.end
 
         def looked_at(*args: Any) -> None:
             seen.append(self.in_guest(self.three).get("gpu:preempt_at"))
             end(*args)
 
-        with mock.patch.object(preemptible, "end", looked_at):
+        with mock.patch.object(preemption_candidates, "end", looked_at):
             names, said = self.apply("two")
         self.assertEqual(["stopped"], names)
         (due,) = seen
@@ -225,11 +225,11 @@ class PreemptionTest(Preempting):
         with mock.patch.object(_proxy.Proxy, "set_server_metadata", die):
             self.assertRaises(Killed, self.apply, "two")
         self.assertUntouched(self.firm, self.three, self.one, self.young)
-        with mock.patch.object(preemptible, "end", die):
+        with mock.patch.object(preemption_candidates, "end", die):
             self.assertRaises(Killed, self.apply, "two")
         due = self.in_guest(self.three)["gpu:preempt_at"]
         # It is told nothing else, and another is cheaper no more.
-        with mock.patch.object(preemptible, "_has_gpus", die):
+        with mock.patch.object(preemption_candidates, "_has_gpus", die):
             self.assertRaises(Killed, self.run_it, "two", "--apply", "--notice", "60")
         self.assertEqual(due, self.in_guest(self.three)["gpu:preempt_at"])
         self.assertEqual([], self.apply("two")[0])
@@ -247,7 +247,7 @@ class PreemptionTest(Preempting):
         self.assertEqual(("stopped", ""), (name, due))
 
     def test_nobody_needs_it_any_more(self) -> None:
-        tell = preemptible.tell
+        tell = preemption_candidates.tell
 
         def told(*args: Any) -> None:
             tell(*args)
@@ -256,7 +256,7 @@ class PreemptionTest(Preempting):
             self.api.delete_server(self.firm["id"])
             self._wait_until_deleted(self.firm)
 
-        with mock.patch.object(preemptible, "tell", told):
+        with mock.patch.object(preemption_candidates, "tell", told):
             names, said = self.run_it("two", "--apply", "--notice", "600")
         self.assertEqual([], names)
         self.assertIn("3 GPUs on host1: told that it stays, as its GPUs are not needed now\n", said)
@@ -325,7 +325,9 @@ class WaitingTest(Preempting):
         self.assertEqual([shown["id"]], named)
         self.assertEqual({"host1": 2}, self.allocated(shown))
         spot = self.flavor(gpus="= 1", **STOPPED)
-        refusal = self.assertRaises(exceptions.CommandError, sdk.run, self, room.MakePlace, spot)
+        refusal = self.assertRaises(
+            exceptions.CommandError, sdk.run, self, move_commands.MakePlace, spot
+        )
         self.assertIn("there is room for 0 now", str(refusal))  # as the host's are kept
 
         # It gives them back, others have them meanwhile, and its start waits as well.

@@ -14,7 +14,7 @@ from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
 from osc_gpu import capacity, providers, rest
-from osc_gpu.fleet import moves, room
+from osc_gpu.fleet import move_commands, moves
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
 
@@ -48,13 +48,13 @@ class RoomTest(ShownTestBase):
 
     def test_moves_that_make_place(self) -> None:
         self.assertEqual(0, self.places())
-        (row,) = self.values(room.MakePlace, "eight")
+        (row,) = self.values(move_commands.MakePlace, "eight")
         self.assertEqual(("yields", "host1", "host2", "frees 1 of host1"), (row[2], *row[3:6]))
-        self.documented("plan", room.MakePlace, "eight")
-        self.documented("drain", room.Drain, "host1")
-        self.assertEqual([row], self.values(room.Defragment))
-        self.assertEqual([row], self.values(room.Defragment, "--flavor", "eight"))
-        _, printed, _ = sdk.shown(self, room.MakePlace, "eight", "-f", "json")
+        self.documented("plan", move_commands.MakePlace, "eight")
+        self.documented("drain", move_commands.Drain, "host1")
+        self.assertEqual([row], self.values(move_commands.Defragment))
+        self.assertEqual([row], self.values(move_commands.Defragment, "--flavor", "eight"))
+        _, printed, _ = sdk.shown(self, move_commands.MakePlace, "eight", "-f", "json")
         self.assertEqual(["yields"], [each["Name"] for each in json.loads(printed)])
         # Nothing was moved by any of these.
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
@@ -63,9 +63,9 @@ class RoomTest(ShownTestBase):
         self.assertEqual({"host2": 1}, self.allocated(self.server))
         self.assertEqual(1, self.places())
         for command, *arguments, said in (
-            (room.MakePlace, "eight", "eight: room for 1 now; no move is needed.\n"),
-            (room.Drain, "host1", "host1: no instance has GPUs of it.\n"),
-            (room.Defragment, "eight: room for 1 now; no moves make room for more.\n"),
+            (move_commands.MakePlace, "eight", "eight: room for 1 now; no move is needed.\n"),
+            (move_commands.Drain, "host1", "host1: no instance has GPUs of it.\n"),
+            (move_commands.Defragment, "eight: room for 1 now; no moves make room for more.\n"),
         ):
             status, printed, beside = sdk.shown(self, command, *arguments)
             self.assertEqual((0, "\n", said), (status, printed, beside))
@@ -86,7 +86,7 @@ class RoomTest(ShownTestBase):
         return list(taken[1]), said
 
     def test_applied(self) -> None:
-        (row,), said = self.apply(room.MakePlace, "eight")
+        (row,), said = self.apply(move_commands.MakePlace, "eight")
         self.assertEqual(("yields", "host1", "host2"), (row[2], *row[3:5]))
         self.assertIn(
             f"step 1 of 1: yields ({self.server['id']}) from host1 to host2; it is shut down, "
@@ -95,7 +95,7 @@ class RoomTest(ShownTestBase):
         )
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual(1, self.places())
-        self.assertEqual([], self.apply(room.MakePlace, "eight")[0])
+        self.assertEqual([], self.apply(move_commands.MakePlace, "eight")[0])
 
     def test_applied_when_nothing_is_as_it_was(self) -> None:
         """What happens between the plan and its first move"""
@@ -107,11 +107,11 @@ class RoomTest(ShownTestBase):
             make(*args)
 
         with mock.patch.object(moves, "make", late):
-            said = str(self.assertRaises(moves.Stopped, self.apply, room.Drain, "host1"))
+            said = str(self.assertRaises(moves.Stopped, self.apply, move_commands.Drain, "host1"))
         self.assertIn(f"step 1 of 1, yields ({self.server['id']}): it is not as it was", said)
         self.assertIn("SHUTOFF on host1. No step is made, and none after it is begun", said)
         # It is another plan now, and has no less.
-        self.assertEqual(1, len(self.apply(room.Drain, "host1")[0]))
+        self.assertEqual(1, len(self.apply(move_commands.Drain, "host1")[0]))
         self.assertEqual("SHUTOFF", self._show_server(self.server)["status"])
         self.assertEqual({"host2": 1}, self.allocated(self.server))
 
@@ -124,7 +124,7 @@ class RoomTest(ShownTestBase):
             make(*args)
 
         with mock.patch.object(moves, "make", late):
-            said = str(self.assertRaises(moves.Stopped, self.apply, room.Drain, "host1"))
+            said = str(self.assertRaises(moves.Stopped, self.apply, move_commands.Drain, "host1"))
         self.assertRegex(
             said, r"^step 1 of 1, yields .*No ?[Vv]alid ?[Hh]ost.*\. No step is made, and "
         )
@@ -138,12 +138,12 @@ class RoomTest(ShownTestBase):
 
         proxy = _proxy.Proxy
         with mock.patch.object(proxy, "migrate_server", die):
-            self.assertRaises(_Killed, self.apply, room.Drain, "host1")
+            self.assertRaises(_Killed, self.apply, move_commands.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
         with mock.patch.object(moves._Step, "_when_idle", die):
-            self.assertRaises(_Killed, self.apply, room.Drain, "host1")
+            self.assertRaises(_Killed, self.apply, move_commands.Drain, "host1")
         self._wait_for_state_change(self.server, "VERIFY_RESIZE")
-        said = self.refusal(room.Drain, "host1")
+        said = self.refusal(move_commands.Drain, "host1")
         self.assertIn(
             "yields stays: its move or resize waits for openstack server migration confirm", said
         )
@@ -151,16 +151,16 @@ class RoomTest(ShownTestBase):
         self._wait_for_state_change(self.server, "ACTIVE")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
         with mock.patch.object(moves._Step, "wait_for_source", die):
-            self.assertRaises(_Killed, self.apply, room.Drain, "host1")
+            self.assertRaises(_Killed, self.apply, move_commands.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
-        self.assertEqual([], self.apply(room.Drain, "host1")[0])
+        self.assertEqual([], self.apply(move_commands.Drain, "host1")[0])
 
     def listed(self) -> str:
         (found,) = [row[1] for row in self.values(providers.ListHosts) if row[0] == "host1"]
         return str(found)
 
     def test_drained_until_that_is_undone(self) -> None:
-        _, said = self.apply(room.Drain, "host1")
+        _, said = self.apply(move_commands.Drain, "host1")
         self.assertIn(
             "host1: no new instance gets GPUs of it, until openstack gpu drain host1 --undo\n", said
         )
@@ -179,18 +179,22 @@ class RoomTest(ShownTestBase):
         self.api.post_server_action(plain["id"], {"resize": {"flavorRef": one}})
         self._wait_for_state_change(plain, "VERIFY_RESIZE")
         self.assertEqual("host2", self.host_of(plain))
-        self.assertEqual([], self.values(room.MakePlace, one))
+        self.assertEqual([], self.values(move_commands.MakePlace, one))
 
-        self.assertEqual([], self.values(room.Drain, "host1", "--undo"))
+        self.assertEqual([], self.values(move_commands.Drain, "host1", "--undo"))
         self.assertEqual("up", self.listed())
         self.boot(one, host="host1")
-        self.assertIn("say one", self.refusal(room.Drain, "host1", "--undo", "--apply"))
-        self.assertIn("no host called x", self.refusal(room.Drain, "x", "--undo"))
-        self.assertIn("no host with GPUs is called x", self.refusal(room.Drain, "x", "--apply"))
+        self.assertIn("say one", self.refusal(move_commands.Drain, "host1", "--undo", "--apply"))
+        self.assertIn("no host called x", self.refusal(move_commands.Drain, "x", "--undo"))
+        self.assertIn(
+            "no host with GPUs is called x", self.refusal(move_commands.Drain, "x", "--apply")
+        )
 
     def test_drained_though_somebody_stays(self) -> None:
         firm = self.boot(self.gpu_flavor(1), host="host1", name="firm")
-        said = str(self.assertRaises(exceptions.CommandError, self.apply, room.Drain, "host1"))
+        said = str(
+            self.assertRaises(exceptions.CommandError, self.apply, move_commands.Drain, "host1")
+        )
         self.assertIn("firm stays", said)
         self.assertEqual("it is drained", self.listed())
         # What is there goes on.
@@ -206,48 +210,50 @@ class RoomTest(ShownTestBase):
     def test_who_stays(self) -> None:
         firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")
         stays = self.boot(firm, host="host1", name="firm")
-        said = self.refusal(room.MakePlace, "eight")
+        said = self.refusal(move_commands.MakePlace, "eight")
         self.assertIn("no moves make room for 1 of eight; there is room for 0 now", said)
         self.assertIn("firm stays: it runs, and its flavor does not say gpu:move cold", said)
-        self.assertIn("firm stays", self.refusal(room.Drain, "host1"))
-        self.assertEqual([], self.values(room.Defragment))
+        self.assertIn("firm stays", self.refusal(move_commands.Drain, "host1"))
+        self.assertEqual([], self.values(move_commands.Defragment))
         self.api.post_server_action(stays["id"], {"os-stop": None})
         self._wait_for_state_change(stays, "SHUTOFF")
-        self.assertIn("firm stays: it is a container", self.refusal(room.Drain, "host1"))
+        self.assertIn("firm stays: it is a container", self.refusal(move_commands.Drain, "host1"))
         self.api.delete_server(stays["id"])
         self._wait_until_deleted(stays)
 
         self.api.post_server_action(self.server["id"], {"os-stop": None})
         self._wait_for_state_change(self.server, "SHUTOFF")
-        ((*_, cost, _),) = self.values(room.MakePlace, "eight")
+        ((*_, cost, _),) = self.values(move_commands.MakePlace, "eight")
         self.assertEqual("none: it is stopped, and moves cold", cost)
         self.admin_api.post_server_action(self.server["id"], {"lock": {}})
-        self.assertIn("yields stays: it is locked", self.refusal(room.Drain, "host1"))
+        self.assertIn("yields stays: it is locked", self.refusal(move_commands.Drain, "host1"))
 
     def test_host_that_is_disabled_or_down(self) -> None:
         service = self.computes["host1"].service_ref.uuid
         self.admin_api.put_service(service, {"status": "disabled"})
-        ((_, _, name, *_),) = self.values(room.Drain, "host1")
+        ((_, _, name, *_),) = self.values(move_commands.Drain, "host1")
         self.assertEqual("yields", name)
         self.force_down("host1")
         said = "yields stays: its host's compute service is down"
-        self.assertIn(said, self.refusal(room.Drain, "host1"))
+        self.assertIn(said, self.refusal(move_commands.Drain, "host1"))
         self.admin_api.put_service(service, {"status": "enabled"})
-        self.assertIn(said, self.refusal(room.Drain, "host1"))
+        self.assertIn(said, self.refusal(move_commands.Drain, "host1"))
 
     def test_refusals(self) -> None:
-        self.assertIn("Nova: No Flavor", self.refusal(room.MakePlace, "none"))
-        self.assertIn("no host with GPUs is called host3", self.refusal(room.Drain, "host3"))
+        self.assertIn("Nova: No Flavor", self.refusal(move_commands.MakePlace, "none"))
+        self.assertIn(
+            "no host with GPUs is called host3", self.refusal(move_commands.Drain, "host3")
+        )
         near = self.flavor(**{"gpus": "2", "gpu:topology": "numa"})
-        self.assertIn("insists on gpu:topology numa", self.refusal(room.MakePlace, near))
+        self.assertIn("insists on gpu:topology numa", self.refusal(move_commands.MakePlace, near))
         one = self.flavor(**{"gpus": "1", "gpu:topology": "numa"})
-        self.assertEqual([], self.values(room.MakePlace, one))
+        self.assertEqual([], self.values(move_commands.MakePlace, one))
         both = self.flavor(gpus="1", vgpus="1")
-        self.assertIn("whole GPUs and for vGPUs", self.refusal(room.MakePlace, both))
+        self.assertIn("whole GPUs and for vGPUs", self.refusal(move_commands.MakePlace, both))
         for command, *arguments in (
-            (room.MakePlace, "eight"),
-            (room.Drain, "host1"),
-            (room.Defragment, "--flavor", "eight"),
+            (move_commands.MakePlace, "eight"),
+            (move_commands.Drain, "host1"),
+            (move_commands.Defragment, "--flavor", "eight"),
         ):
             refused = self.refusal(command, *arguments, admin=False)
             self.assertIn("for administrators", refused)
@@ -274,7 +280,7 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
         self.start_host("host1")
         self.start_host("host2")
         server = self.boot(self.of_type(64), host="host1", name="goes-on")
-        taken, said = sdk.run(self, room.Drain, "host1")
+        taken, said = sdk.run(self, move_commands.Drain, "host1")
         ((_, uuid, _, source, destination, _, cost, command),) = taken[1]
         self.assertEqual("host1: empty after 1 move.\n", said)
         self.assertEqual((server["id"], "host1", "host2"), (uuid, source, destination))
@@ -282,7 +288,7 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
         self.assertIn("server migrate --live-migration --host host2", command)
         self.live_migrate(server, "host2")
         self.assertEqual({"host2": 1}, self.allocated(server, "VGPU"))
-        taken, _ = sdk.run(self, room.Drain, "host1")
+        taken, _ = sdk.run(self, move_commands.Drain, "host1")
         self.assertEqual([], list(taken[1]))
 
     def test_applied_and_killed_at_every_step(self) -> None:
@@ -325,4 +331,4 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
             self.assertEqual({}, kept)
 
     def drain(self) -> Any:
-        return sdk.run(self, room.Drain, "host1", "--apply")
+        return sdk.run(self, move_commands.Drain, "host1", "--apply")

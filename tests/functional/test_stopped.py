@@ -16,7 +16,7 @@ from osc_lib import exceptions
 
 from nova_gpu.virt.inventory import tracker
 from osc_gpu import explain, rest
-from osc_gpu.fleet import room, start
+from osc_gpu.fleet import move_commands, start
 from tests.functional import base, divided, kvm, sdk
 from tests.functional.readings import Server
 
@@ -282,10 +282,10 @@ class StoppedMoves(Stopping):
         self.assertGPUs(self.server, self.every, "host1")
 
     def test_not_started_on_a_drained_host(self) -> None:
-        sdk.run(self, room.Drain, "host1", "--apply")
+        sdk.run(self, move_commands.Drain, "host1", "--apply")
         (said,) = self.refused({"os-start": None})
         self.assertIn("its host is drained", said)
-        sdk.run(self, room.Drain, "host1", "--undo")
+        sdk.run(self, move_commands.Drain, "host1", "--undo")
         self.start(self.server)
         self.assertGPUs(self.server, self.every, "host1")
 

@@ -10,7 +10,7 @@ from nova.compute import resource_tracker
 from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_gpu.core import names
-from nova_gpu.virt.inventory import published_cards
+from nova_gpu.virt.inventory import card_inventory
 from tests.functional import base
 
 _LIBVIRT = "nova.virt.libvirt.driver.LibvirtDriver"
@@ -29,7 +29,7 @@ class UnpublishedTest(base.GPUServersTestBase):
 
     def test_nova_tries_another_host(self) -> None:
         publish, claim = (
-            published_cards.PublishedCards.publish,
+            card_inventory.CardInventory.publish,
             resource_tracker.ResourceTracker._claim_resources,
         )
         tried = []
@@ -39,14 +39,14 @@ class UnpublishedTest(base.GPUServersTestBase):
             return claim(this, *args)
 
         def fail_on_host1(
-            this: published_cards.PublishedCards, tree: Any, nodename: str, kind: str
+            this: card_inventory.CardInventory, tree: Any, nodename: str, kind: str
         ) -> None:
             if nodename == "host1":
                 _fail()
             publish(this, tree, nodename, kind)
 
         with fixtures.MonkeyPatch(
-            "nova_gpu.virt.inventory.published_cards.PublishedCards.publish", fail_on_host1
+            "nova_gpu.virt.inventory.card_inventory.CardInventory.publish", fail_on_host1
         ):
             self.restart_host("host1")
             self.period("host1")

@@ -13,7 +13,7 @@ from nova.cmd import manage
 
 from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
-from nova_gpu.virt.verify import compare, gather, repair
+from nova_gpu.virt.verify import contradictions, gather, repair
 from nova_gpu.virt.verify.sources import Kind
 from tests.functional import alone, base
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
@@ -84,7 +84,7 @@ class AllocationsTest(alone.Alone, Verifying):
         self.placement.delete(f"/allocations/{server['id']}")
         with self.on("host1"):
             truths = gather.gather(self.sources())
-        (difference,) = (each for each in compare.compare(truths) if each.safe)
+        (difference,) = (each for each in contradictions.compare(truths) if each.safe)
         instance = self.instance(server)
         instance.task_state = "rebooting_hard"
         instance.save()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nova.tests import fixtures as nova_fixtures
 
-from nova_gpu.core import health
+from nova_gpu.core import health_verdict
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments, kernel
@@ -18,7 +18,7 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())
-        self.flags(fatal_xids=list(health.FATAL_XIDS), health_interval=1, group="gpu")
+        self.flags(fatal_xids=list(health_verdict.FATAL_XIDS), health_interval=1, group="gpu")
         self.start_host()
         self.host = self.hosts["host1"]
         self.folder = self.state() / "gpu-quarantine"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from nova.virt.libvirt import config as vconfig
 
-from nova_gpu.core.contents import GuestContents
+from nova_gpu.core.container import GuestContents
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.delivery import guest_config
 from tests.gpu import machine

@@ -13,7 +13,7 @@ import unittest
 from collections.abc import Sequence
 from typing import Any
 
-from nova_gpu.core.contents import GuestContents
+from nova_gpu.core.container import GuestContents
 from nova_gpu.core.vgpu.vgpu import Slot, slot_number
 from nova_gpu.host import nodes
 from nova_gpu.host.container import cdi, contents

@@ -9,10 +9,10 @@ import unittest
 from collections.abc import Mapping
 from typing import ClassVar
 
-from nova_gpu.core import health
-from nova_gpu.core.health import NvmlHealth
+from nova_gpu.core import health_verdict
+from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import LinkType, PciAddress
-from nova_gpu.host import health as bus_health
+from nova_gpu.host import pci_errors as bus_health
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import nvml
 from tests.gpu import machine, smi
@@ -63,7 +63,7 @@ class HealthTest(unittest.TestCase):
         """A card is ill where nvidia-smi says so, and for nothing else."""
         for address, card in self.told.items():
             with self.subTest(address=address):
-                verdict = health.of_nvml(self.found[address])
+                verdict = health_verdict.of_nvml(self.found[address])
                 self.assertEqual(_ailing(card), verdict is not None, verdict)
 
     def test_bus(self) -> None:

@@ -19,7 +19,7 @@ import fixtures
 from nova.api.metadata import handler
 
 from lab.cloud import guest
-from osc_gpu.fleet import create, preemptible, preemption
+from osc_gpu.fleet import create, preemption, preemption_candidates
 from tests.functional import sdk
 from tests.lxc import base, cloud, place
 
@@ -56,14 +56,14 @@ class BurstTest(base.LXCTestCase):
             told.append(server.id)
             real_tell(connection, server, *args)
 
-        def end(connection: Any, chosen: preemptible.Candidate, takers: str) -> None:
+        def end(connection: Any, chosen: preemption_candidates.Candidate, takers: str) -> None:
             uuid = chosen.server.id
             read[uuid] = self._metadata(by_uuid[uuid])["gpu:preempt_at"]
             real_end(connection, chosen, takers)
 
-        real_tell, real_end = preemptible.tell, preemptible.end
-        self.useFixture(fixtures.MockPatchObject(preemptible, "tell", tell))
-        self.useFixture(fixtures.MockPatchObject(preemptible, "end", end))
+        real_tell, real_end = preemption_candidates.tell, preemption_candidates.end
+        self.useFixture(fixtures.MockPatchObject(preemption_candidates, "tell", tell))
+        self.useFixture(fixtures.MockPatchObject(preemption_candidates, "end", end))
         self._create_flavor(**self.FLAVOR, name="two", extra_spec={"gpus": "= 2"})
         served = self._ask(3, "--flavor", "two", "--image", cloud.IMAGE, "--every", "4")
 

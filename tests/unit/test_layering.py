@@ -34,9 +34,9 @@ FOLDERS = (
         "tools",
     ),
 )
-# Most clouds do without these: nothing else imports them, and `tools.guests` tries the rest
+# Most clouds do without these: nothing else imports them, and `tools.extensions` tries the rest
 # without each.
-CLIENT_GUESTS = ("osc_gpu.fleet",)
+CLIENT_EXTENSIONS = ("osc_gpu.fleet",)
 # Lines of a module, which takes as many as its noun does, and modules of a folder.
 LONGEST = 600
 MOST = 25
@@ -59,8 +59,8 @@ OWN = {
     # The client, which nothing of nova_gpu imports
     "osc_gpu": {"core", "data"},
 }
-# A guest has a side in each of some layers, and each side is of that layer.
-GUESTS = {"fabric"}
+# An extension has a side in each of some layers, and each side is of that layer.
+EXTENSIONS = {"fabric"}
 # What it must not import of others. core is not here: it has the standard library only.
 NOT_OTHERS = {
     "data": {"nova", "oslo_config"},
@@ -86,7 +86,7 @@ def imports(module: pathlib.Path) -> Iterator[str]:
 
 def layer(path: Sequence[str]) -> str:
     """Return the layer of what lies at a path below the package."""
-    return path[1] if path[0] in GUESTS and len(path) > 1 else path[0]
+    return path[1] if path[0] in EXTENSIONS and len(path) > 1 else path[0]
 
 
 def faults(part: str, name: str) -> str | None:
@@ -104,14 +104,14 @@ def faults(part: str, name: str) -> str | None:
     return None
 
 
-def _guest(path: Sequence[str]) -> str | None:
-    """Return the guest whose folder a path below the package begins with."""
-    return path[0] if path and path[0] in GUESTS else None
+def _extension(path: Sequence[str]) -> str | None:
+    """Return the extension whose folder a path below the package begins with."""
+    return path[0] if path and path[0] in EXTENSIONS else None
 
 
 def _away() -> set[str]:
-    """Return the guests whose folders are not there."""
-    return {guest for guest in GUESTS if not (PACKAGE / guest).is_dir()}
+    """Return the extensions whose folders are not there."""
+    return {extension for extension in EXTENSIONS if not (PACKAGE / extension).is_dir()}
 
 
 class TestLayers(unittest.TestCase):
@@ -133,7 +133,7 @@ class TestLayers(unittest.TestCase):
 
     def test_every_part_has_a_place(self):
         parts = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-        self.assertEqual((parts - GUESTS) | {CLIENT.name}, OWN.keys())
+        self.assertEqual((parts - EXTENSIONS) | {CLIENT.name}, OWN.keys())
 
     def test_what_the_rules_refuse(self):
         for part, name in (
@@ -207,10 +207,10 @@ def _package(module: str) -> str:
     return module if path.is_dir() else module.rpartition(".")[0]
 
 
-class TestGuests(unittest.TestCase):
+class TestExtensions(unittest.TestCase):
     def test_nothing_at_home_imports_one(self) -> None:
-        """Check that home asks a guest by nova_gpu.core.guests, and works without it."""
-        inside = tuple(f"nova_gpu.{guest}" for guest in GUESTS)
+        """Check that the rest loads extensions by core.extensions alone, and works without."""
+        inside = tuple(f"nova_gpu.{extension}" for extension in EXTENSIONS)
         found = [
             (name, other)
             for name, tree in _modules().items()
@@ -225,9 +225,9 @@ class TestGuests(unittest.TestCase):
             (str(module.relative_to(ROOT)), name)
             for module in (*all_modules(), *tests)
             for name in imports(module)
-            for guest in CLIENT_GUESTS
-            if f"{name}.".startswith(f"{guest}.")
-            and guest.replace(".", "/") not in str(module.parent)
+            for extension in CLIENT_EXTENSIONS
+            if f"{name}.".startswith(f"{extension}.")
+            and extension.replace(".", "/") not in str(module.parent)
         ]
         self.assertEqual([], found)
 
@@ -495,8 +495,8 @@ class TestPackages(unittest.TestCase):
         inits = (path for path in all_modules() if path.name == "__init__.py")
         folders = {path.parent for path in inits} - {PACKAGE / "virt_ext"}
         names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
-        # A packager may leave a guest out.
-        away = {each for each in listed if _guest(each.split(".")[1:]) in _away()}
+        # A packager may leave an extension out.
+        away = {each for each in listed if _extension(each.split(".")[1:]) in _away()}
         self.assertEqual(names | {"nova.virt.gpu"}, listed - away)
 
     def test_are_in_the_architecture(self):
@@ -507,7 +507,7 @@ class TestPackages(unittest.TestCase):
 
     def test_tests_lie_beside(self):
         tests = PACKAGE.parent / "tests/unit"
-        layers = ("core", "host", "virt", "osc_gpu", *GUESTS)
+        layers = ("core", "host", "virt", "osc_gpu", *EXTENSIONS)
         found = [path for layer in layers for path in (tests / layer).rglob("test_*.py")]
         self.assertGreater(len(found), 90)
         for path in found:
@@ -538,7 +538,7 @@ class TestPackages(unittest.TestCase):
         self.assertGreater(len(named), 25)
         left_out = tuple(
             folder
-            for folder in (guest.replace(".", "/") for guest in CLIENT_GUESTS)
+            for folder in (extension.replace(".", "/") for extension in CLIENT_EXTENSIONS)
             if not (ROOT / folder).is_dir()
         )
         gone = [
@@ -549,4 +549,4 @@ class TestPackages(unittest.TestCase):
                 (top / name).is_dir() or (top / f"{name}.py").is_file() for top in (PACKAGE, ROOT)
             )
         ]
-        self.assertEqual([], [name for name in gone if _guest(name.split("/")) not in _away()])
+        self.assertEqual([], [name for name in gone if _extension(name.split("/")) not in _away()])

@@ -15,7 +15,7 @@ import fixtures
 from oslotest import base
 
 from lab.record import recording
-from nova_gpu.core import exception, health, names
+from nova_gpu.core import exception, health_verdict, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.host import products
@@ -298,8 +298,10 @@ class TestNvml(RecordedTestCase):
             }
             self.assertEqual({address: nvml.NvmlFacts(**told)}, found)
             self.assertEqual(PciAddress.parse(answers[""]), address)
-            self.assertEqual({address: health.NvmlHealth(**read["health"])}, nvml.health(found, 60))
-            self.assertIsNone(health.of_nvml(health.NvmlHealth(**read["health"])))
+            self.assertEqual(
+                {address: health_verdict.NvmlHealth(**read["health"])}, nvml.health(found, 60)
+            )
+            self.assertIsNone(health_verdict.of_nvml(health_verdict.NvmlHealth(**read["health"])))
             self.assertEqual({address: nvml.Usage(**read["usage"])}, nvml.usage(found, 60))
 
 

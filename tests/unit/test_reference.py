@@ -21,7 +21,7 @@ from nova_gpu import notifications
 from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory
-from nova_gpu.core.sets import published
+from nova_gpu.core.sets import set_traits
 from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -80,7 +80,7 @@ class TablesTest(unittest.TestCase):
             facts, frozenset(os_traits.get_traits())
         )
         board = [Partition(0, frozenset((1, 2)))]
-        got |= published.traits(board, [1]) | {names.peer_access_trait()}
+        got |= set_traits.traits(board, [1]) | {names.peer_access_trait()}
         for prefix in explained:
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
         self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 
-from lab.vm import debian, place, saved
+from lab.vm import build_cache, debian, saved
 from lab.vm import vm as vms
 from tests.cloud import wire
 
@@ -44,7 +44,7 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     :raises lab.cloud.steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
-    made = vms.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix), bench.release)
+    made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix), bench.release)
     if len(bench.hosts) == 1:
         return {host: _saved(made, bench) for host in bench.hosts}
     joined = [_saved(each, bench) for each in _joined(made)]
@@ -52,7 +52,7 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
 
 
 def _saved(made: vms.VM, bench: Bench) -> vms.VM:
-    return saved.build(place.STATE, made, bench.release, IMPORTED)
+    return saved.build(build_cache.STATE, made, bench.release, IMPORTED)
 
 
 def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:

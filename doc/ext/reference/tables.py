@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu import notifications
-from nova_gpu.api import extra_specs
+from nova_gpu.api import extra_spec_validators
 from nova_gpu.cmd import exporter, status
 
 from . import commands, traits
@@ -73,7 +73,7 @@ def _payload() -> Table:
 def _extra_specs() -> Table:
     rows = (
         (f"``{each.name}``", _literals(each.value["description"]), each.description)
-        for each in extra_specs.register()
+        for each in extra_spec_validators.register()
     )
     return Table(("extra spec", "values", "meaning"), (22, 30, 48), rows)
 

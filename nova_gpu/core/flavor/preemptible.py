@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import words
-from nova_gpu.core.flavor.words import OnStop
+from nova_gpu.core.flavor import parsers
+from nova_gpu.core.flavor.parsers import OnStop
 
 
 class End(enum.StrEnum):
@@ -80,4 +80,4 @@ def parse_end(text: str) -> End:
     :raises InvalidExtraSpec: where it is neither of the words
     """
     reason = "it does not say what happens to the instance"
-    return words.parse_word(names.ON_PREEMPT, text, End, reason)
+    return parsers.parse_word(names.ON_PREEMPT, text, End, reason)

@@ -2,7 +2,7 @@
 """The request of a flavor: whole GPUs, vGPUs, and how its guest sees them.
 
 ``gpus``, ``gpu_arch``, ``vgpus``, ``vgpu_type``, ``hypervisor`` (older: ``hypervisor_type``) and
-``gpu:...`` are ours, declared in :mod:`nova_gpu.core.flavor.vocabulary`; ``resources:PGPU``,
+``gpu:...`` are ours, declared in :mod:`nova_gpu.core.flavor.extra_spec`; ``resources:PGPU``,
 ``resources:VGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
 flavor may use either or both, and then they must agree.
 """
@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, request_group, vocabulary, words
-from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
+from nova_gpu.core.flavor import condition, extra_spec, parsers, placement_policy, request_group
 from nova_gpu.core.flavor.condition import Condition, Quantity, Stated
+from nova_gpu.core.flavor.extra_spec import About, Demand
+from nova_gpu.core.flavor.parsers import OnStop
+from nova_gpu.core.flavor.placement_policy import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.preemptible import Preemptible
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.flavor.vocabulary import About, Demand
-from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
@@ -30,8 +30,8 @@ _OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
 
 _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT_NVLINK_ISLAND}
 
-_PRODUCT_WORDS = vocabulary.names_about(About.PRODUCT)
-_VGPU_WORDS = vocabulary.names_about(About.PARTS)
+_PRODUCT_WORDS = extra_spec.names_about(About.PRODUCT)
+_VGPU_WORDS = extra_spec.names_about(About.PARTS)
 
 # A flavor's word, what it says, and the prefix of the traits that say what a provider is.
 _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
@@ -49,13 +49,13 @@ class GPURequest:
     hypervisor: Condition | None
     groups: tuple[GroupRequest, ...]
     counted: bool
-    arrangement: Arrangement = arrangement.ANY
+    arrangement: Arrangement = placement_policy.ANY
 
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
     @property
     def architecture(self) -> Condition | None:
-        return vocabulary.condition_of(self.demands, vocabulary.GPU_ARCH)
+        return extra_spec.condition_of(self.demands, extra_spec.GPU_ARCH)
 
     def conditions(self, group: GroupRequest) -> _Conditions:
         """Return what a provider of *group* must be."""
@@ -136,7 +136,7 @@ class FlavorRequest:
         """
         specs = self.extra_specs
         gpus = specs.get(names.GPUS)
-        stated = None if gpus is None else words.parse_count(gpus)
+        stated = None if gpus is None else parsers.parse_count(gpus)
         groups = request_group.agreeing(specs, names.GPUS, stated, names.RESOURCE_CLASS)
         counted = sum(group.count for group in groups.values())
         count = stated or counted
@@ -148,11 +148,11 @@ class FlavorRequest:
             groups[""] = GroupRequest("", count, required, forbidden)
         return GPURequest(
             count=count,
-            demands=vocabulary.demands(specs, About.WHOLE, About.PRODUCT),
+            demands=extra_spec.demands(specs, About.WHOLE, About.PRODUCT),
             hypervisor=_agreed_hypervisor(specs),
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            arrangement=arrangement.parse(specs),
+            arrangement=placement_policy.parse(specs),
         )
 
     @functools.cached_property
@@ -168,8 +168,8 @@ class FlavorRequest:
             return None
         specs = self.extra_specs
         text = specs.get(names.VGPUS)
-        stated = None if text is None else words.parse_count(text, names.VGPUS)
-        vgpu_type = vocabulary.VGPU_TYPE.of(specs)
+        stated = None if text is None else parsers.parse_count(text, names.VGPUS)
+        vgpu_type = extra_spec.VGPU_TYPE.of(specs)
         resource_class = names.VGPU_RESOURCE_CLASS
         groups = request_group.agreeing(specs, names.VGPUS, stated, resource_class)
         counted = sum(group.count for group in groups.values())
@@ -194,7 +194,7 @@ class FlavorRequest:
             type=vgpu_type,
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            demands=vocabulary.demands(specs, *(() if whole else (About.PRODUCT,)), About.PARTS),
+            demands=extra_spec.demands(specs, *(() if whole else (About.PRODUCT,)), About.PARTS),
         )
 
     @functools.cached_property
@@ -213,7 +213,7 @@ class FlavorRequest:
         """
         if self.whole:
             return self.whole.hypervisor
-        return vocabulary.HYPERVISOR.of(self.extra_specs)
+        return extra_spec.HYPERVISOR.of(self.extra_specs)
 
     def check(self) -> None:
         """Refuse a request that the scheduler could not express.
@@ -229,7 +229,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: where the flavor says neither yes nor no
         """
-        return words.parse_switch(names.OPTION_ROM, self.extra_specs, otherwise=True)
+        return parsers.parse_switch(names.OPTION_ROM, self.extra_specs, otherwise=True)
 
     @functools.cached_property
     def guest_topology(self) -> GuestTopology:
@@ -237,7 +237,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: for a word that says nothing of it
         """
-        return vocabulary.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
+        return extra_spec.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
 
     @functools.cached_property
     def preemptible(self) -> Preemptible | None:
@@ -265,7 +265,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: where that is neither of the words
         """
-        return vocabulary.ON_STOP.of(self.extra_specs)
+        return extra_spec.ON_STOP.of(self.extra_specs)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:
         """Return whether a stopped instance gives its GPUs back, by its flavor or else its *host*.
@@ -274,7 +274,7 @@ class FlavorRequest:
         itself. A misspelt word releases nothing.
         """
         try:
-            by_image = OnStop.RELEASE if image is None else words.parse_on_stop(image)
+            by_image = OnStop.RELEASE if image is None else parsers.parse_on_stop(image)
             value = self.on_stop or (host if by_image is OnStop.RELEASE else OnStop.KEEP)
         except exception.InvalidExtraSpec:
             return False
@@ -286,7 +286,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: where the flavor says neither yes nor no
         """
-        return words.parse_switch(names.ON_STOP_MOVE, self.extra_specs, otherwise=False)
+        return parsers.parse_switch(names.ON_STOP_MOVE, self.extra_specs, otherwise=False)
 
     @property
     def is_isolated(self) -> bool:
@@ -338,7 +338,7 @@ class FlavorRequest:
         :raises InvalidExtraSpec: with the property
         """
         of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
-        for key in (*_PRODUCT_WORDS, *vocabulary.names_about(About.WHOLE)):
+        for key in (*_PRODUCT_WORDS, *extra_spec.names_about(About.WHOLE)):
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
                 continue
             count = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
@@ -364,8 +364,8 @@ def _traits_of(demands: tuple[Demand, ...]) -> _Conditions:
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
-    new = vocabulary.HYPERVISOR.of(extra_specs)
-    old = vocabulary.HYPERVISOR_TYPE.of(extra_specs)
+    new = extra_spec.HYPERVISOR.of(extra_specs)
+    old = extra_spec.HYPERVISOR_TYPE.of(extra_specs)
     if new and old and new != old:
         raise exception.InvalidExtraSpec(
             names.HYPERVISOR_TYPE,

@@ -7,11 +7,11 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import preemptible, query, vocabulary, words
+from nova_gpu.core.flavor import extra_spec, parsers, preemptible, query
 from nova_gpu.core.flavor.request import FlavorRequest
 
 # Without one of these a preemptible instance would keep its GPUs.
-_GIVING_BACK = {names.ON_STOP: words.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
+_GIVING_BACK = {names.ON_STOP: parsers.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
 # Of difflib: gpu, gpu_archs and hypervisors are meant; hypervisor_version and cpu_arch are others'.
 _ALIKE = 0.8
@@ -20,7 +20,7 @@ _STEMS = ("gpu", names.HYPERVISOR)
 
 def is_own(key: str) -> bool:
     """Return whether the property is nova-gpu's alone."""
-    return key in vocabulary.NAMES or key.startswith(_NAMESPACE)
+    return key in extra_spec.NAMES or key.startswith(_NAMESPACE)
 
 
 def mistakes(flavor: FlavorRequest) -> list[str]:
@@ -66,16 +66,16 @@ def _check(flavor: FlavorRequest) -> None:
     for request in flavor.requests:
         spelled_out = query.extra_specs(spelled_out, request, ()) or spelled_out
     flavor.check_guest_options()
-    vocabulary.MOVE.of(flavor.extra_specs)
+    extra_spec.MOVE.of(flavor.extra_specs)
     _ = flavor.on_stop, flavor.on_stop_move, flavor.preemptible
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
     for key, value in extra_specs.items():
-        if key in vocabulary.NAMES:
+        if key in extra_spec.NAMES:
             continue
         lower = key.lower()
-        alike = difflib.get_close_matches(lower, vocabulary.NAMES, n=1, cutoff=_ALIKE)
+        alike = difflib.get_close_matches(lower, extra_spec.NAMES, n=1, cutoff=_ALIKE)
         alike *= any(stem in lower for stem in _STEMS)
         if key.startswith(_NAMESPACE) or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
@@ -87,4 +87,4 @@ def _told(key: str, value: str, text: str) -> str:
 
 
 def _ours() -> list[str]:
-    return sorted(word for word in vocabulary.NAMES if word.startswith(_NAMESPACE))
+    return sorted(word for word in extra_spec.NAMES if word.startswith(_NAMESPACE))

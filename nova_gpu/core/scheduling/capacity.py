@@ -16,7 +16,7 @@ from nova_gpu.core import names
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
-from nova_gpu.core.sets.published import Board
+from nova_gpu.core.sets.set_traits import Board
 
 # Past so many ways to serve one instance of several groups, the first way that is found counts.
 _MOST_WAYS = 64

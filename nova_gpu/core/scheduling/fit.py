@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nova_gpu.core.flavor import vocabulary
-from nova_gpu.core.flavor.arrangement import Topology
+from nova_gpu.core.flavor import extra_spec
+from nova_gpu.core.flavor.extra_spec import Facts
+from nova_gpu.core.flavor.placement_policy import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.flavor.vocabulary import Facts
 from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report, Reserved
 from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # What stats say of vGPUs; the rest of their demands Placement judges.
-_REPORTED_OF_TYPES = (vocabulary.MEMORY_MIB, vocabulary.HEADS)
+_REPORTED_OF_TYPES = (extra_spec.MEMORY_MIB, extra_spec.HEADS)
 
 
 def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:

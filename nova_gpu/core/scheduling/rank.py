@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_gpu.core.flavor.arrangement import Distribution, Near
+from nova_gpu.core.flavor.placement_policy import Distribution, Near
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit

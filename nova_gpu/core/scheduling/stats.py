@@ -41,7 +41,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import exception, json_text
-from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Cells, Islands
 

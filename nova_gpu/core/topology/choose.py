@@ -18,7 +18,7 @@ import functools
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from nova_gpu.core.flavor.arrangement import Arrangement, Topology, TopologyPolicy
+from nova_gpu.core.flavor.placement_policy import Arrangement, Topology, TopologyPolicy
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import nearness, topology
 from nova_gpu.core.topology.nearness import Neighbour

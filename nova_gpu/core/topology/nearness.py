@@ -8,7 +8,7 @@ import enum
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.model import GPU, PciAddress
 
 # Base class, or base class and subclass, as in the kernel's include/linux/pci_ids.h

@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.sets import partitions, published
+from nova_gpu.core.sets import partitions, set_traits
 from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
@@ -167,14 +167,14 @@ class Fabric(Sets):
 
     def offered(
         self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
-    ) -> published.Board | None:
+    ) -> set_traits.Board | None:
         if self.board is None or not cards or not self.board.cards.issuperset(cards):
             return None
         if vgpu_type is not None and not all(
             self._extent.is_whole(card, vgpu_type) for card in cards
         ):
             return None
-        return published.Board(tuple(self._offered()), self._taken(free))
+        return set_traits.Board(tuple(self._offered()), self._taken(free))
 
     def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
         assert self.board is not None

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from oslo_log import log as logging
 
-from nova_gpu.core import contents, exception, json_text
+from nova_gpu.core import container, exception, json_text
 from nova_gpu.host.container import cdi_schema
 from nova_gpu.host.state import files
 
@@ -47,7 +47,7 @@ class Edits:
     """``links`` are (what a symbolic link holds, path of the link in the guest)."""
 
     nodes: tuple[Node, ...] = ()
-    mounts: tuple[contents.Mount, ...] = ()
+    mounts: tuple[container.Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
 
@@ -206,7 +206,7 @@ def _edits(document: Mapping[str, Any]) -> Edits:
             for node in document.get("deviceNodes", ())
         ),
         mounts=tuple(
-            contents.Mount(mount["hostPath"], _plain(mount["containerPath"]))
+            container.Mount(mount["hostPath"], _plain(mount["containerPath"]))
             for mount in document.get("mounts", ())
         ),
         env=tuple((key, value) for key, _, value in env),

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from oslo_log import log as logging
 
-from nova_gpu.core import contents as values
+from nova_gpu.core import container as values
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from oslo_log import log as logging
 
-from nova_gpu.core import contents, exception
+from nova_gpu.core import container, exception
 
 LOG = logging.getLogger(__name__)
 
@@ -38,15 +38,15 @@ _LDCONFIG_TIMEOUT_S = 120
 _SBIN = "/usr/sbin:/sbin"
 
 
-def is_library(mount: contents.Mount) -> bool:
+def is_library(mount: container.Mount) -> bool:
     return _library_name(mount) is not None
 
 
 def gather(
-    mounts: Sequence[contents.Mount],
+    mounts: Sequence[container.Mount],
     links: Iterable[tuple[str, str]],
     library_root: pathlib.Path,
-) -> contents.Mount:
+) -> container.Mount:
     """Return one folder with the libraries in *mounts*, seen by the guest at ``TARGET``.
 
     *links* are (what a link holds, path of the link), as of
@@ -70,12 +70,12 @@ def gather(
         for content, link in names
         if _LIBRARY.fullmatch(content) and _LIBRARY.fullmatch(link) and link != content
     )
-    return contents.Mount(str(_folder(files, library_root, wanted)), TARGET)
+    return container.Mount(str(_folder(files, library_root, wanted)), TARGET)
 
 
 def gather_folder(
-    mounts: Sequence[contents.Mount], target: str, library_root: pathlib.Path
-) -> contents.Mount:
+    mounts: Sequence[container.Mount], target: str, library_root: pathlib.Path
+) -> container.Mount:
     """Return one folder with the files in *mounts*, which the guest sees below *target*.
 
     libvirt makes a folder that the guest lacks, but not the folder of a file.
@@ -83,7 +83,7 @@ def gather_folder(
     :raises GuestFilesUnavailable: where the folder cannot be made
     """
     files = {os.path.relpath(mount.target, target): mount.source for mount in mounts}
-    return contents.Mount(str(_folder(files, library_root, None)), target)
+    return container.Mount(str(_folder(files, library_root, None)), target)
 
 
 def prune(
@@ -185,7 +185,7 @@ def _digest(files: dict[str, str], links: list[tuple[str, str]] | None) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _library_name(mount: contents.Mount) -> str | None:
+def _library_name(mount: container.Mount) -> str | None:
     names = (os.path.basename(path) for path in (mount.target, mount.source))
     return next(filter(_LIBRARY.fullmatch, names), None)
 

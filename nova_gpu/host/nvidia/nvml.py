@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nova_gpu.core import exception, model
-from nova_gpu.core.health import NvmlHealth
+from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import MIGInstance
 from nova_gpu.host import child, products
 from nova_gpu.host.nvidia import nvml_turn

@@ -26,7 +26,7 @@ from nova_gpu.host.state import former_drivers
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import bind_failures
-from nova_gpu.virt.delivery.custody import Custody
+from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 _JUDGED = Unavailable("it is inspected, as the host has it back", "", Source.BINDING)
 
 
-class Bindings(Custody):
+class Bindings(HostHooks):
     """Changes the hands a host's cards are in, of each card one change at a time."""
 
     def __init__(self, roots: Roots, ledger: Ledger, folder: pathlib.Path) -> None:

@@ -27,13 +27,13 @@ from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import (
     Delivery,
     Grant,
     Operation,
     told_of_cards,
 )
+from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _library_root() -> pathlib.Path:
     return pathlib.Path(CONF.state_path, "gpu-libraries")
 
 
-class ContainerCustody(Custody):
+class ContainerCustody(HostHooks):
     """The nodes and libraries of an LXC host for containers, from service start."""
 
     def __init__(self, roots: Roots) -> None:

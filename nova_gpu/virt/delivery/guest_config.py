@@ -19,7 +19,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.contents import GuestContents
+from nova_gpu.core.container import GuestContents
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest import tree as trees
 from nova_gpu.core.guest.address_space import Setting

@@ -12,7 +12,7 @@ from nova.virt import hardware
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor.arrangement import GuestTopology
+from nova_gpu.core.flavor.placement_policy import GuestTopology
 from nova_gpu.core.guest import tree
 from nova_gpu.core.guest.tree import Controller, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress

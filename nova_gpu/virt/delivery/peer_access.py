@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor.arrangement import PeerAccess
+from nova_gpu.core.flavor.placement_policy import PeerAccess
 from nova_gpu.core.guest import peers
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import host_bridges

@@ -18,8 +18,8 @@ from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import bind_failures, mig_instance, plain_function
-from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
+from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -59,7 +59,7 @@ class Ways:
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.sets: Sets = NoSets()
-        self.custody = Custody()
+        self.custody = HostHooks()
         self._peers = Peers(roots, libvirt_version, qemu_version)
         # The option by which cards are divided, its value by address or product, and what does it
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import availability, health
+from nova_gpu.core import availability, health_verdict
 from nova_gpu.core.availability import Reasons, Scope, Source, Unavailable
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import health as host_health
+from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
@@ -38,10 +38,10 @@ class Watch:
         """
         self._roots = roots
         self._asks_nvml = CONF.gpu.nvml and asks_nvml
-        self._first: dict[PciAddress, health.ErrorCounts] = {}
+        self._first: dict[PciAddress, health_verdict.ErrorCounts] = {}
         self._correctable: dict[PciAddress, int] = {}
         self._risen: dict[PciAddress, Unavailable] = {}
-        self._told: Mapping[PciAddress, health.NvmlHealth] = {}
+        self._told: Mapping[PciAddress, health_verdict.NvmlHealth] = {}
         self._ask_at = 0.0
 
     def look(self, gpus: Collection[GPU]) -> dict[PciAddress, Reasons]:
@@ -61,7 +61,7 @@ class Watch:
             SILENT if host_health.silent(gpu, self._roots) else None,
             host_health.unusable(gpu, self._roots),
             _unusable(self._tells(gpu)),
-            self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu)),
+            self._risen.get(gpu.address) or health_verdict.of_nvml(self._tells(gpu)),
         )
         return tuple(fault for fault in faults if fault)
 
@@ -70,8 +70,8 @@ class Watch:
         for counts in (self._first, self._correctable, self._risen):
             counts.pop(address, None)
 
-    def _tells(self, gpu: GPU) -> health.NvmlHealth:
-        return self._told.get(gpu.address, health.NvmlHealth())
+    def _tells(self, gpu: GPU) -> health_verdict.NvmlHealth:
+        return self._told.get(gpu.address, health_verdict.NvmlHealth())
 
     def _ask_nvml(self, gpus: Collection[GPU]) -> None:
         held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
@@ -91,13 +91,13 @@ class Watch:
             if now is not None:
                 self._compare(gpu.address, now)
 
-    def _compare(self, address: PciAddress, now: health.ErrorCounts) -> None:
+    def _compare(self, address: PciAddress, now: health_verdict.ErrorCounts) -> None:
         first = self._first.setdefault(address, now)
         if now.fatal < first.fatal or now.nonfatal < first.nonfatal:
             self.mended(address)
             first = self._first[address] = now
         # The numbers of the first rise stay, so that a card that goes on failing is said once.
-        if address not in self._risen and (verdict := health.of_bus_errors(first, now)):
+        if address not in self._risen and (verdict := health_verdict.of_bus_errors(first, now)):
             self._risen[address] = verdict
         before = self._correctable.setdefault(address, now.correctable)
         if now.correctable > before:
@@ -110,7 +110,7 @@ class Watch:
         self._correctable[address] = now.correctable
 
 
-def _unusable(answer: health.NvmlHealth) -> Unavailable | None:
+def _unusable(answer: health_verdict.NvmlHealth) -> Unavailable | None:
     """Return why no guest can use a card, by what its driver says."""
     if answer.lost:
         return LOST
@@ -131,6 +131,6 @@ def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None
             return
         modes = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
         if modes is not None and modes.mig:
-            quarantine(card, health.of_mig_mode(), None)
+            quarantine(card, health_verdict.of_mig_mode(), None)
     except OSError as error:
         LOG.error("Failed to record that GPU %s was left in MIG mode: %s", card.address, error)

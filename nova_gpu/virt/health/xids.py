@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.kernel_log
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, health
+from nova_gpu.core import boundary, exception, health_verdict
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
@@ -27,7 +27,7 @@ from nova_gpu.virt.health.monitor import Quarantine
 LOG = logging.getLogger(__name__)
 
 _CONTAINED = Unavailable(
-    f"its driver reported Xid {health.CONTAINED_XID} of it",
+    f"its driver reported Xid {health_verdict.CONTAINED_XID} of it",
     "when no instance has it any more, destroy it and create it again a period later, or boot the "
     "host",
     Source.XID,
@@ -99,8 +99,8 @@ class Xids:
             if card is None:
                 continue
             named = _named(xid)
-            fault = health.of_xid(xid.code, xid.text, named)
-            if named and xid.code == health.CONTAINED_XID:
+            fault = health_verdict.of_xid(xid.code, xid.text, named)
+            if named and xid.code == health_verdict.CONTAINED_XID:
                 LOG.error(
                     "New instances do not get MIG instance %s of GPU %s: its driver reported Xid "
                     "%d (%s). When no instance has it any more, destroy it and create it again a "
@@ -109,7 +109,7 @@ class Xids:
                 )
                 faulty.add((card.address, named))
             elif xid.code in CONF.gpu.fatal_xids:
-                stays = xid.code == health.FALLEN_OFF_THE_BUS
+                stays = xid.code == health_verdict.FALLEN_OFF_THE_BUS
                 try:
                     quarantine(card, fault, None if stays else boot_id)
                 except OSError as error:  # the other lines are about other cards

@@ -19,7 +19,7 @@ from nova import objects
 from oslo_log import log as logging
 
 from nova_gpu.core import boundary
-from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.scheduling import stats

@@ -20,7 +20,7 @@ from nova import objects
 
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor.arrangement import Arrangement
+from nova_gpu.core.flavor.placement_policy import Arrangement
 from nova_gpu.core.topology.nearness import Neighbour
 
 

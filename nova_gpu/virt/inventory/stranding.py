@@ -20,7 +20,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import fit, stats
-from nova_gpu.virt.inventory import placement
+from nova_gpu.virt.inventory import placement_client
 
 LOG = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ def left(client: Any, nodename: str) -> tuple[float, float]:
     context = nova_context.get_admin_context()
     uuid = client.get_provider_by_name(context, nodename)["uuid"]
     url = f"/resource_providers/{uuid}"
-    inventories = placement.get(client, f"{url}/inventories")["inventories"]
-    usages = placement.get(client, f"{url}/usages")["usages"]
+    inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
+    usages = placement_client.get(client, f"{url}/usages")["usages"]
     left = {
         resource_class: (item["total"] - item["reserved"]) * item["allocation_ratio"]
         - usages.get(resource_class, 0)

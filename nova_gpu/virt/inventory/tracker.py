@@ -17,7 +17,7 @@ from nova import utils as nova_utils
 from nova.compute import resource_tracker
 
 from nova_gpu.core import exception
-from nova_gpu.virt.inventory.placement import Amounts
+from nova_gpu.virt.inventory.placement_client import Amounts
 
 _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
 

@@ -21,7 +21,7 @@ from oslo_log import log as logging
 from nova_gpu.core import exception
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
 from nova_gpu.virt.delivery.ways import Ways
-from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import records
 

@@ -25,7 +25,7 @@ from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Entry, Seen
 from nova_gpu.virt import counters, reporter, threads
-from nova_gpu.virt.inventory import discovery, published_cards
+from nova_gpu.virt.inventory import card_inventory, discovery
 from nova_gpu.virt.lifecycle import cleaning, proofs, vgpus
 from nova_gpu.virt.usage import reader
 from nova_gpu.virt.usage.ledger import Ledger, Owner
@@ -53,7 +53,7 @@ class Releases:
     def __init__(
         self,
         host: discovery.Discovery,
-        groups: published_cards.PublishedCards,
+        groups: card_inventory.CardInventory,
         ledger: Ledger,
         usage_reader: reader.UsageReader,
         reports: reporter.Reporter,

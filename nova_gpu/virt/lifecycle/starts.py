@@ -17,7 +17,7 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import compare, exception
+from nova_gpu.core import exception, flavor_mismatch
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
@@ -31,7 +31,7 @@ from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
-from nova_gpu.virt.inventory.assigned import Assigned, Supply
+from nova_gpu.virt.inventory.assignment import Assigned, Supply
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
@@ -345,11 +345,11 @@ class Starts:
         flavor_request: FlavorRequest,
         own: Collection[Holding[Any, Any]],
     ) -> str | None:
-        """Return the reason of :func:`nova_gpu.core.compare.not_beside`."""
+        """Return the reason of :func:`nova_gpu.core.flavor_mismatch.not_beside`."""
         if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
             return None
         cards = _cards([holding.grant for holding in own])
-        return compare.not_beside(
+        return flavor_mismatch.not_beside(
             flavor_request.whole.arrangement, cards, self.neighbours(instance)
         )
 

@@ -28,14 +28,14 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import query, request_group, summary
+from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request import FlavorRequest, Request
-from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.core.model import GroupKey
-from nova_gpu.core.placement import kept
+from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.virt.inventory import placement
-from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory import placement_client
+from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle import left_domains, quota
 from nova_gpu.virt.lifecycle.releases import Releases
@@ -148,8 +148,8 @@ class Stops:
         :param others: providers of which it had some, where a move has failed of another host's
         """
         client, ours = self.assigned.placement(), {*self._providers().values(), *others}
-        if placement.allocations(client, instance.uuid, ours):
-            placement.write_allocations(client, instance, ours, {})
+        if placement_client.allocations(client, instance.uuid, ours):
+            placement_client.write_allocations(client, instance, ours, {})
 
     # A start
 
@@ -214,7 +214,7 @@ class Stops:
 
     def _find(
         self, instance: objects.Instance, flavor: FlavorRequest, ours: Mapping[GroupKey, str]
-    ) -> placement.Amounts:
+    ) -> placement_client.Amounts:
         """Let Placement count GPUs for the instance; return what it counts.
 
         :raises NoneFree: where it has room for none of the ways to serve it
@@ -238,7 +238,7 @@ class Stops:
         for chosen in itertools.product(*(ways for _, _, ways in choices)):
             amounts = {uuid: item for way in chosen for uuid, item in way.items()}
             # Placement itself is the judge: somebody else may have had them since.
-            if placement.write_allocations(client, instance, set(ours.values()), amounts):
+            if placement_client.write_allocations(client, instance, set(ours.values()), amounts):
                 return amounts
         request, of_kind, _ = choices[0]
         raise self._none_free(client, request, of_kind, remedy)
@@ -250,10 +250,10 @@ class Stops:
         """
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
-        traits = placement.get(client, f"/resource_providers/{node}/traits")["traits"]
+        traits = placement_client.get(client, f"/resource_providers/{node}/traits")["traits"]
         if names.DRAINED in traits:
             raise exception.NoneFree("its host is drained", remedy)
-        if request.is_preemptible and kept.in_force(traits, timeutils.utcnow()):
+        if request.is_preemptible and reserved_hosts.in_force(traits, timeutils.utcnow()):
             raise exception.NoneFree(
                 "its host has GPUs for who is not preemptible, for now", remedy
             )
@@ -373,12 +373,14 @@ def _required(instance: objects.Instance) -> Collection[str]:
 def _group(client: Any, key: GroupKey, uuid: str) -> Group:
     url = f"/resource_providers/{uuid}"
     resource_class = device.resource_class_of(key)
-    inventory = placement.get(client, f"{url}/inventories")["inventories"].get(resource_class, {})
+    inventory = placement_client.get(client, f"{url}/inventories")["inventories"].get(
+        resource_class, {}
+    )
     return Group(
         total=inventory.get("total", 0),
         reserved=inventory.get("reserved", 0),
-        used=placement.get(client, f"{url}/usages")["usages"].get(resource_class, 0),
-        traits=frozenset(placement.get(client, f"{url}/traits")["traits"]),
+        used=placement_client.get(client, f"{url}/usages")["usages"].get(resource_class, 0),
+        traits=frozenset(placement_client.get(client, f"{url}/traits")["traits"]),
     )
 
 
@@ -388,7 +390,7 @@ def _ways(
     request: Request,
     groups: Mapping[str, Group],
     known: Collection[str],
-) -> Iterator[placement.Amounts]:
+) -> Iterator[placement_client.Amounts]:
     """Yield what each way to serve the *request* takes of the groups."""
     parts = query.resolved(request, known)
     if parts is None:

@@ -31,7 +31,7 @@ from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.inventory import discovery, published_vgpus, vgpu_cards
+from nova_gpu.virt.inventory import discovery, vgpu_cards, vgpu_inventory
 from nova_gpu.virt.lifecycle import cleaning, proofs
 from nova_gpu.virt.usage.ledger import Ledger
 
@@ -58,7 +58,7 @@ class VGPUs:
         self._made = MadeVGPUs(host.vgpus)
         self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.told())
         self.retries = Retries(self._card_of)
-        self.published = published_vgpus.PublishedVGPUs(
+        self.published = vgpu_inventory.VGPUInventory(
             self.cards, self._made, ledger, host.ways.sets
         )
         path = pathlib.Path(CONF.state_path, "gpu-failed-starts")

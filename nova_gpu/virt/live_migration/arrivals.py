@@ -9,8 +9,8 @@ from nova import objects
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.live_migration import moves
-from nova_gpu.virt.live_migration.moves import Moves
+from nova_gpu.virt.live_migration import migrate_data
+from nova_gpu.virt.live_migration.migrate_data import Moves
 
 
 def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
@@ -36,7 +36,7 @@ def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> A
     data.source_mdev_types = {}
     if reason := _mismatch(host, instance, types):
         claim.abort()
-        raise moves.refused(f"on {host.nodename()}: {reason}")
+        raise migrate_data.refused(f"on {host.nodename()}: {reason}")
     return data
 
 
@@ -47,10 +47,10 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
         descriptions = host.described(host.assigned.parts.held(new))
     except exception.DeviceUnavailable as error:
         return error.user_text
-    if len(descriptions) != len(types) or len(moves.recorded(new)) != len(types):
+    if len(descriptions) != len(types) or len(migrate_data.recorded(new)) != len(types):
         return f"the guest has {len(types)} vGPUs, and {len(descriptions)} were claimed"
-    for old, place in moves.pairs(instance):
-        if reason := moves.not_alike(types.get(old), descriptions[place]):
+    for old, place in migrate_data.pairs(instance):
+        if reason := migrate_data.not_alike(types.get(old), descriptions[place]):
             return reason
         stateless = host.movable(place).stateless(place, is_running=False)
         if reason := stateless or host.unmovable(place):
@@ -66,10 +66,10 @@ def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
     if not host.are_moved(instance):
         return data
     if "src_supports_numa_live_migration" not in data:
-        raise moves.refused(
+        raise migrate_data.refused(
             "the RPC between the hosts is too old for a claim of vGPUs ([upgrade_levels]compute)"
         )
-    for old, new in moves.pairs(instance):
+    for old, new in migrate_data.pairs(instance):
         host.movable(new).moved(data, instance.uuid, old, new)
     return data
 
@@ -81,6 +81,6 @@ def prepare(host: Moves, instance: objects.Instance) -> None:
     """
     if not host.are_moved(instance):
         return
-    slots = moves.recorded(instance.migration_context.new_resources)
+    slots = migrate_data.recorded(instance.migration_context.new_resources)
     with instance.mutated_migration_context(), host.starts.starting(instance, arriving=True):
         host.vgpus.keep(instance.uuid, slots)

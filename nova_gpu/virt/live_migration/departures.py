@@ -18,8 +18,8 @@ from nova_gpu.core import exception
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
-from nova_gpu.virt.live_migration import moves
-from nova_gpu.virt.live_migration.moves import Moves
+from nova_gpu.virt.live_migration import migrate_data
+from nova_gpu.virt.live_migration.migrate_data import Moves
 from nova_gpu.virt.usage import domains
 
 LOG = logging.getLogger(__name__)
@@ -52,22 +52,22 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
     try:
         holdings = host.assigned.held_of(host.assigned.parts, instance.resources)
     except exception.DeviceUnavailable as error:
-        raise moves.refused(error.user_text) from error
+        raise migrate_data.refused(error.user_text) from error
     if not holdings:
         return data
     if "target_mdevs" not in data:
-        raise moves.refused(
+        raise migrate_data.refused(
             "the destination takes no running guest with vGPUs: its driver is not "
             "gpu.GPULibvirtDriver, or an older one"
         )
     if "source_mdev_types" in data and data.source_mdev_types:
-        raise moves.refused(
+        raise migrate_data.refused(
             "it has vGPUs of Nova's own ([devices]enabled_mdev_types) as well as nova-gpu's"
         )
     for holding in holdings:
         stateless = host.movable(holding.device).stateless(holding.device, is_running=True)
         if reason := stateless or host.unmovable(holding.device):
-            raise moves.refused(reason)
+            raise migrate_data.refused(reason)
     described = host.described(holdings)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}
     data.src_supports_numa_live_migration = True
@@ -89,7 +89,7 @@ def leaving(
         yield guest
         return
     slots = host.assigned.parts.devices(instance.resources)
-    new = [pair for _, pair in moves.pairs(instance)]
+    new = [pair for _, pair in migrate_data.pairs(instance)]
     # Its domain may be gone a while before Nova comes to clean up after it.
     host.vgpus.keep(instance.uuid, slots)
     try:

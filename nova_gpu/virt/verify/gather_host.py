@@ -20,7 +20,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.inventory import card_groups, discovery, placement
+from nova_gpu.virt.inventory import card_groups, discovery, placement_client
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify.sources import Guest, Provider
 
@@ -214,6 +214,6 @@ def read_providers(
 
 
 def _inventory(client: Any, provider_uuid: str, resource_class: str) -> Mapping[str, int]:
-    answer = placement.get(client, f"/resource_providers/{provider_uuid}/inventories")
+    answer = placement_client.get(client, f"/resource_providers/{provider_uuid}/inventories")
     inventory: Mapping[str, int] = answer["inventories"].get(resource_class, {})
     return inventory

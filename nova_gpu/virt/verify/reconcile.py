@@ -11,7 +11,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import boundary
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.verify import compare, gather
+from nova_gpu.virt.verify import contradictions, gather
 from nova_gpu.virt.verify.sources import Difference
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Reconciliation:
                 unavailable = self._looked.unavailable
                 sources = gather.Sources(self._looked, self._host, self._placement(), unavailable)
                 state = gather.gather(sources)
-                differences = frozenset(compare.compare(state))
+                differences = frozenset(contradictions.compare(state))
         except boundary.Failure as error:
             LOG.warning("Cannot compare the GPUs in Nova, libvirt and Placement: %s", error)
             self._is_done = True

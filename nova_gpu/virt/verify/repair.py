@@ -21,7 +21,7 @@ from nova.scheduler import utils as scheduler_utils
 from oslo_log import log as logging
 
 from nova_gpu.core import boundary, device, exception, names
-from nova_gpu.virt.inventory import placement
+from nova_gpu.virt.inventory import placement_client
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.records import Records
 from nova_gpu.virt.verify import gather
@@ -81,7 +81,7 @@ def heal(
     agrees = True
     for uuid, counted in read.counted.items():
         amount = sum(dev == provider_uuid for dev, _ in counted)
-        has = placement.gpus_in(allocations.get(uuid, {}).get("resources", {}))
+        has = placement_client.gpus_in(allocations.get(uuid, {}).get("resources", {}))
         if has == amount:
             continue
         agrees = False
@@ -141,7 +141,7 @@ def _restore(
     :raises nova.exception.AllocationUpdateFailed: where Placement counts something else by now
     """
     # First: what is begun with the instance after it was read changes this, and the write fails.
-    consumer = placement.read_consumer(reportclient, uuid)
+    consumer = placement_client.read_consumer(reportclient, uuid)
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
     now = {
         (resource.provider_uuid, resource.identifier)
@@ -153,7 +153,9 @@ def _restore(
     number = collections.Counter(provider for provider, _ in counted)
     amounts = {it: {classes[it]: number[it]} for it in number if it in classes}
     beside = functools.partial(_of_the_host, context, instance)
-    if not placement.write_consumer(reportclient, instance, consumer, classes, amounts, beside):
+    if not placement_client.write_consumer(
+        reportclient, instance, consumer, classes, amounts, beside
+    ):
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Host
-from nova_gpu.core.sets.published import Board
+from nova_gpu.core.sets.set_traits import Board
 from osc_gpu.fleet.planning.fleet import Fleet, Held, Need, Sets, Spot
 
 # Past so many ways to serve one instance of several groups on one host the others are not tried.

@@ -13,7 +13,9 @@ from nova_gpu.virt import sets
 
 class NoBoardTest(base.BaseTestCase):
     def test_nothing_is_said(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.guests.BOARD_TEXT", "nova_gpu.gone.x"))
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.core.extensions.BOARD_TEXT", "nova_gpu.gone.x")
+        )
         text, card = board.text(), PciAddress.parse("0000:3b:00.0")
         self.assertEqual(([], []), text.of_card(sets.NoSets(), card))
         self.assertEqual((None, None), text.facts(sets.NoSets(), card))

@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 from nova import exception as nova_exception
 
-from nova_gpu.api import extra_specs
+from nova_gpu.api import extra_spec_validators
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import (
-    condition,
-    query,
-    request,
-    request_group,
-    validation,
-    words,
-)
+from nova_gpu.core.flavor import condition, parsers, query, request, request_group, validation
 from tests.unit.fuzz import base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]
@@ -122,7 +115,7 @@ class FlavorTest(base.FuzzTestCase):
 
     @base.fuzzed(value=_VALUES)
     def test_the_api_takes_what_the_scheduler_reads(self, value: str) -> None:
-        for validator in extra_specs.register():
+        for validator in extra_spec_validators.register():
             try:
                 validator.validate(validator.name, value)
             except nova_exception.ValidationError:
@@ -132,7 +125,7 @@ class FlavorTest(base.FuzzTestCase):
                 assert parsed is not None
                 self.assertTrue(1 <= parsed.count <= request_group.MAX_GPUS)
             elif validator.name == names.OPTION_ROM:
-                words.parse_switch(names.OPTION_ROM, {names.OPTION_ROM: value}, otherwise=True)
+                parsers.parse_switch(names.OPTION_ROM, {names.OPTION_ROM: value}, otherwise=True)
             elif validator.name == names.GUEST_TOPOLOGY:
                 request.of({names.GUEST_TOPOLOGY: value}).check_guest_options()
             elif validator.name != names.HYPERVISOR_TYPE:

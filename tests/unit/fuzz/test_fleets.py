@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 
-from nova_gpu.core.flavor import request, vocabulary
-from nova_gpu.core.flavor.arrangement import Distribution, Topology
+from nova_gpu.core.flavor import extra_spec, request
+from nova_gpu.core.flavor.placement_policy import Distribution, Topology
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.scheduling import stats
@@ -126,9 +126,9 @@ def _can_serve(gpus: Sequence[GPU], asked: GPURequest) -> bool:
     """Whether any set of one group's cards is what is asked for"""
     product = gpus[0].product
     facts = {
-        vocabulary.GPU_ARCH: product.architecture,
-        vocabulary.MODEL: product.name,
-        vocabulary.MEMORY_MIB: product.memory_mib,
+        extra_spec.GPU_ARCH: product.architecture,
+        extra_spec.MODEL: product.name,
+        extra_spec.MEMORY_MIB: product.memory_mib,
     }
     if not all(demand.condition.matches(facts[demand.word]) for demand in asked.demands):
         return False

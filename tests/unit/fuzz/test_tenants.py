@@ -19,11 +19,11 @@ from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core import exception, printable
-from nova_gpu.core.placement import kept
+from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.scheduler import filters, request_filter, weights
 from nova_gpu.virt.usage import records
-from osc_gpu import asking, report
+from osc_gpu import base_command, report
 from tests.fixtures import cloud_gpus
 from tests.unit.fuzz import base
 from tests.unit.osc_gpu.test_report import _PROVIDER
@@ -34,14 +34,14 @@ _TEXT = base.TEXT | base.LONG
 _NOW = datetime.datetime(2026, 10, 1, 12)
 
 
-class _List(asking.Lister):
+class _List(base_command.Lister):
     def take_action(self, parsed_args: Any) -> Any:
         self.say(parsed_args.text)
         if parsed_args.fails:
             raise exceptions.CommandError(parsed_args.text)
         cell = parsed_args.text
-        shown = asking.Lines([{"a": cell}, cell], str)
-        return ("Name", "All", "Short"), [(cell, shown, asking.Short(cell, cell))]
+        shown = base_command.Lines([{"a": cell}, cell], str)
+        return ("Name", "All", "Short"), [(cell, shown, base_command.Short(cell, cell))]
 
 
 class TenantsTest(base.FuzzTestCase):
@@ -98,7 +98,7 @@ class TenantsTest(base.FuzzTestCase):
             exception.PlacementFailed(text, text),
         ):
             self.assertTrue(str(error).isprintable())
-        kept.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], _NOW)
+        reserved_hosts.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], _NOW)
 
     @base.fuzzed(text=_TEXT, traits=st.lists(_TEXT, max_size=3), specs=st.booleans())
     def test_the_scheduler(self, text: str, traits: list[str], specs: bool) -> None:

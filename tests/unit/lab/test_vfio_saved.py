@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import fixtures
 import testtools
 
-from lab.vm import boot, cards, monitor, place, saved
+from lab.vm import boot, build_cache, cards, monitor, saved
 from lab.vm import vm as vms
 from tests.vfio import benches
 
@@ -70,7 +70,7 @@ class ImportedTest(unittest.TestCase):
             f"print(*(each for each in sys.modules if each.partition('.')[0] in {own}))"
         )
         argv = [sys.executable, "-W", "ignore", "-c", script]
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(place.ROOT)}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(build_cache.ROOT)}
         said = subprocess.run(
             argv, check=True, capture_output=True, text=True, cwd="/", env=environment
         ).stdout

@@ -12,7 +12,7 @@ import fixtures
 import testtools
 
 from lab.cloud import steps
-from lab.vm import boot, cards, debian, environment, modules, place
+from lab.vm import boot, build_cache, cards, debian, environment, modules
 from tests.fixtures import processes
 
 CONSOLE = "[    0.9] some driver said so\r\nlabvm: up 4.95\r\n"
@@ -83,8 +83,8 @@ class MadeTest(testtools.TestCase):
         (folder / "file").write_text("content")
 
     def test_once(self) -> None:
-        first = place.made(self.state, "disk", "a", self.make)
-        self.assertEqual(first, place.made(self.state, "disk", "a", self.make))
+        first = build_cache.made(self.state, "disk", "a", self.make)
+        self.assertEqual(first, build_cache.made(self.state, "disk", "a", self.make))
         self.assertEqual(1, len(self.made))
         self.assertEqual("content", (first / "file").read_text())
 
@@ -93,35 +93,35 @@ class MadeTest(testtools.TestCase):
             (folder / "half").write_text("")
             raise OSError("disk full")
 
-        self.assertRaises(OSError, place.made, self.state, "disk", "a", fail)
-        folder = place.made(self.state, "disk", "a", self.make)
+        self.assertRaises(OSError, build_cache.made, self.state, "disk", "a", fail)
+        folder = build_cache.made(self.state, "disk", "a", self.make)
         self.assertEqual(["file"], [path.name for path in folder.iterdir()])
 
     def test_prune_keeps_other_kinds(self) -> None:
         old, new, other = (
-            place.made(self.state, kind, key, self.make)
+            build_cache.made(self.state, kind, key, self.make)
             for kind, key in (("disk", "a"), ("disk", "b"), ("kernel", "a"))
         )
-        place.prune(self.state, {new})
+        build_cache.prune(self.state, {new})
         self.assertEqual([False, True, True], [path.exists() for path in (old, new, other)])
 
     def test_prune_keeps_the_other_release(self) -> None:
         old, new, other = (
-            place.made(self.state, release.kind, key, self.make)
+            build_cache.made(self.state, release.kind, key, self.make)
             for release, key in ((debian.NEWER, "a"), (debian.NEWER, "b"), (debian.STABLE, "a"))
         )
-        place.prune(self.state, {new})
+        build_cache.prune(self.state, {new})
         self.assertEqual([False, True, True], [path.exists() for path in (old, new, other)])
-        place.prune(self.state, {other})
+        build_cache.prune(self.state, {other})
         self.assertEqual([True, True], [path.exists() for path in (new, other)])
 
     def test_digest_is_of_a_files_content(self) -> None:
         file = self.state / "file"
         file.write_text("one")
-        before = place.digest("x", file)
-        self.assertEqual(before, place.digest("x", file))
+        before = build_cache.digest("x", file)
+        self.assertEqual(before, build_cache.digest("x", file))
         file.write_text("two")
-        self.assertNotEqual(before, place.digest("x", file))
+        self.assertNotEqual(before, build_cache.digest("x", file))
 
 
 class SourcesTest(testtools.TestCase):
@@ -204,7 +204,7 @@ class SamplesTest(testtools.TestCase):
 
 class FunctionsTest(testtools.TestCase):
     def test_types_are_those_of_machines(self) -> None:
-        recorded = (place.ROOT / "tests/recorded/typed.yaml").read_text()
+        recorded = (build_cache.ROOT / "tests/recorded/typed.yaml").read_text()
         types = re.findall(r'\{ (\d+), "(.+)", \d+, \w+ \},', modules.FUNCTIONS.read_text())
         self.assertEqual(4, len(types))
         for number, name in types:

@@ -6,7 +6,7 @@ import unittest
 from osc_lib import exceptions
 
 from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.words import OnStop
+from nova_gpu.core.flavor.parsers import OnStop
 from osc_gpu import flavors
 
 

@@ -16,7 +16,7 @@ import fixtures
 from oslotest import base
 from testtools import content
 
-from nova_gpu.host.pci import ours
+from nova_gpu.host.pci import privileged_cards
 from tests.fixtures import commands, hosts, kernel, pci
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
@@ -102,9 +102,11 @@ class UnprivilegedTest(DaemonTestCase):
     def test_errors_are_the_same_on_this_side(self) -> None:
         name, args, text = self.call("vfio.give_to_guests", "0000:82:00.0")
         self.assertEqual("BindingFailed", name)
-        self.assertEqual(["0000:82:00.0", ours.REASON, ours.REMEDY, None], args)
         self.assertEqual(
-            f"GPU 0000:82:00.0 was not bound: {ours.REASON}; {ours.REMEDY}",
+            ["0000:82:00.0", privileged_cards.REASON, privileged_cards.REMEDY, None], args
+        )
+        self.assertEqual(
+            f"GPU 0000:82:00.0 was not bound: {privileged_cards.REASON}; {privileged_cards.REMEDY}",
             text,
         )
         for verb in ("vfio.give_to_guests", "vfio.give_to_host"):

@@ -18,7 +18,7 @@ import nova_gpu.privsep.vgpu
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.pci import ours
+from nova_gpu.host.pci import privileged_cards
 from tests.fixtures import hosts
 
 NIC, CARD, NOT_CHOSEN = "0000:51:00.0", "0000:3b:00.0", "0000:82:00.0"
@@ -65,7 +65,9 @@ class OursTest(base.BaseTestCase):
         }
         for address in (NIC, NOT_CHOSEN):
             for verb, error in refused.items():
-                self.assertEqual(ours.REASON, self.assertRaises(error, verb, address).reason)
+                self.assertEqual(
+                    privileged_cards.REASON, self.assertRaises(error, verb, address).reason
+                )
             self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address, ["/dev/kfd"]))
         self.assertEqual(before, self.files())
 
@@ -92,7 +94,7 @@ class OursTest(base.BaseTestCase):
         """Its card decides."""
         for card, function in ((CARD, "0000:3b:00.4"), (NOT_CHOSEN, "0000:82:00.4")):
             self.host.add_vf(card, function, "74b5")
-        found = ours.card_of(PciAddress.parse("0000:3b:00.4"), CONF.gpu)
+        found = privileged_cards.card_of(PciAddress.parse("0000:3b:00.4"), CONF.gpu)
         self.assertEqual(CARD, str(found and found.address))
         for other in ("0000:82:00.4", "0000:99:00.0", NIC):
-            self.assertIsNone(ours.card_of(PciAddress.parse(other), CONF.gpu))
+            self.assertIsNone(privileged_cards.card_of(PciAddress.parse(other), CONF.gpu))

@@ -16,7 +16,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.host.pci import ours
+from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.vgpu import mdev
 from tests.fixtures import dividing_kernel, hosts, vgpu
 
@@ -171,7 +171,7 @@ class TestProfiles(VGPUTestCase):
         error = self.assertRaises(
             exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
         )
-        self.assertEqual(ours.REASON, error.reason)
+        self.assertEqual(privileged_cards.REASON, error.reason)
 
     def test_of_another_driver(self) -> None:
         self.assertRaises(

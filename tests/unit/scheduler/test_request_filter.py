@@ -17,7 +17,7 @@ from nova.scheduler.client import report
 from oslo_utils import timeutils
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_gpu.core.placement import kept
+from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 
@@ -507,7 +507,7 @@ class KeptTest(RequestFilterTest):
         self.first = self.placement.add_host("host1")
         self.of_first = self.placement.add_group(self.first, 8)
         self.until = timeutils.utcnow().replace(microsecond=0) + datetime.timedelta(minutes=10)
-        self.placement.drain(self.first, kept.trait(self.until))
+        self.placement.drain(self.first, reserved_hosts.trait(self.until))
 
     def test_not_for_preemptible_ones(self) -> None:
         said = "2 GPUs asked for are free only on hosts that have them for who is not preemptible"

@@ -14,7 +14,7 @@ from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from benchmarks import claim_race, host_states
-from nova_gpu.scheduler import choices, reported
+from nova_gpu.scheduler import host_reports, recent_choices
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures.partitions import H100
 
@@ -24,7 +24,7 @@ HOSTS = 30
 class SpreadTest(test.NoDBTestCase):
     def setUp(self) -> None:
         super().setUp()
-        reported.forget()
+        host_reports.forget()
 
     def first(
         self,
@@ -77,7 +77,7 @@ class SpreadTest(test.NoDBTestCase):
         host_states.report_partitions(freed, (), H100)  # another report, with as many free
         for state in states:
             if state is not freed:
-                self.assertIsNot(reported.report(state), reported.report(freed))
+                self.assertIsNot(host_reports.report(state), host_reports.report(freed))
         self.assertEqual(freed.host, self.first(states, uuidutils.generate_uuid(), weigher))
 
     def test_what_was_chosen_is_forgotten(self) -> None:
@@ -87,7 +87,7 @@ class SpreadTest(test.NoDBTestCase):
         alone = [self.first(states, each) for each in uuids]
         for each in uuids:
             self.first(states, each, weigher)
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.choices._LASTS_S", 0))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._LASTS_S", 0))
         self.assertEqual(alone, [self.first(states, each, weigher) for each in uuids])
 
     def test_after_a_burst_novas_weighers_decide_again(self) -> None:
@@ -97,7 +97,7 @@ class SpreadTest(test.NoDBTestCase):
         host_states.report_partitions(states[0], range(1, 7), ())
         host_states.report_partitions(states[1], range(1, 7), ())
         states[0].free_ram_mb -= 1024
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.choices._BURST_S", 0))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.recent_choices._BURST_S", 0))
         spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
         chosen = []
         for _ in range(4):
@@ -138,9 +138,9 @@ class SpreadTest(test.NoDBTestCase):
 
     def test_threads_choose_at_any_time(self) -> None:
         """None of their choices is lost, and none of them fails."""
-        made = choices.Choices()
+        made = recent_choices.Choices()
         states = host_states.states(8, all_free=True)
-        report = reported.report(states[0])
+        report = host_reports.report(states[0])
         assert report is not None
 
         def choose(host: host_manager.HostState) -> None:

@@ -12,13 +12,13 @@ from nova.scheduler import weights as nova_weights
 from oslo_utils import uuidutils
 
 from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.arrangement import Distribution
+from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.model import GPU
 from nova_gpu.core.scheduling import rank, stats
 from nova_gpu.core.scheduling.stats import GroupStats
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.topology import Islands
-from nova_gpu.scheduler import reported
+from nova_gpu.scheduler import host_reports
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures import brute_force, cards
 from tests.fixtures.cloud_gpus import request_spec
@@ -68,7 +68,7 @@ EXAMPLES = (
 class GPUWeigherTest(test.NoDBTestCase):
     def setUp(self) -> None:
         super().setUp()
-        reported.forget()
+        host_reports.forget()
 
     def weighed(
         self, hosts: Sequence[host_manager.HostState], specs: Mapping[str, str]

@@ -22,7 +22,7 @@ import fixtures
 from lxml import etree
 from oslotest import base
 
-from nova_gpu.core.contents import GuestContents
+from nova_gpu.core.container import GuestContents
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import roots
 from tests.fixtures import hosts, nodes, nvidia

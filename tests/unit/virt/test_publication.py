@@ -8,7 +8,7 @@ from nova import objects
 from oslotest import base
 
 from nova_gpu.core.scheduling import stats
-from nova_gpu.virt.inventory.published_cards import PublishedCards
+from nova_gpu.virt.inventory.card_inventory import CardInventory
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.compute import Compute
 
@@ -54,7 +54,7 @@ class PublicationTest(base.BaseTestCase):
         """As at the first of a service, whose tree Placement filled without the devices"""
         devices_of = self.compute.tree.data(self.provider).resources
         self.compute.tree.update_resources(self.provider, {})
-        with fixtures.MockPatchObject(PublishedCards, "publish", self.fail):
+        with fixtures.MockPatchObject(CardInventory, "publish", self.fail):
             self.compute.publish()
         self.assertIn("Placement may not be told", self.log.output)
         self.assertEqual(set(), set(self.resources()))

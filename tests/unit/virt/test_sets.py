@@ -24,7 +24,7 @@ class UnjoinedTest(base.BaseTestCase):
         self.host.add_gpu(MODULE, "10de", "2330")  # H100 SXM5
         self.host.add_gpu(PLUGGED, "10de", "2331")  # H100 PCIe
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)  # an NVSwitch
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.guests.SETS", "nova_gpu.gone.door"))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.core.extensions.SETS", "nova_gpu.gone.door"))
         self.sets = sets.of_machines(self.host.roots, None)
 
     def card(self, address: str) -> GPU:

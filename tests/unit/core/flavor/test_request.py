@@ -10,8 +10,8 @@ import os_resource_classes
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, request, request_group, summary
+from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.flavor.words import OnStop
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"

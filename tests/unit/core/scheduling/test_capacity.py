@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.core.sets import published
+from nova_gpu.core.sets import set_traits
 from tests.fixtures.partitions import H100
 
 FERMI = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_HYPERVISOR_LXC"})
@@ -35,8 +35,8 @@ class BoardTest(unittest.TestCase):
     """Of eight cards that guests get in sets alone"""
 
     def answer(self, free: set[int], *counts: int) -> tuple[int, str]:
-        traits = ANY | published.traits(H100, free)
-        there = Group(8, 0, 8 - len(free), traits, published.board(traits))
+        traits = ANY | set_traits.traits(H100, free)
+        there = Group(8, 0, 8 - len(free), traits, set_traits.board(traits))
         parts = [asked(count) for count in counts]
         (answer,) = capacity.answers(parts, SMALL, [host(there)])
         return answer.instances, answer.reason

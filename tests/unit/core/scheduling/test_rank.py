@@ -4,7 +4,7 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.arrangement import Distribution
+from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.scheduling import rank
 from nova_gpu.core.scheduling.stats import GroupStats, HostStats, Report
 

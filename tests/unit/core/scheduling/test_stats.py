@@ -7,7 +7,7 @@ import unittest
 from typing import Any
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology.topology import Islands
 

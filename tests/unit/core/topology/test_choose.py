@@ -6,7 +6,7 @@ import random
 import unittest
 from collections.abc import Collection
 
-from nova_gpu.core.flavor.arrangement import Arrangement, Near, Topology, TopologyPolicy
+from nova_gpu.core.flavor.placement_policy import Arrangement, Near, Topology, TopologyPolicy
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.nearness import Neighbour

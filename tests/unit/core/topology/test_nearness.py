@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.core.topology.nearness import Neighbour

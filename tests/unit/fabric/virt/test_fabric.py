@@ -7,7 +7,7 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core.scheduling import stats
-from nova_gpu.core.sets import published
+from nova_gpu.core.sets import set_traits
 from nova_gpu.host import child
 from tests.fixtures import hosts
 from tests.fixtures.histories import Domain
@@ -115,9 +115,9 @@ class LifeTest(FabricTestCase):
         self.assertEqual(frozenset({1, 5, 6, 7, 8}), self.told().taken)
         self.assertEqual({1: 3, 2: 1}, self.told().room())
 
-    def told(self) -> published.Board:
+    def told(self) -> set_traits.Board:
         self.compute.publish()
-        found = published.board(frozenset(self.compute.tree.data(self.provider).traits))
+        found = set_traits.board(frozenset(self.compute.tree.data(self.provider).traits))
         assert found
         return found
 

@@ -9,7 +9,7 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core import device
-from nova_gpu.core.sets import published
+from nova_gpu.core.sets import set_traits
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import MODULES
 from tests.unit.fabric.virt.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
@@ -63,11 +63,11 @@ class LifeTest(VGPUs, FabricTestCase):
                 (HALF_TYPE, self.compute.provider("2330", HALF_TYPE)),
             )
         }
-        found = published.board(frozenset(traits[WHOLE_TYPE]))
+        found = set_traits.board(frozenset(traits[WHOLE_TYPE]))
         assert found
         self.assertEqual(5, len(found.taken))
         self.assertLessEqual(modules(half), found.taken)
-        self.assertIsNone(published.board(frozenset(traits[HALF_TYPE])))
+        self.assertIsNone(set_traits.board(frozenset(traits[HALF_TYPE])))
 
     def test_what_the_scheduler_is_told(self) -> None:
         self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())

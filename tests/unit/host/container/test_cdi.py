@@ -9,7 +9,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import contents, exception
+from nova_gpu.core import container, exception
 from nova_gpu.host.container import cdi
 from tests.fixtures import cdi as fake
 
@@ -54,7 +54,7 @@ class TestLoad(CDITestCase):
         )
         self.assertIn(("NVIDIA_VISIBLE_DEVICES", "void"), edits.env)
         library = f"{fake.LIBDIR}/libcuda.so.{fake.VERSION}"
-        self.assertIn(contents.Mount(f"{self.root}/driver{library}", library), edits.mounts)
+        self.assertIn(container.Mount(f"{self.root}/driver{library}", library), edits.mounts)
         self.assertEqual(
             (
                 ("libcuda.so.1", f"{fake.LIBDIR}/libcuda.so"),

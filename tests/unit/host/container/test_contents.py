@@ -10,7 +10,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import contents as values
+from nova_gpu.core import container as values
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import contents, exception
+from nova_gpu.core import container, exception
 from nova_gpu.host.container import libraries
 from tests.fixtures import elf, failing_calls
 
@@ -30,14 +30,14 @@ class LibrariesTestCase(base.BaseTestCase):
         self.library_root = self.root / "state/libraries"
         self.cuda = self.library("libcuda.so.570", "libcuda.so.1")
 
-    def library(self, name: str, soname: str, folder: str = "host") -> contents.Mount:
+    def library(self, name: str, soname: str, folder: str = "host") -> container.Mount:
         path = self.root / folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(elf.shared_object(soname))
-        return contents.Mount(str(path), f"{LIBDIR}/{name}")
+        return container.Mount(str(path), f"{LIBDIR}/{name}")
 
     def gather(
-        self, *mounts: contents.Mount, links: Sequence[tuple[str, str]] = ()
+        self, *mounts: container.Mount, links: Sequence[tuple[str, str]] = ()
     ) -> pathlib.Path:
         mount = libraries.gather(mounts, links, self.library_root)
         self.assertEqual("/usr/lib/nova-gpu", mount.target)
@@ -69,7 +69,7 @@ class TestGather(LibrariesTestCase):
 
     def test_everybody_can_read_it(self) -> None:
         self.addCleanup(os.umask, os.umask(0o077))
-        mount = contents.Mount("/proc/version", "/usr/share/nvidia/a/b/version")
+        mount = container.Mount("/proc/version", "/usr/share/nvidia/a/b/version")
         for gathered in (
             libraries.gather([self.cuda], (), self.library_root),
             libraries.gather_folder([mount], "/usr/share/nvidia", self.library_root),
@@ -107,14 +107,14 @@ class TestGather(LibrariesTestCase):
     def test_a_source_that_is_a_link(self) -> None:
         link = self.root / "libcuda.so.570"
         link.symlink_to(self.cuda.source)
-        folder = self.gather(contents.Mount(str(link), self.cuda.target))
+        folder = self.gather(container.Mount(str(link), self.cuda.target))
         self.assertFalse((folder / "libcuda.so.570").is_symlink())
 
     def test_64_bit_before_32_bit(self) -> None:
         small = self.root / "host32/libcuda.so.570"
         small.parent.mkdir()
         small.write_bytes(elf.LIBRARY_32)
-        mount = contents.Mount(str(small), "/usr/lib/i386-linux-gnu/libcuda.so.570")
+        mount = container.Mount(str(small), "/usr/lib/i386-linux-gnu/libcuda.so.570")
         folder = self.gather(mount, self.cuda)
         self.assertEqual(
             pathlib.Path(self.cuda.source).read_bytes(), (folder / "libcuda.so.570").read_bytes()
@@ -123,10 +123,10 @@ class TestGather(LibrariesTestCase):
 
     def test_is_library(self) -> None:
         for name in ("libcuda.so", "libcuda.so.570.172.08", "libstdc++.so.6"):
-            self.assertTrue(libraries.is_library(contents.Mount("/x", f"/lib/{name}")), name)
-            self.assertTrue(libraries.is_library(contents.Mount(f"/lib/{name}", "/x")), name)
+            self.assertTrue(libraries.is_library(container.Mount("/x", f"/lib/{name}")), name)
+            self.assertTrue(libraries.is_library(container.Mount(f"/lib/{name}", "/x")), name)
         for name in ("nvidia-smi", "lib.txt", "libcuda.sock", "nvidia_drv.so", "libfoo.so.conf~"):
-            self.assertFalse(libraries.is_library(contents.Mount("/x", f"/lib/{name}")), name)
+            self.assertFalse(libraries.is_library(container.Mount("/x", f"/lib/{name}")), name)
 
 
 class TestFolder(LibrariesTestCase):
@@ -178,7 +178,7 @@ class TestFolder(LibrariesTestCase):
         for name in ("nvoptix.bin", "570/profiles"):
             path = self.root / name.replace("/", "-")
             path.write_text(name)
-            mounts.append(contents.Mount(str(path), f"/usr/share/nvidia/{name}"))
+            mounts.append(container.Mount(str(path), f"/usr/share/nvidia/{name}"))
         mount = libraries.gather_folder(mounts, "/usr/share/nvidia", self.library_root)
         self.assertEqual("/usr/share/nvidia", mount.target)
         folder = pathlib.Path(mount.source)
@@ -186,7 +186,7 @@ class TestFolder(LibrariesTestCase):
         self.assertEqual("570/profiles", (folder / "570/profiles").read_text())
 
     def test_a_copy_where_no_hard_link_can_be(self) -> None:
-        mount = contents.Mount("/proc/version", "/usr/share/nvidia/version")
+        mount = container.Mount("/proc/version", "/usr/share/nvidia/version")
         gathered = libraries.gather_folder([mount], "/usr/share/nvidia", self.library_root)
         copy = pathlib.Path(gathered.source, "version")
         self.assertFalse(copy.is_symlink())
@@ -232,7 +232,7 @@ class FailingCallsTest(LibrariesTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.library_root.parent.mkdir()
-        self.config = contents.Mount(self.library("10_vendor.json", "").source, "/etc/a/b/10.json")
+        self.config = container.Mount(self.library("10_vendor.json", "").source, "/etc/a/b/10.json")
 
     def make(self) -> tuple[pathlib.Path, ...]:
         """What a start has made: libraries with their links, and other files"""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import fixtures
 from oslotest import base
 
-from nova_gpu.core.health import NvmlHealth
+from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import cards

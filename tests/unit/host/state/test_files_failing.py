@@ -20,7 +20,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.host.state import files, former_drivers, proofs, quarantine
 from nova_gpu.host.state.former_drivers import Former
-from nova_gpu.host.vfio import boot
+from nova_gpu.host.vfio import boot_configuration
 from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
@@ -32,7 +32,7 @@ ONE, TWO = cards.addresses("0000:88:00.0", "0000:89:00.0")
 CARD, OTHER = cards.card(str(ONE)), cards.card(str(TWO))
 SLOT = Slot(ONE, "1g.18gb", 900)
 BOOT = "a-boot"
-BOOT_FILES = (boot.MODPROBE, boot.GRUB)
+BOOT_FILES = (boot_configuration.MODPROBE, boot_configuration.GRUB)
 SEEN = proofs.Seen({"nvidia": "GPU-1"}, (str(ONE), str(TWO)), BOOT)
 UUID, KEY = str(uuid.UUID(int=7)), GroupKey("10de", "2335", DeliveryMode.LXC)
 NEW_KEY = GroupKey("10de", "2336", DeliveryMode.LXC)
@@ -140,10 +140,14 @@ class FailingCallsTest(base.BaseTestCase):
                 0,
             ),
             "boot files": Kind(
-                lambda at: boot.write({each: boot.HEAD + "1\n" for each in BOOT_FILES}, at),
+                lambda at: boot_configuration.write(
+                    {each: boot_configuration.HEAD + "1\n" for each in BOOT_FILES}, at
+                ),
                 (
-                    lambda at: boot.write({boot.MODPROBE: boot.HEAD + "2\n"}, at),
-                    lambda at: boot.write({boot.GRUB: None}, at),
+                    lambda at: boot_configuration.write(
+                        {boot_configuration.MODPROBE: boot_configuration.HEAD + "2\n"}, at
+                    ),
+                    lambda at: boot_configuration.write({boot_configuration.GRUB: None}, at),
                 ),
                 lambda at: {
                     each: files.read(at / each)

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from oslo_utils import timeutils
 
-from osc_gpu.fleet import preemptible
+from osc_gpu.fleet import preemption_candidates
 from tests.unit.fuzz import base
 from tests.unit.osc_gpu.fleet import test_preemptible
 
@@ -52,7 +52,7 @@ class MetadataTest(base.FuzzTestCase):
             self.assertLessEqual(due, test_preemptible.NOW + notice)
         self.assertEqual({"a", "b"}, found.costs.keys())
         nobody = SimpleNamespace(compute=SimpleNamespace(get=_not_found))
-        for each in preemptible.takers(nobody, one):
+        for each in preemption_candidates.takers(nobody, one):
             self.assertTrue(each.isprintable(), repr(each))
 
 

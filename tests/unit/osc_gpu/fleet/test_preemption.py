@@ -11,7 +11,7 @@ from oslo_utils import timeutils
 
 from nova_gpu.core import names
 from osc_gpu import usage
-from osc_gpu.fleet import preemption, room
+from osc_gpu.fleet import move_commands, preemption
 from tests.unit.osc_gpu import test_consumers
 
 # A full cloud in as many pages as 2,000 hosts and 16,000 servers are ([api]max_limit=1000), and how
@@ -78,9 +78,9 @@ class LargeCloudTest(test_consumers.ReadingTestCase):
             (usage.ShowUsage,),
             (preemption.Preempt, "two", "--project", "p1"),
             (preemption.Preempt, "--project", "p1"),
-            (room.MakePlace, "two"),
-            (room.Drain, "host7"),
-            (room.Defragment, "--flavor", "two"),
+            (move_commands.MakePlace, "two"),
+            (move_commands.Drain, "host7"),
+            (move_commands.Defragment, "--flavor", "two"),
         ):
             with contextlib.suppress(exceptions.CommandError):  # none of its instances may move
                 self.run_command(command, *arguments)

@@ -10,7 +10,7 @@ from nova.virt.libvirt import config as vconfig
 from oslotest import base
 
 from nova_gpu.core import device, exception
-from nova_gpu.core.contents import GuestContents, Mount
+from nova_gpu.core.container import GuestContents, Mount
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import guest_config

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Scope, Unavailable
-from nova_gpu.core.health import NvmlHealth
+from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection

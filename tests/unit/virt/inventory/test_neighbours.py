@@ -16,7 +16,7 @@ from nova.pci import stats, whitelist
 from oslo_utils import uuidutils
 from oslotest import base
 
-from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.host.pci import discovery

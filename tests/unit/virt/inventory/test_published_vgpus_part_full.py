@@ -24,7 +24,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
-from nova_gpu.virt.inventory import published_vgpus, vgpu_cards
+from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
 from nova_gpu.virt.usage import ledger
 
 STATES = 10_000
@@ -139,7 +139,7 @@ class PartFullTest(base.BaseTestCase):
             there |= {device_uuid(GUEST, slot) for slot in made}
         self.made._instances = notes
         self.cards.look = vgpu_cards.Look(shared, groups(shared), frozenset(there))
-        self.published = published_vgpus.PublishedVGPUs(self.cards, self.made, noted, joined)
+        self.published = vgpu_inventory.VGPUInventory(self.cards, self.made, noted, joined)
         key = GroupKey("10de", "26b9", DeliveryMode.VGPU, asked)
         self.published.provider_uuids = {key: PROVIDER}
         every = [

@@ -26,7 +26,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.placement import kept
+from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.notifications import Event
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops
@@ -345,7 +345,7 @@ class StartTest(StopsTestCase):
 
     def test_kept_for_who_is_not_preemptible(self) -> None:
         until = timeutils.utcnow() + datetime.timedelta(minutes=10)
-        self.placement.node_traits = {kept.trait(until)}
+        self.placement.node_traits = {reserved_hosts.trait(until)}
         self.instance.flavor.extra_specs = RELEASES | {"gpu:preemptible": "1h"}
         self.assertRefused("its host has GPUs for who is not preemptible, for now; start it when")
         self.instance.flavor.extra_specs = RELEASES

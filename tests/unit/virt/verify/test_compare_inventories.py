@@ -7,7 +7,7 @@ from typing import Any
 
 from nova_gpu.core import names
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.verify import compare
+from nova_gpu.virt.verify import contradictions
 from nova_gpu.virt.verify.sources import Guest, Holder, HostState, Instance, Kind, Provider
 from tests.fixtures import cards
 
@@ -40,7 +40,7 @@ class InventoriesTest(unittest.TestCase):
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
         truths = dataclasses.replace(AGREED, **changes)
         kinds = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)
-        found = compare.compare(truths)
+        found = contradictions.compare(truths)
         return [(each.kind, each.subject) for each in found if each.kind in kinds]
 
     def group(self, **fields: Any) -> list[tuple[Kind, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.virt.verify import compare, gather, reconcile
+from nova_gpu.virt.verify import contradictions, gather, reconcile
 from nova_gpu.virt.verify.sources import Difference, HostState, Kind
 
 SILENT = HostState(None, {}, None, None, frozenset(), None, {}, unread=("libvirt: it is away",))
@@ -20,7 +20,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.asked = 0
         self.found: list[Difference] = []
         self.useFixture(fixtures.MockPatchObject(gather, "gather", self._gather))
-        self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: self.found))
+        self.useFixture(fixtures.MockPatchObject(contradictions, "compare", lambda _: self.found))
         looked: Any = type("Discovery", (), {"unavailable": None})()
         host: Any = object()
         self.reconciliation = reconcile.Reconciliation(looked, host, lambda: None)
@@ -54,7 +54,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual(0, self.asked)
 
     def test_it_ends_no_period(self) -> None:
-        self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: 1 // 0))
+        self.useFixture(fixtures.MockPatchObject(contradictions, "compare", lambda _: 1 // 0))
         for _ in range(2):
             self.look()
         self.assertIn("Cannot compare the GPUs in Nova, libvirt and Placement", self.log.output)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import unittest
 
-from nova_gpu.core.sets.published import Board
+from nova_gpu.core.sets.set_traits import Board
 from osc_gpu.fleet.planning import fleet, plan, victims
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Way
 from tests.fixtures.partitions import H100

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parsers of the values of extra specs, which :mod:`~nova_gpu.core.flavor.extra_spec` lists."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import condition
+from nova_gpu.core.flavor.condition import Condition
+from nova_gpu.core.flavor.request_group import MAX_GPUS
+
+ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
+ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
+ALLOWED_SWITCH = "true or false"
+
+# An instance gets exactly what it asks for, so all of these say the same.
+_COUNT_OPERATORS = frozenset({"=", "==", ">="})
+
+_KVM = {"kvm": names.QEMU}
+_SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
+_OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
+
+# What Nova's own switches in flavors take (oslo.utils' strutils.bool_from_string).
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
+
+
+Choice = TypeVar("Choice", bound=enum.StrEnum)
+
+
+def allowed(words: type[enum.StrEnum]) -> str:
+    """Return the words that are allowed, as a message lists them."""
+    return " or ".join(words)
+
+
+def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
+    """Return the one of *words* that *text* is, however it is capitalised.
+
+    :param reason: why anything else cannot be used
+    :raises InvalidExtraSpec: where the value of *key* is none of them
+    """
+    try:
+        return words(text.strip().lower())
+    except ValueError as e:
+        raise exception.InvalidExtraSpec(key, text, reason, allowed(words)) from e
+
+
+def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Choice | None:
+    """Return the one of *words* that the flavor states as *key*, ``None`` where it states none.
+
+    :raises InvalidExtraSpec: where it states something else
+    """
+    text = extra_specs.get(key)
+    return None if text is None else parse_word(key, text, words, "it is not one of its words")
+
+
+def is_true(text: str | None) -> bool:
+    """Return whether Nova takes the value of a switch of its own for a yes."""
+    return text is not None and text.strip().lower() in _TRUE
+
+
+def parse_count(text: str, key: str = names.GPUS) -> int:
+    """Parse the number of GPUs or vGPUs.
+
+    :raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_COUNTS
+    """
+
+    def refused(reason: str) -> exception.InvalidExtraSpec:
+        return exception.InvalidExtraSpec(key, text, reason, ALLOWED_COUNTS)
+
+    stated = text.split()
+    if len(stated) == 2 and stated[0] in _COUNT_OPERATORS:
+        stated = stated[1:]
+    if len(stated) != 1:
+        raise refused("an instance gets exactly the number of GPUs it asks for")
+    if not re.fullmatch("[0-9]{1,9}", stated[0]):
+        raise refused(f"{stated[0]!r} is not a whole number")
+    count = int(stated[0])
+    if count == 0:
+        raise refused("for no GPU leave the property out")
+    if count > MAX_GPUS:
+        raise refused("no host has that many")
+    return count
+
+
+def parse_name(key: str, text: str) -> Condition:
+    """Parse the condition on a name in the extra spec *key*.
+
+    The hypervisor KVM is QEMU, as in Nova.
+
+    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NAMES
+    """
+    return condition.parse_name(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
+
+
+def parse_vgpu_type(key: str, text: str) -> Condition:
+    """Parse the condition on the name of the vGPU type or on its id.
+
+    A type has two names, so that a list of alternatives or exclusions would be ambiguous.
+
+    :raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_TYPES
+    """
+    stated = parse_name(key, text)
+    if stated.equal_to is None:
+        reason = "the vGPUs of an instance are of one type"
+        raise exception.InvalidExtraSpec(key, text, reason, ALLOWED_TYPES)
+    return stated
+
+
+def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:
+    """Parse the switch *key* of a flavor, *otherwise* where it has none.
+
+    :raises InvalidExtraSpec: where it is neither true nor false
+    """
+    text = extra_specs.get(key)
+    if text is None:
+        return otherwise
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise exception.InvalidExtraSpec(key, text, "it is neither true nor false", ALLOWED_SWITCH)
+    return word in _TRUE
+
+
+class Consent(enum.StrEnum):
+    """The ways in which a flavor lets its instances be moved to make room for others."""
+
+    LIVE = "live"
+    COLD = "cold"
+    NONE = "none"
+
+
+class OnStop(enum.StrEnum):
+    """The fate of an instance's GPUs when it is stopped, by a flavor, an image or a host."""
+
+    KEEP = "keep"
+    RELEASE = "release"
+
+
+def parse_on_stop(text: str) -> OnStop:
+    """Parse the fate of a stopped instance's GPUs, of a flavor or an image.
+
+    :raises InvalidExtraSpec: where it is neither of the words
+    """
+    reason = "it does not say whether a stopped instance has its GPUs"
+    return parse_word(names.ON_STOP, text, OnStop, reason)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of the GPUs and vGPUs that an instance holds with those that its flavor asks for."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Collection, Hashable, Sequence
+
+from nova_gpu.core import names
+from nova_gpu.core.flavor.extra_spec import Facts
+from nova_gpu.core.flavor.placement_policy import Arrangement, Topology
+from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, VGPURequest
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.model import GPU
+from nova_gpu.core.topology import nearness
+from nova_gpu.core.topology.nearness import Neighbour
+from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """GPUs an instance holds of one group and in one place: how many, and what the group is.
+
+    ``traits`` are read only for a flavor that says something of the driver's own. ``circle`` is the
+    same for cards that direct links join, and alone for each of the others.
+    """
+
+    count: int
+    architecture: str | None
+    traits: Callable[[], frozenset[str]]
+    model: str | None = None
+    memory_mib: int | None = None
+    numa_node: int | None = None
+    circle: Hashable = None
+
+
+def gpu_mismatch(
+    request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
+) -> str | None:
+    """Return why the GPUs held are not what the flavor asks for, ``None`` where they are.
+
+    Of the flavor's traits only those that the virt driver sets are compared: Placement has checked
+    the others, with any scheduler. Each request group by itself is compared with all that is held.
+
+    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
+    """
+    count = sum(part.count for part in held)
+    want = request.count if request else 0
+    if count != want:
+        return f"it holds {count} GPUs and its flavor asks for {want}"
+    if request is None:
+        return None
+    if request.hypervisor and not request.hypervisor.matches(hypervisor_type):
+        return f"the hypervisor is {hypervisor_type}, its flavor asks for {request.hypervisor}"
+    if request.architecture:
+        for part in held:
+            if not request.architecture.matches(part.architecture):
+                return (
+                    f"it holds a GPU of architecture {part.architecture or 'unknown'}, "
+                    f"its flavor asks for {request.architecture}"
+                )
+    for group in request.groups:
+        fitting = sum(part.count for part in _fitting(group, held))
+        if fitting < group.count:
+            required, forbidden = _own_traits(group)
+            wanted = ", ".join(sorted(required) + [f"!{trait}" for trait in sorted(forbidden)])
+            return f"its flavor asks for {group.count} GPUs with {wanted}, and it holds {fitting}"
+    return None
+
+
+def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
+    """Return a mismatch in what NVML may report in one run of the service and not in the next.
+
+    It is checked only when the instance is given its GPUs: an instance that had them before keeps
+    them.
+    """
+    for part in held:
+        facts = Facts(part.architecture, part.model, part.memory_mib)
+        for demand in request.demands:
+            if demand.word.holds and not demand.is_met(facts):
+                known, unknown = demand.word.holds
+                fact = demand.fact(facts)
+                return (
+                    f"it holds {known.format(fact) if fact else unknown}, its flavor asks for "
+                    f"{demand.word.name} {demand.condition}"
+                )
+    return None
+
+
+def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
+    """Return why what is held is not as near each other as required, ``None`` where it is."""
+    for group in request.groups:
+        topology = request.arrangement.required(group.count)
+        if topology is Topology.ANY:
+            continue
+        islands: collections.Counter[Hashable] = collections.Counter()
+        for part in _fitting(group, held):
+            island = part.numa_node if topology is Topology.NUMA else part.circle
+            if island is not None:
+                islands[island] += part.count
+        largest = max(islands.values(), default=0)
+        if largest < group.count:
+            return (
+                f"its flavor insists on {group.count} GPUs with {names.TOPOLOGY} {topology}, and "
+                f"of those it was given {largest} are together"
+            )
+    return None
+
+
+def not_beside(
+    arrangement: Arrangement, cards: Collection[GPU], neighbours: Collection[Neighbour]
+) -> str | None:
+    """Return why *cards* are not as near the devices as required, ``None`` where they are."""
+    if not (cards and arrangement.insists_on_near):
+        return None
+    wanted = nearness.wanted(arrangement.near, neighbours)
+    far = sum(nearness.distance(card, wanted) == nearness.FAR for card in cards)
+    if not far:
+        return None
+    begin = f"its flavor insists on {names.NEAR} {arrangement.near}, and "
+    if not wanted:
+        return f"{begin}it has none by pci_passthrough:alias or by a port"
+    return f"{begin}of the {len(cards)} GPUs it was given {far} are on another NUMA node"
+
+
+def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
+    """Return why vGPUs of these types are not what the flavor asks for, ``None`` where they are.
+
+    :param held: the type of each of them
+    :raises InvalidExtraSpec: where the flavor cannot be understood
+    """
+    request = flavor.vgpus
+    if request is None:
+        # One that says resources:VGPU alone may have some of Nova's own, which we do not see.
+        if held and not flavor.asks_for_vgpus:
+            return f"the instance holds {len(held)} vGPUs, and its flavor asks for none"
+        return None
+    if request.count != len(held):
+        return f"the flavor asks for {request.count} vGPUs, and the instance holds {len(held)}"
+    for facts in held:
+        if not request.takes_type(facts):
+            return (
+                f"the flavor asks for vGPUs with {names.VGPU_TYPE} {request.type}, not {facts.id}"
+            )
+    return None
+
+
+def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
+    """Return why a guest cannot have vGPUs of these types together, where that is known.
+
+    Placement refuses more of one group; flavors in its own words may ask for several groups.
+
+    :param held: the type of each of them
+    """
+    for facts in held:
+        count = sum(vgpu_type.id == facts.id for vgpu_type in held)
+        if facts.per_guest is not None and facts.per_guest < count:
+            return (
+                f"a guest can have {facts.per_guest} vGPU of type {facts.name or facts.id}, and "
+                f"the instance holds {count}"
+            )
+    return None
+
+
+def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | None:
+    """Return a mismatch in facts that may be known in one run of the service and not in the next.
+
+    It is checked only when the instance is given its vGPUs, as :func:`other_product`.
+
+    :param held: the group of each of them
+    """
+    for group in held:
+        product = group.product
+        facts = Facts(product.architecture, product.name, group.facts.memory_mib, group.facts)
+        for demand in request.demands:
+            if not demand.is_met(facts):
+                return (
+                    f"the flavor asks for vGPUs with {demand.word.name} {demand.condition}, and of "
+                    f"{group.facts.id} it is {demand.fact(facts) or 'not known'}"
+                )
+    return None
+
+
+def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
+    """Return what a request group could have got of *held*."""
+    required, forbidden = _own_traits(group)
+    if not (required or forbidden):
+        return list(held)
+    return [part for part in held if required <= (own := part.traits()) and not forbidden & own]
+
+
+def _own_traits(group: GroupRequest) -> tuple[set[str], set[str]]:
+    required = set(filter(names.is_own_trait, group.required_traits))
+    return required, set(filter(names.is_own_trait, group.forbidden_traits))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Health of a card in sysfs: whether it answers, and the errors of its link."""
+
+from __future__ import annotations
+
+import os
+
+from nova_gpu.core import model
+from nova_gpu.core.availability import Scope, Source, Unavailable
+from nova_gpu.core.health_verdict import ErrorCounts
+from nova_gpu.host.nvidia import proc
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+
+# What a read of a function gives that does not answer: the root complex makes all ones of it
+# (PCI Express Base Specification, 2.3.2; PCI_POSSIBLE_ERROR in the kernel's pci.h). No vendor has
+# this id.
+_ALL_ONES = b"\xff\xff"
+
+
+def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
+    """Return the functions of the card whose configuration space reads as all ones.
+
+    ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
+    ``config`` asks the function itself. One that is gone is not silent: discovery tells that.
+    """
+    return tuple(function for function in gpu.functions if _is_silent(function, roots))
+
+
+def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
+    try:
+        path = f"{sysfs.device(address, roots)}/config"
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.read(fd, len(_ALL_ONES)) == _ALL_ONES
+    except OSError:
+        return True  # drivers/pci/access.c: the error of a configuration read
+    finally:
+        os.close(fd)
+
+
+def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
+    """Return why the card works for no guest, by what the kernel and its driver show of it."""
+    try:
+        for address in gpu.functions:
+            if sysfs.has_homeless_bar(address, roots):
+                return _fault(
+                    f"the host has no place for a BAR of {address}",
+                    "turn on Above 4G Decoding in its firmware, and see the kernel's log about it "
+                    "(BAR, failed to assign)",
+                )
+            # Its firmware is to be replaced: drivers/gpu/drm/xe/xe_survivability_mode.c
+            if os.path.exists(f"{sysfs.device(address, roots)}/survivability_mode"):
+                return _fault(
+                    "Intel's driver has it in survivability mode, in which it does nothing",
+                    "see the kernel's log about it, and update its firmware",
+                )
+    except (OSError, ValueError) as error:
+        if not os.path.exists(sysfs.device(address, roots)):
+            return None  # gone, which others tell
+        return _fault(f"sysfs cannot be read about it: {error}", "see the kernel's log")
+    # kernel-open/nvidia/nv-procfs.c: NVreg_ExcludedGpus, and what it excludes by itself
+    if gpu.driver == "nvidia" and proc.card(gpu.address, roots).get("GPU Excluded") == "Yes":
+        return _fault("NVIDIA's driver excludes it (NVreg_ExcludedGpus)", "take it out of that")
+    return None
+
+
+def _fault(reason: str, remedy: str) -> Unavailable:
+    return Unavailable(reason, remedy, Source.BUS, Scope.ALL)
+
+
+def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
+    """Return the PCIe errors of the card and of the port that it hangs on, or ``None`` without AER.
+
+    From ``aer_dev_fatal`` and its like (Documentation/ABI/testing/sysfs-bus-pci-devices-aer): an
+    error may be counted at the other end of the link instead of at the card that causes it.
+    """
+    device = os.path.realpath(sysfs.device(gpu.address, roots))
+    places = [device]
+    if os.path.exists(f"{os.path.dirname(device)}/aer_dev_fatal"):
+        places.append(os.path.dirname(device))
+    counted = [_counts(place) for place in places]
+    counts = [count for count in counted if count is not None]
+    if not counts:
+        return None
+    return ErrorCounts(
+        fatal=sum(count.fatal for count in counts),
+        nonfatal=sum(count.nonfatal for count in counts),
+        correctable=sum(count.correctable for count in counts),
+    )
+
+
+def _counts(device: str) -> ErrorCounts | None:
+    try:
+        return ErrorCounts(
+            fatal=_total(device, "aer_dev_fatal"),
+            nonfatal=_total(device, "aer_dev_nonfatal"),
+            correctable=_total(device, "aer_dev_correctable"),
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def _total(device: str, name: str) -> int:
+    """Return the number in the last line, such as ``TOTAL_ERR_FATAL 0``."""
+    label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
+    if not label.startswith("TOTAL_ERR_"):
+        raise ValueError(f"{device}/{name} does not end in a total")
+    return int(number)

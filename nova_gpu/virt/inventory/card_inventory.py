@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's whole cards as Placement is told of them and as claims draw from them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
+from typing import Any
+
+from nova_gpu.core import availability, device, flavor_mismatch, names
+from nova_gpu.core.availability import Reasons, Scope
+from nova_gpu.core.device import Device
+from nova_gpu.core.flavor.placement_policy import Topology
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.sets import set_traits
+from nova_gpu.core.topology import choose, topology
+from nova_gpu.virt.delivery import guest_address_space
+from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.inventory import card_groups, provider_tree
+from nova_gpu.virt.inventory.link_groups import LinkGroups
+from nova_gpu.virt.inventory.neighbours import Neighbours
+from nova_gpu.virt.inventory.pool import Claimant
+from nova_gpu.virt.inventory.published import Holding, Published
+from nova_gpu.virt.usage.ledger import Ledger, Owner
+
+
+class CardInventory(Published[GPUGroup, PciAddress]):
+    """The whole cards of a host."""
+
+    in_parts = False
+    noun = "GPUs"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        ways: Ways,
+        links: LinkGroups,
+        neighbours: Neighbours,
+    ) -> None:
+        super().__init__(ledger)
+        self._ways = ways
+        self._sets = ways.sets
+        self._custody = ways.custody
+        self._links = links
+        self._neighbours = neighbours
+        self._lock = threading.Lock()
+        self._groups: card_groups.CardGroups = {}
+        # Found when the host is looked at: a claim, by which this is published too, reads nothing.
+        self._most: dict[GroupKey, int] = {}
+        # Noted since the look began whose result comes next, which cannot know of it.
+        self._reserved_since: Mapping[PciAddress, Reasons] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def groups(self) -> card_groups.CardGroups:
+        return self._groups
+
+    def cards(self) -> list[GPU]:
+        return [gpu for group in self._groups.values() for gpu in group.gpus.values()]
+
+    def reserved(self) -> frozenset[PciAddress]:
+        """Return the cards that no new instance is given, whatever its own one is given."""
+        groups = self._groups.values()
+        pairs = ((a, own) for group in groups for a, own in group.unavailable.items())
+        return frozenset(a for a, own in pairs if any(reason.scope is Scope.NEW for reason in own))
+
+    def present(self) -> frozenset[PciAddress]:
+        """Return the cards that are here and could be given to their own instances.
+
+        A card that another one has replaced is in two groups, and here in one of them.
+        """
+        return frozenset(
+            address
+            for group in self._groups.values()
+            for address in group.gpus
+            if not availability.for_all(group.unavailable.get(address, ()))
+        )
+
+    def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
+        """Return the cards of *group* that cannot be given now."""
+        unbound = self._custody.unavailable().keys() & group.gpus.keys()
+        return frozenset(address for address, own in group.unavailable.items() if own) | unbound
+
+    def begin_look(self) -> None:
+        """Begin a look at the host, for :meth:`take_in`."""
+        with self._lock:
+            self._reserved_since = {}
+
+    def take_in(
+        self,
+        gpus: Iterable[GPU],
+        mode: DeliveryMode,
+        unavailable: Mapping[PciAddress, Reasons],
+    ) -> None:
+        """Offer what was found, as :func:`nova_gpu.virt.inventory.card_groups.offered`."""
+        with self._lock:
+            groups = card_groups.offered(gpus, self._groups, mode, unavailable)
+            self._groups = card_groups.reserving(groups, self._reserved_since)
+            if not self._ways.whole.shares_driver:
+                self._most = {
+                    key: guest_address_space.most(group.gpus.values(), self._ways.roots)
+                    for key, group in groups.items()
+                }
+
+    def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
+        """Reserve these cards from now on, as after :meth:`take_in`."""
+        with self._lock:
+            self._reserved_since = {**self._reserved_since, **reasons}
+            self._groups = card_groups.reserving(self._groups, reasons)
+
+    def given_whole(self) -> frozenset[PciAddress]:
+        """Return the cards of instances, by the database or by starts it may not know of yet."""
+        recorded = {address for _, address in self._recorded(self.provider_uuids)}
+        return device.cards(recorded | self._ledger.now.started())
+
+    # What instances have
+
+    def _parse(self, identifier: str) -> PciAddress:
+        return PciAddress.parse(identifier)
+
+    def _unavailable(self, group: GPUGroup, key: PciAddress) -> str | None:
+        if key not in group.gpus:
+            return "it is not on this host"
+        reason = availability.for_all(group.unavailable.get(key, ()))
+        return None if reason is None else str(reason)
+
+    def _given(self, group: GPUGroup, key: PciAddress) -> GPU:
+        return group.gpus[key]
+
+    def mismatch(
+        self,
+        request: FlavorRequest,
+        held: Collection[Holding[GPUGroup, PciAddress]],
+        hypervisor_type: str,
+        *,
+        is_new: bool,
+    ) -> str | None:
+        if not held and not request.asks_for_gpus:
+            return None
+        whole, facts = request.whole, self._facts(held, hypervisor_type, {})
+        reason = flavor_mismatch.gpu_mismatch(whole, facts, hypervisor_type)
+        if whole and reason is None and is_new:
+            return flavor_mismatch.other_product(whole, facts)
+        return reason
+
+    def apart(
+        self,
+        request: FlavorRequest,
+        held: Collection[Holding[GPUGroup, PciAddress]],
+        hypervisor_type: str,
+    ) -> str | None:
+        if request.whole is None or request.whole.arrangement.topology is Topology.ANY:
+            return None
+        circles = topology.circles([holding.group.gpus[holding.device] for holding in held])
+        return flavor_mismatch.apart(request.whole, self._facts(held, hypervisor_type, circles))
+
+    def _facts(
+        self,
+        held: Collection[Holding[GPUGroup, PciAddress]],
+        hypervisor_type: str,
+        circles: Mapping[PciAddress, Hashable],
+    ) -> list[flavor_mismatch.Held]:
+        """Return the facts of the held cards, which a flavor is compared with."""
+        return [
+            flavor_mismatch.Held(
+                count=1,
+                architecture=holding.group.product.architecture,
+                traits=functools.partial(self._traits, holding.group, hypervisor_type),
+                model=holding.group.product.name,
+                memory_mib=holding.group.product.memory_mib,
+                numa_node=holding.group.gpus[holding.device].numa_node,
+                circle=circles.get(holding.device),
+            )
+            for holding in held
+        ]
+
+    # Publishing
+
+    def _offered(
+        self, present: Mapping[GroupKey, str], hypervisor_type: str
+    ) -> tuple[Iterable[GroupKey], Callable[[GPUGroup], provider_tree.Offer]]:
+        with self._lock:
+            for key, card in self._recorded(present):
+                for address in device.cards([card]):
+                    self._groups = card_groups.including(self._groups, key, address)
+            groups, most = self._groups, self._most
+        usage = self._ledger.now
+        withheld_cards = usage.unjudged().keys() | usage.strangers().keys()
+        # What one guest reaches and another has is counted for that one.
+        withheld_cards -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
+
+        def offer(group: GPUGroup) -> provider_tree.Offer:
+            used_devices = usage.taken() | usage.counted() | usage.started()
+            away = withheld_cards | (self._beside_given() - used_devices)
+            reserved = len(self._lost(group) | (away & group.gpus.keys()))
+            return provider_tree.Offer(
+                inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
+                lambda present: self._traits(group, hypervisor_type, present),
+                group.gpus,
+            )
+
+        return groups, offer
+
+    def _traits(
+        self, group: GPUGroup, hypervisor_type: str, present: Iterable[str] = ()
+    ) -> frozenset[str]:
+        islands = topology.islands(group.gpus.values())
+        near = self._neighbours.near(group.gpus.values())
+        own = provider_tree.traits(
+            group.product, hypervisor_type, present, islands=islands, near=near
+        )
+        if self._ways.reach_each_other(group.gpus.values()):
+            own |= {names.peer_access_trait()}
+        if not self._sets.offered(group.gpus.keys(), (), None):
+            return own
+        board = self._sets.offered(group.gpus.keys(), self.free(), None)
+        return own | set_traits.traits(board.partitions, board.free) if board else own
+
+    def owners(self) -> dict[Device, Owner]:
+        """Return the owners of the cards."""
+        return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
+
+    def _lost(self, group: GPUGroup) -> set[PciAddress]:
+        """Return the cards of a group that cannot be given now and that no instance has."""
+        recorded = self._recorded(self.provider_uuids)
+        ours = {address for key, address in recorded if key == group.key}
+        return set(self._unavailable_cards(group)) - ours - self._ledger.now.started()
+
+    # The pool
+
+    def usable(
+        self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
+    ) -> frozenset[Device]:
+        self._ledger.compare(addresses, assigned)
+        group = self.group_of(provider_uuid)
+        schedulable = group.gpus.keys() - self._unavailable_cards(group) if group else frozenset()
+        usage = self._ledger.now
+        cards = device.cards(device.parse(resource.identifier) for resource in assigned)
+        taken = usage.taken() | usage.used | self._beside_given(cards)
+        return frozenset(schedulable & set(addresses)) - taken
+
+    def free(self) -> frozenset[PciAddress]:
+        """Return all that an instance could be given, by what was read last."""
+        usage = self._ledger.now
+        used_devices = usage.taken() | usage.used | usage.counted() | self._beside_given()
+        groups = self._groups.values()
+        cards = {a for group in groups for a in group.gpus.keys() - self._unavailable_cards(group)}
+        return frozenset(cards - used_devices)
+
+    def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
+        """Return the cards that direct links join with one that an instance has.
+
+        One guest may have those, and a later claim is another's.
+
+        :param devices: what else is given, in addition to what is known
+        """
+        joined = self._links.joined()
+        if not joined:
+            return frozenset()
+        usage = self._ledger.now
+        every = usage.taken() | usage.used | usage.counted() | usage.started()
+        cards = device.cards(every.union(devices)) & joined.keys()
+        return frozenset[PciAddress]().union(*(joined[card] - {card} for card in cards))
+
+    def claimant(self) -> Claimant | None:
+        return self._neighbours.claimant()
+
+    def choose(
+        self,
+        provider_uuid: str,
+        free: Collection[Device],
+        count: int,
+        claimant: Claimant | None = None,
+    ) -> tuple[Device, ...]:
+        cards = device.cards(free)
+        gpus = [gpu for gpu in self.cards() if gpu.address in cards]
+        beside = None
+        if claimant is not None:
+            beside = choose.beside(claimant.arrangement, gpus, claimant.neighbours)
+        joined = self._sets.choose(cards, count, beside)
+        return joined or choose.choose(cards, count, topology.places(gpus), beside)

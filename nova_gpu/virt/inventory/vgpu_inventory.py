@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's vGPUs as Placement is told of them and as claims draw from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from typing import Any
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import availability, device, flavor_mismatch
+from nova_gpu.core.device import Device
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.model import GroupKey, PciAddress
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.sets import set_traits
+from nova_gpu.core.vgpu import vgpu, vgpu_capacity
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu_capacity import Room
+from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.pool import Claimant
+from nova_gpu.virt.inventory.published import Holding, Published
+from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
+from nova_gpu.virt.sets import Sets
+from nova_gpu.virt.usage.ledger import Ledger
+
+_Slots = frozenset[Slot]
+
+
+class VGPUInventory(Published[VGPUGroup, Slot]):
+    """The vGPUs of a host.
+
+    :param sets: in which cards are joined of which one vGPU is all
+    """
+
+    in_parts = True
+    noun = "vGPUs"
+
+    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, sets: Sets) -> None:
+        super().__init__(ledger)
+        self._cards = cards
+        self._made = made
+        self._sets = sets
+        self._rooms = Rooms()
+
+    def __bool__(self) -> bool:
+        """Return whether this host has any, or had."""
+        return bool(self.groups() or self.provider_uuids or self.held_slots())
+
+    def groups(self) -> Mapping[GroupKey, VGPUGroup]:
+        return self._cards.look.groups
+
+    # What instances have
+
+    def held_slots(self) -> frozenset[Slot]:
+        """Return the vGPUs that instances have, by the database, by starts and by what was made.
+
+        Before it is known which providers are this host's, all that the database counts here.
+        """
+        usage, uuids = self._ledger.now, self.provider_uuids
+        recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
+        return device.slots(recorded | usage.started() | usage.used) | self._made.instances().keys()
+
+    def _parse(self, identifier: str) -> Slot:
+        return Slot.parse(identifier)
+
+    def _unavailable(self, group: VGPUGroup, key: Slot) -> str | None:
+        card = group.card_of(key)
+        if card is None:
+            return "no card of this host has it"
+        reason = availability.for_all(card.reasons)
+        return str(reason) if reason else vgpu.LOST if card.lacks(key) else None
+
+    def _given(self, group: VGPUGroup, key: Slot) -> Slot:
+        return key
+
+    def mismatch(
+        self,
+        request: FlavorRequest,
+        held: Collection[Holding[VGPUGroup, Slot]],
+        hypervisor_type: str,
+        *,
+        is_new: bool,
+    ) -> str | None:
+        reason = flavor_mismatch.vgpu_mismatch(request, [holding.group.facts for holding in held])
+        if reason is None and is_new:
+            groups = [group.group for group in held]
+            reason = flavor_mismatch.more_than_a_guest_can_have([group.facts for group in groups])
+            if request.vgpus and reason is None:
+                return flavor_mismatch.other_vgpu_facts(request.vgpus, groups)
+        return reason
+
+    # Publishing
+
+    def _offered(
+        self, present: Mapping[GroupKey, str], hypervisor_type: str
+    ) -> tuple[Iterable[GroupKey], Callable[[VGPUGroup], provider_tree.Offer]]:
+        self._cards.including(self._recorded(present))
+        look = self._cards.look
+        by_card = self._rooms.of(look.cards.values(), self._use(look))
+
+        def rooms(group: VGPUGroup) -> list[Room]:
+            return [by_card[address].rooms[group.facts.id] for address in group.cards]
+
+        def offer(group: VGPUGroup) -> provider_tree.Offer:
+            return provider_tree.Offer(
+                inventory.inventory_of(rooms(group), most=group.facts.per_guest),
+                lambda present: (
+                    provider_tree.traits(
+                        group.product, hypervisor_type, present, vgpu_type=group.facts
+                    )
+                    | self._set_traits(group, by_card)
+                ),
+                self._rooms.slots(group, by_card),
+            )
+
+        # Placement takes no inventory of nothing, and a group that carries any is here to stay.
+        groups = look.groups.items()
+        wanted = [k for k, group in groups if k in present or any(r.total for r in rooms(group))]
+        return wanted, offer
+
+    def _set_traits(
+        self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]
+    ) -> frozenset[str]:
+        free = [a for a in group.cards if by_card[a].rooms[group.facts.id].free]
+        board = self._sets.offered(group.cards.keys(), free, group.facts.id)
+        return set_traits.traits(board.partitions, board.free) if board else frozenset()
+
+    # The pool
+
+    def usable(
+        self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
+    ) -> frozenset[Device]:
+        self._ledger.compare(addresses, assigned)
+        group = self.group_of(provider_uuid)
+        if group is None:
+            return frozenset()
+        here = {device.parse(resource.identifier) for resource in assigned}
+        # What the tracker does not count any more, the database may not have said yet.
+        usage = self._ledger.now
+        taken = usage.taken() | usage.used | (usage.counted() - set(addresses)) | here
+        slots = device.slots(taken)
+        pending = self._pending(slots, self._cards.look)
+        free = {
+            slot
+            for card in group.cards.values()
+            for slot in card.without(taken).free_slots(group.facts.id, slots, pending)
+        }
+        return frozenset(free & set(addresses))
+
+    def choose(
+        self,
+        provider_uuid: str,
+        free: Collection[Device],
+        count: int,
+        claimant: Claimant | None = None,
+    ) -> tuple[Device, ...]:
+        group = self.group_of(provider_uuid)
+        by_card: dict[PciAddress, list[Slot]] = {}
+        for slot in sorted(device.slots(free)):
+            card = group.card_of(slot) if group else None
+            by_card.setdefault(card.gpu.address if card else slot.parent, []).append(slot)
+        if group and self._sets.offered(group.cards.keys(), (), group.facts.id):
+            joined = self._sets.choose(by_card.keys(), count)
+            if joined is not None:
+                return tuple(by_card[card][0] for card in joined)
+        order = vgpu_capacity.Order(CONF.gpu.vgpu_order)
+        return vgpu_capacity.choose(by_card, count, order)
+
+    def divided(self) -> stats.Divided:
+        """Return what the scheduler reads of these cards, by what was read last."""
+        look = self._cards.look
+        by_card = self._rooms.of(look.cards.values(), self._use(look))
+        free: dict[tuple[str, str | None, int | None, int | None], int] = {}
+        joined: dict[str, dict[PciAddress, bool]] = {}
+        with_room = 0
+        for address, item in by_card.items():
+            with_room += any(room.free for room in item.rooms.values())
+            for type_id, room in item.rooms.items():
+                facts = item.card.card.types[type_id]
+                key = type_id, facts.name, facts.memory_mib, facts.heads
+                free[key] = free.get(key, 0) + room.free
+                joined.setdefault(type_id, {})[address] = bool(room.free)
+        kinds = sorted(free, key=lambda key: key[0])
+        sets = tuple(self._rooms_of_sets(key[0], joined[key[0]]) for key in kinds)
+        return stats.Divided(
+            len(by_card),
+            with_room,
+            vgpus=tuple((key[0], key[1], free[key]) for key in kinds),
+            facts=tuple(key[2:] for key in kinds),
+            sets=sets if any(sets) else (),
+        )
+
+    def _rooms_of_sets(
+        self, vgpu_type: str, is_free: Mapping[PciAddress, bool]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return how many guests of each size could have such vGPUs of all cards of a set."""
+        cards = [card for card in is_free if self._sets.offered([card], (), vgpu_type)]
+        board = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
+        if board is None:
+            return ()
+        room = board.room()
+        return tuple((size, room.get(size, 0)) for size in board.sizes)
+
+    # Who has what
+
+    def _use(self, look: Look) -> Use:
+        usage = self._ledger.now
+        named = usage.taken()
+        taken = device.slots(named | usage.used | usage.counted() | usage.started())
+        # What Placement counts for nobody
+        withheld_cards = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
+        counted = device.slots((named - withheld_cards) | usage.counted() | usage.started())
+        return Use(taken, self._pending(taken, look), counted, named)
+
+    def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
+        """Return the slots of *taken* at which nothing is made yet."""
+        made = self._made.instances()
+        return frozenset(slot for slot in taken if not look.is_made(slot, made.get(slot)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """The owners of vGPUs, as far as it matters to rooms.
+
+    ``taken`` is what instances have or are promised, ``pending`` that of it at which nothing is
+    made yet, ``counted`` what Placement counts for an instance, and ``named`` all that no claim may
+    draw, whole functions included.
+    """
+
+    taken: _Slots
+    pending: _Slots
+    counted: _Slots
+    named: frozenset[Device]
+
+    def of(self, card: SharedCard) -> Use:
+        """Return what of it is the card's."""
+        functions = card.card.parents.keys()
+        own = {part for part in self.named if card.has(part) or part == card.gpu.address}
+        taken, pending, counted = (
+            frozenset(slot for slot in slots if slot.parent in functions)
+            for slots in (self.taken, self.pending, self.counted)
+        )
+        return Use(taken, pending, counted, frozenset(own))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CardRooms:
+    """The rooms of one card, by the id of each type.
+
+    They are the room as Placement counts, and all the slots that there can be or are. ``possible``
+    are those that there can be, and for which total.
+    """
+
+    card: SharedCard
+    use: Use
+    rooms: Mapping[str, Room]
+    slots: Mapping[str, _Slots]
+    possible: Mapping[str, tuple[int, _Slots]]
+
+
+class Rooms:
+    """The rooms of all cards of a host, computed again where something has changed."""
+
+    def __init__(self) -> None:
+        self._by_card: Mapping[PciAddress, CardRooms] = {}
+        self._slots: dict[GroupKey, tuple[list[_Slots], _Slots]] = {}
+
+    def of(self, cards: Iterable[SharedCard], use: Use) -> Mapping[PciAddress, CardRooms]:
+        """Return the rooms by the card's address."""
+        before = self._by_card
+        rooms = {card.gpu.address: _of(card, use, before.get(card.gpu.address)) for card in cards}
+        self._by_card = rooms
+        return rooms
+
+    def slots(self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> _Slots:
+        """Return all that there can be of the group's type, and what there is.
+
+        The same object as long as nothing changes.
+        """
+        parts = [by_card[address].slots[group.facts.id] for address in group.cards]
+        before = self._slots.get(group.key)
+        if before is None or before[0] != parts:
+            before = self._slots[group.key] = parts, frozenset[Slot]().union(*parts)
+        return before[1]
+
+
+def _of(card: SharedCard, use: Use, before: CardRooms | None) -> CardRooms:
+    own = use.of(card)
+    if before is not None and before.card is not card:
+        before = None
+    if before is not None and before.use == own:
+        return before
+    left = card.without(own.named)
+    rooms, slots, possible = {}, {}, {}
+    for type_id in card.card.types:
+        rooms[type_id] = _room(left, type_id, own)
+        total = _most_slots(card, type_id, own.taken)
+        known = before.possible[type_id] if before is not None else None
+        if known is None or known[0] != total:
+            known = total, frozenset(card.slots(type_id, total))
+        possible[type_id] = known
+        # There also where the card has fewer functions now.
+        there = {slot for slot in own.taken if slot.type_id == type_id}
+        slots[type_id] = known[1] if there <= known[1] else known[1] | there
+    return CardRooms(card, own, rooms, slots, possible)
+
+
+def _room(card: SharedCard, type_id: str, use: Use) -> Room:
+    """Return the room as Placement counts: what is free but not known to it is reserved."""
+    room = card.room(type_id, use.taken, use.pending)
+    own = sum(slot.type_id == type_id for slot in use.counted)
+    return Room(max(room.total, own), own, room.free)
+
+
+def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:
+    """Return how many there are at the card's one function.
+
+    Of one that has several each tells its own.
+    """
+    if len(card.card.parents) > 1:
+        return 0
+    return card.room(type_id, taken, ()).total

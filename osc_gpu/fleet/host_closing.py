@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing hosts to new instances with GPUs, or to preemptible ones, and opening them again.
+
+Hosts are named as in :mod:`osc_gpu.closed_hosts`, which reads what is written here.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import names
+from nova_gpu.core.placement import reserved_hosts
+from osc_gpu import closed_hosts, rest
+
+# nova-compute writes the same provider, once in a minute.
+_ATTEMPTS = 5
+# A scheduler that has read a trait names it in its next query, which Placement answers only as long
+# as it knows the trait.
+_STALE = datetime.timedelta(hours=1)
+
+
+def drain(connection: Any, node: str) -> None:
+    """Close the compute node *node* to new instances with GPUs.
+
+    :raises CommandError: where Placement does not take that
+    """
+    _write(connection, node, {names.DRAINED}, ())
+
+
+def undrain(connection: Any, node: str) -> None:
+    """Undo :func:`drain`."""
+    _write(connection, node, (), {names.DRAINED})
+
+
+def keep(connection: Any, node: str, until: datetime.datetime) -> None:
+    """Keep the GPUs below the provider *node* from preemptible instances.
+
+    :raises CommandError: where Placement does not take that
+    """
+    _write(connection, node, {reserved_hosts.trait(until)}, ())
+
+
+def unkeep(connection: Any, nodes: Iterable[str]) -> None:
+    """Undo :func:`keep`, whatever the time was.
+
+    :raises CommandError: where Placement does not take that
+    """
+    wanted = frozenset(nodes)
+    for trait in closed_hosts.kept_traits(connection, "&associated=true"):
+        for node in closed_hosts.with_trait(connection, trait) & wanted:
+            _write(connection, node, (), {trait})
+
+
+def remove_stale(connection: Any) -> None:
+    """Remove expired entries, which are not read any more.
+
+    :raises CommandError: where Placement does not take that
+    """
+    long_ago = timeutils.utcnow() - _STALE
+    for trait in closed_hosts.kept_traits(connection):
+        if (until := reserved_hosts.until(trait)) and until < long_ago:
+            for node in closed_hosts.with_trait(connection, trait):
+                _write(connection, node, (), {trait})
+            rest.delete(connection, f"/traits/{trait}")
+
+
+def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
+    """Add traits to the provider *node*, which Placement need not know, and remove others.
+
+    :raises CommandError: where Placement does not take that
+    """
+    for trait in added:
+        rest.put(connection, f"/traits/{trait}")
+    url = f"/resource_providers/{node}/traits"
+    for _ in range(_ATTEMPTS):
+        known = rest.placement(connection, url)
+        traits = set(known["traits"]).difference(removed).union(added)
+        if traits == set(known["traits"]):
+            return
+        generation = known["resource_provider_generation"]
+        body = {"resource_provider_generation": generation, "traits": sorted(traits)}
+        if rest.put(connection, url, body):
+            return
+    raise exceptions.CommandError(
+        f"Placement's provider {node} is written by others all the time; run the command again"
+    )

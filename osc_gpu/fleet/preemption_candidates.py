@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances whose GPUs may be taken for others: which they are, how they are told, and the taking.
+
+What is begun is written nowhere but in the instances' own metadata, where their guests read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+from oslo_utils import timeutils, uuidutils
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.preemptible import End, Preemptible
+from nova_gpu.core.printable import printable
+from osc_gpu import flavors, hosts, rest, servers
+from osc_gpu.fleet import host_closing, instances
+from osc_gpu.fleet.planning import victims
+from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need
+from osc_gpu.fleet.planning.room import Room
+
+_DELETED = ("deleting", "soft-deleting")
+_AS_TOLD = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """An instance that may be a victim.
+
+    It has had its GPUs ``since`` then, and was told that they are taken at ``due``; ``None`` where
+    it was not told. Where ``unsure_s`` is not 0, a start may have given it its GPUs later, and it
+    may be none before it has had them for so long.
+    """
+
+    server: Any
+    instance: Instance
+    end: End
+    since: datetime.datetime
+    due: datetime.datetime | None
+    unsure_s: int = 0
+
+    @property
+    def cost(self) -> int:
+        """The cost of its loss: least with a notice, then where it does not run."""
+        if self.due:
+            return 0
+        if self.server.status != "ACTIVE":
+            return 1
+        return {End.STOP: 2, End.DELETE: 3}[self.end]
+
+    @property
+    def in_words(self) -> str:
+        gpus = "1 GPU" if self.instance.gpus == 1 else f"{self.instance.gpus} GPUs"
+        return (
+            f"{self.server.name} ({self.server.id}) of project {self.server.project_id}, "
+            f"{gpus} on {self.instance.host}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidates:
+    """``leaving`` are instances that give their GPUs back by themselves.
+
+    ``stays`` says of each other preemptible one why it may be no victim, in words.
+    """
+
+    by_uuid: Mapping[str, Candidate]
+    leaving: tuple[Instance, ...]
+    stays: tuple[str, ...]
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """The cost of each, by uuid.
+
+        The one whose time is over first comes first, and of those that were not told the one that
+        has had its GPUs for the shortest time, as far as known.
+        """
+        order = sorted(
+            self.by_uuid.values(),
+            key=lambda candidate: (
+                candidate.due or datetime.datetime.max,
+                timeutils.utcnow() - candidate.since,
+                candidate.server.id,
+            ),
+        )
+        return {candidate.server.id: candidate.cost for candidate in order}
+
+    def freed(self, fleet: Fleet) -> Fleet:
+        """Return the fleet without the instances that leave by themselves.
+
+        It also has what would be free without each candidate.
+        """
+        by_uuid = self.by_uuid
+        made = tuple(
+            _stopped(instance)
+            if instance.uuid in by_uuid and by_uuid[instance.uuid].end is End.STOP
+            else instance
+            for instance in fleet.instances
+        )
+        fleet = dataclasses.replace(fleet, instances=made)
+        return victims.without(fleet, self.leaving)
+
+
+NOBODY = Candidates({}, (), ())
+
+
+def need_of(connection: Any, flavor: Any) -> Need:
+    """Return what one instance of the flavor takes, for which others may go.
+
+    :param connection: a :class:`osc_gpu.rest.Snapshot`
+    :raises CommandError: if no instance goes for it, or no plan can be made
+    """
+    if flavors.request_of(flavor).is_preemptible:
+        raise exceptions.CommandError(
+            f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): no instance is "
+            "preempted for it"
+        )
+    return instances.need_of(connection, flavor)
+
+
+def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str, int]:
+    """Return how many more instances fit on each host, by its name, if all left that may.
+
+    :param connection: a :class:`osc_gpu.rest.Snapshot`
+    """
+    fleet = instances.read(connection)
+    candidates = read(connection, fleet, projects, {}, 0, {})
+    candidates = ascertained(connection, candidates, candidates.by_uuid)
+    fleet = candidates.freed(fleet)
+    fleet = victims.without(
+        fleet, [instance for instance in fleet.instances if instance.uuid in candidates.by_uuid]
+    )
+    then = Room(fleet)
+    return {host.name: then.fitting(need, number) for number, host in enumerate(fleet.hosts)}
+
+
+def _stopped(instance: Instance) -> Instance:
+    """Return the instance as a stop frees it.
+
+    A stopped one keeps its processors, memory and disk.
+    """
+    return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
+
+
+def read(
+    connection: Any,
+    fleet: Fleet,
+    projects: Collection[str],
+    notices: Mapping[str, datetime.datetime],
+    notice_s: float,
+    barred: Mapping[str, str],
+) -> Candidates:
+    """Return the candidates among the preemptible instances of *projects*.
+
+    :param connection: a :class:`osc_gpu.rest.Snapshot`
+    :param notices: when an instance's GPUs are taken, by uuid, as far as this process told it
+    :param barred: why an instance may be no candidate, by uuid
+    :raises Refused: as :func:`osc_gpu.fleet.instances.read`
+    """
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    up, now = hosts.up(connection), timeutils.utcnow()
+    there = {instance.uuid: instance for instance in fleet.instances}
+    candidates: dict[str, Candidate] = {}
+    leaving, stays = [], []
+    for server in listed:
+        instance = there.get(server.id)
+        if instance is None or not servers.request_of(server).is_preemptible:
+            continue
+        try:
+            preemptible = servers.request_of(server).preemptible
+        except exception.InvalidExtraSpec as e:
+            stays.append(f"{server.name} stays: its flavor cannot be used: {e}")
+            continue
+        assert preemptible
+        is_up = instance.host in up
+        if is_up and (gone := _leaves(server, instance, preemptible)):
+            leaving.append(gone)
+            continue
+        reason = "" if is_up else "its host's compute service is down"
+        reason = reason or barred.get(server.id) or _firm(server, instance, preemptible, projects)
+        if not reason:
+            due = notices.get(server.id) or _told(server, now, notice_s)
+            since = had_since(connection, server) if due else _time(server.launched_at)
+            reason = _young(now, since, preemptible.least_s)
+        if reason:
+            stays.append(f"{server.name} stays: {reason}")
+            continue
+        unsure_s = (
+            0 if due or _is_unchanged(server, now, preemptible.least_s) else preemptible.least_s
+        )
+        if due and due <= since:
+            due = None  # it was started again after that
+        candidates[server.id] = Candidate(server, instance, preemptible.end, since, due, unsure_s)
+    return Candidates(candidates, tuple(leaving), tuple(stays))
+
+
+def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> Candidates:
+    """Return the candidates, except those in *uuids* that got their GPUs too recently.
+
+    Only the actions of a server say when it was last started. Nova shows them for one server at a
+    time, so they are read where it matters.
+    """
+    by_uuid, stays, now = dict(candidates.by_uuid), list(candidates.stays), timeutils.utcnow()
+    for candidate in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
+        since = had_since(connection, candidate.server)
+        if reason := _young(now, since, candidate.unsure_s):
+            del by_uuid[candidate.server.id]
+            stays.append(f"{candidate.server.name} stays: {reason}")
+        else:
+            by_uuid[candidate.server.id] = dataclasses.replace(candidate, since=since, unsure_s=0)
+    return dataclasses.replace(candidates, by_uuid=by_uuid, stays=tuple(stays))
+
+
+def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
+    """Return why a server that got its GPUs then keeps them still; empty where it does not."""
+    has_had = (now - since).total_seconds()
+    if has_had >= least_s:
+        return ""
+    return f"it has had its GPUs for {has_had:.0f} s, and keeps them {least_s} s"
+
+
+def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
+    """Return whether the server was not started for so long.
+
+    Nova notes the time of every change.
+    """
+    return bool(server.updated_at) and not _young(now, _time(server.updated_at), least_s)
+
+
+def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instance | None:
+    """Return what the server gives back by itself, and soon; ``None`` where it does not."""
+    if server.task_state in _DELETED:
+        return instance
+    stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
+    if stops and preemptible.end is End.STOP and _gives_back(server, instance):
+        return _stopped(instance)
+    return None
+
+
+def _gives_back(server: Any, instance: Instance) -> bool:
+    """Return whether a stop releases all that its flavor asks for."""
+    return sum(request.count for request in servers.requests_of(server)) == instance.gpus
+
+
+def _firm(
+    server: Any, instance: Instance, preemptible: Preemptible, projects: Collection[str]
+) -> str:
+    """Return why the server is no victim, however long it has had its GPUs.
+
+    Empty where it may be one.
+    """
+    if server.project_id not in projects:
+        return f"its project {server.project_id} is not among those that were named"
+    if server.is_locked:
+        return "it is locked"
+    if server.task_state:
+        return f"it is busy: {server.task_state}"
+    if server.status not in ("ACTIVE", "SHUTOFF"):
+        return f"its status is {server.status}"
+    if preemptible.end is End.STOP and not _gives_back(server, instance):
+        return "it has not what its flavor asks for, and a stop would give nothing back"
+    return ""
+
+
+def had_since(connection: Any, server: Any) -> datetime.datetime:
+    """Return when the server got its GPUs: when it was launched, or last started.
+
+    It may have released them in between.
+    """
+    with rest.clean_refusals("Nova"):
+        actions = connection.compute.server_actions(server.id)
+    times = [action.start_time for action in actions if action.action == "start"]
+    return max(map(_time, (server.launched_at, *times)))
+
+
+def _time(text: str) -> datetime.datetime:
+    """Parse a time in UTC, as :func:`timeutils.utcnow` has it."""
+    return timeutils.normalize_time(timeutils.parse_isotime(text))
+
+
+def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
+    """Return when the server's GPUs are taken, as its metadata have it, unless that is long ago.
+
+    Its users can write there, too: what this command does not write itself is no notice, and
+    nothing later than a notice from now is believed.
+    """
+    notice = datetime.timedelta(seconds=notice_s)
+    due = told_at(server)
+    return min(due, now + notice) if due and now - notice < due else None
+
+
+def told_at(server: Any) -> datetime.datetime | None:
+    """Return the time in the server's metadata, in UTC, where it is as :func:`tell` writes it."""
+    text = (server.metadata or {}).get(names.PREEMPT_AT, "")
+    if not _AS_TOLD.fullmatch(text):
+        return None
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.fromisoformat(text.removesuffix("Z"))
+    return None
+
+
+def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
+    """Write into the guest's metadata when its GPUs are taken, and for which servers."""
+    text = f"{due.isoformat(timespec='seconds')}Z"
+    metadata = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
+    with rest.clean_refusals("Nova"):
+        connection.compute.set_server_metadata(server, **metadata)
+
+
+def untell(connection: Any, server: Any) -> None:
+    """Take back what :func:`tell` said."""
+    keys = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
+    with rest.clean_refusals("Nova"):
+        for key in keys:
+            with contextlib.suppress(sdk_exc.NotFoundException):  # its user, or another run, did
+                connection.compute.delete_server_metadata(server, [key])
+
+
+def takers(connection: Any, server: Any) -> Iterator[str]:
+    """Yield the servers for which the GPUs of *server* are taken, or were.
+
+    An administrator reads whose these are.
+    """
+    text = (server.metadata or {}).get(names.PREEMPT_FOR, "")
+    for name in filter(None, text.split(",")):
+        taker = _ever(connection, name) if uuidutils.is_uuid_like(name) else None
+        yield (
+            f"{taker['name']} ({name}) of project {taker['tenant_id']}"
+            if taker
+            else printable(name)
+        )
+
+
+def _ever(connection: Any, uuid: str) -> Any:
+    """Return a server, deleted or not, ``None`` where the user may not see it."""
+    for deleted in (False, True):
+        url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
+        answer = connection.compute.get(url, raise_exc=False)
+        if answer.status_code == 200 and (rows := answer.json()["servers"]):
+            return rows[0]
+    return None
+
+
+def end(connection: Any, chosen: Candidate, takers: str) -> None:
+    """Stop or delete the instance, whose metadata say for which servers.
+
+    :raises CommandError: where it is not what it was, or Nova refuses that
+    """
+    was = chosen.server
+    with rest.clean_refusals("Nova"):
+        server = connection.compute.get_server(was.id)
+        state = server.status, server.task_state, server.compute_host, server.launched_at
+        if state != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
+            raise exceptions.CommandError(f"{chosen.in_words}: it is not as it was for the plan")
+        # Others than when it was told, as who waits is a new server each time. That there is no
+        # room for it keeps nobody's GPUs.
+        with contextlib.suppress(sdk_exc.HttpException):
+            connection.compute.set_server_metadata(server, **{names.PREEMPT_FOR: takers})
+        if chosen.end is End.DELETE:
+            connection.compute.delete_server(server, force=True)  # also where Nova defers that
+        else:
+            connection.compute.stop_server(server)
+
+
+def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
+    """Wait until the GPUs of the preempted instances are free.
+
+    :raises CommandError: where that takes too long
+    """
+
+    def left() -> list[Candidate]:
+        return [uuid for uuid in ended if _has_gpus(connection, uuid.server.id)]
+
+    for held in rest.polled(left, patience_s):
+        if not held:
+            return
+    raise exceptions.CommandError(
+        f"{held[0].in_words}: it has its GPUs in Placement still, {patience_s:g} s after "
+        f"it was told to go; see openstack server event list {held[0].server.id}"
+    )
+
+
+class Places:
+    """Room that one run keeps from preemptible instances, for the waiting requests."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._needs: dict[str, Need] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._needs)
+
+    def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
+        """Keep the room on hosts from preemptible instances.
+
+        :param needs: by the name of the host, what the host is to have room for
+        :raises CommandError: where Placement does not take that
+        """
+        nodes = hosts.nodes_by_name(self._connection)
+        for host, need in needs.items():
+            host_closing.keep(self._connection, nodes[host], until)
+            self._needs[host] = need
+
+    def open(self, fleet: Fleet) -> None:
+        """Stop keeping what instances have taken.
+
+        :raises CommandError: where Placement does not take that
+        """
+        room = Room(fleet)
+        taken = {
+            host.name
+            for number, host in enumerate(fleet.hosts)
+            if host.name in self._needs and not room.fitting(self._needs[host.name], number)
+        }
+        if taken:
+            nodes = hosts.nodes_by_name(self._connection)
+            host_closing.unkeep(self._connection, (nodes[name] for name in taken & nodes.keys()))
+            self._needs = {name: need for name, need in self._needs.items() if name not in taken}
+
+
+def _has_gpus(connection: Any, uuid: str) -> bool:
+    allocations = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
+    return any(
+        allocation["resources"].keys() & {*names.RESOURCE_CLASSES}
+        for allocation in allocations.values()
+    )

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import flavor_mismatch
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.placement_policy import Arrangement, Near, TopologyPolicy
+from nova_gpu.core.flavor_mismatch import Held
+from nova_gpu.core.model import Product
+from nova_gpu.core.topology.nearness import Neighbour
+from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.core.vgpu.vgpu_group import VGPUGroup, group_key
+from tests.fixtures import cards
+
+FERMI = "CUSTOM_GPU_ARCH_FERMI"
+KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
+
+
+class GPUMismatchTest(unittest.TestCase):
+    def check(
+        self, specs: dict[str, str], held: list[Held], part: str | None, host: str | None = "LXC"
+    ) -> None:
+        with self.subTest(specs=specs, held=held):
+            reason = flavor_mismatch.gpu_mismatch(request.of(specs).whole, held, host)
+            if part is None:
+                self.assertIsNone(reason)
+            else:
+                self.assertIn(part, reason or "no reason")
+
+    def test_table(self) -> None:
+        fermi = Held(2, "fermi", lambda: frozenset({"CUSTOM_GPU", FERMI}))
+        kepler = Held(2, "kepler", lambda: frozenset({"CUSTOM_GPU", KEPLER}))
+        nameless = Held(2, None, lambda: frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_UNKNOWN"}))
+        two = {"gpus": "= 2"}
+        for specs, held, part in (
+            (two, [fermi], None),
+            (two, [nameless], None),
+            (two, [], "holds 0 GPUs and its flavor asks for 2"),
+            (two, [fermi, kepler], "holds 4 GPUs"),
+            ({}, [], None),
+            ({}, [fermi], "holds 2 GPUs and its flavor asks for 0"),
+            (two | {"gpu_arch": "fermi"}, [fermi], None),
+            (two | {"gpu_arch": "fermi"}, [kepler], "architecture kepler"),
+            (two | {"gpu_arch": "s!= kepler"}, [nameless], "architecture unknown"),
+            ({"gpus": "4", "gpu_arch": "fermi"}, [fermi, kepler], "architecture kepler"),
+            (two | {f"trait:{FERMI}": "required"}, [fermi], None),
+            (two | {f"trait:{FERMI}": "required"}, [kepler], FERMI),
+            (two | {f"trait:{KEPLER}": "forbidden"}, [kepler], f"!{KEPLER}"),
+            (two | {"trait:CUSTOM_GPU_OF_AN_OPERATOR": "required"}, [fermi], None),
+            (two | {"trait:HW_GPU_API_VULKAN": "required"}, [fermi], None),
+            (two | {"hypervisor": "s== LXC"}, [fermi], None),
+            (two | {"hypervisor": "s== KVM"}, [fermi], "hypervisor is LXC"),
+        ):
+            self.check(specs, held, part)
+        self.check(two | {"hypervisor": "s!= KVM"}, [fermi], "hypervisor is None", host=None)
+
+    def test_each_request_group_finds_its_own(self) -> None:
+        specs = {
+            "resources1:PGPU": "1",
+            f"trait1:{FERMI}": "required",
+            "resources2:PGPU": "1",
+            f"trait2:{KEPLER}": "required",
+        }
+        fermi = Held(1, "fermi", lambda: frozenset({FERMI}))
+        kepler = Held(1, "kepler", lambda: frozenset({KEPLER}))
+        self.check(specs, [fermi, kepler], None)
+        self.check(specs, [fermi, fermi], KEPLER)
+
+
+class OtherProductTest(unittest.TestCase):
+    def test_table(self) -> None:
+        known = Held(1, "hopper", frozenset, model="H200", memory_mib=143771)
+        unknown = Held(1, "hopper", frozenset)
+        for words, held, part in (
+            ({"gpu:model": "h200"}, [known, known], None),
+            ({"gpu:model": "h100"}, [known, known], "holds a H200, its flavor asks for gpu:model"),
+            ({"gpu:model": "s!= h100"}, [known, unknown], "of no known name"),
+            ({"gpu:memory_mib": ">= 81920"}, [known, known], None),
+            ({"gpu:memory_mib": "<= 81920"}, [known, known], "memory is 143771 MiB"),
+            ({"gpu:memory_mib": ">= 1"}, [known, unknown], "memory is unknown"),
+        ):
+            asked = request.of({"gpus": "2"} | words).whole
+            assert asked
+            reason = flavor_mismatch.other_product(asked, held)
+            with self.subTest(words=words):
+                if part is None:
+                    self.assertIsNone(reason)
+                else:
+                    self.assertIn(part, reason or "no reason")
+
+
+class ApartTest(unittest.TestCase):
+    def apart(self, held: list[Held], **words: str) -> str | None:
+        specs = {key.replace("_", ":", 1): value for key, value in words.items()}
+        asked = request.of({"gpus": str(sum(each.count for each in held))} | specs).whole
+        assert asked
+        return flavor_mismatch.apart(asked, held)
+
+    def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
+        return Held(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
+
+    def test_numa(self) -> None:
+        together = [self.place(1, 0), self.place(1, 1)]
+        for held, expected in (
+            (together, True),
+            ([self.place(0, 0), self.place(1, 0)], False),
+            ([self.place(None, 0), self.place(None, 0)], False),
+            ([self.place(1, 0)], True),
+        ):
+            with self.subTest(held=held):
+                self.assertEqual(expected, self.apart(held, gpu_topology="numa") is None)
+
+    def test_nvlink(self) -> None:
+        for held, expected in (
+            ([self.place(0, 0), self.place(1, 0)], True),
+            ([self.place(0, 0), self.place(0, 1)], False),
+        ):
+            with self.subTest(held=held):
+                self.assertEqual(expected, self.apart(held, gpu_topology="nvlink") is None)
+                self.assertIsNone(self.apart(held, gpu_topology="any"))
+        preferred = {"gpu_topology": "nvlink", "gpu_topology_policy": "preferred"}
+        self.assertIsNone(self.apart([self.place(0, 0), self.place(0, 1)], **preferred))
+
+    def test_each_request_group_has_its_own_island(self) -> None:
+        specs = {"gpu:topology": "numa"}
+        for suffix, trait in (("1", FERMI), ("2", KEPLER)):
+            specs |= {f"resources{suffix}:PGPU": "2", f"trait{suffix}:{trait}": "required"}
+        asked = request.of(specs).whole
+        assert asked
+        fermi = [self.place(0, 0), self.place(0, 1)]
+        for nodes, expected in (((1, 1), True), ((0, 1), False)):
+            kepler = [self.place(node, 2 + node, KEPLER) for node in nodes]
+            with self.subTest(nodes=nodes):
+                self.assertEqual(expected, flavor_mismatch.apart(asked, fermi + kepler) is None)
+
+
+SMALL = VGPUType("nvidia-63", "GRID P4-1Q")
+LARGE = VGPUType("nvidia-66", "GRID P4-8Q")
+
+
+class VGPUMismatchTest(unittest.TestCase):
+    def test_what_fits(self) -> None:
+        for specs, held in (
+            ({"vgpus": "= 1"}, [LARGE]),
+            ({"vgpus": "2", "vgpu_type": "s== nvidia-63"}, [SMALL, SMALL]),
+            ({"vgpus": "= 1", "vgpu_type": "grid p4-1q"}, [SMALL]),
+            ({"resources:VGPU": "1", "vgpu_type": "nvidia-66"}, [LARGE]),
+            ({"resources:VGPU": "2"}, [SMALL]),  # the other one may be Nova's own
+            ({"resources1:VGPU": "1"}, [SMALL]),
+            ({}, []),
+            ({"gpus": "= 1"}, []),
+        ):
+            with self.subTest(specs):
+                self.assertIsNone(flavor_mismatch.vgpu_mismatch(request.of(specs), held))
+
+    def test_what_does_not(self) -> None:
+        for specs, held, reason in (
+            ({"vgpus": "= 2"}, [LARGE], "asks for 2 vGPUs, and the instance holds 1"),
+            ({"vgpus": "= 1"}, [], "asks for 1 vGPUs, and the instance holds 0"),
+            ({"vgpus": "= 1", "vgpu_type": "nvidia-63"}, [LARGE], "nvidia_63, not nvidia-66"),
+            ({}, [SMALL], "holds 1 vGPUs, and its flavor asks for none"),
+            ({"gpus": "= 1"}, [SMALL], "its flavor asks for none"),
+        ):
+            with self.subTest(specs):
+                self.assertIn(reason, flavor_mismatch.vgpu_mismatch(request.of(specs), held) or "")
+
+
+class MoreThanAGuestCanHaveTest(unittest.TestCase):
+    def test_of_each_type(self) -> None:
+        one, two = (VGPUType(f"nvidia-{n}", f"L40S-{n}B", per_guest=n) for n in (1, 2))
+        unknown = VGPUType("nvidia-3")
+        for held in ([], [one], [one, two, two], [unknown] * 9):
+            self.assertIsNone(flavor_mismatch.more_than_a_guest_can_have(held))
+        reason = flavor_mismatch.more_than_a_guest_can_have([unknown, two, one, one])
+        self.assertEqual(
+            "a guest can have 1 vGPU of type L40S-1B, and the instance holds 2", reason
+        )
+
+
+class OtherVGPUFactsTest(unittest.TestCase):
+    def group(self, product: Product, memory_mib: int | None) -> VGPUGroup:
+        facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib, heads=memory_mib and 4)
+        return VGPUGroup(group_key(product, facts.id), product, facts, {})
+
+    def test_table(self) -> None:
+        known = self.group(Product("10de", "1bb3", "Tesla P4", "pascal", 2048), 2048)
+        unknown = self.group(Product("10de", "1bb3"), None)
+        for specs, held, reason in (
+            ({}, [known], None),
+            ({"resources:VGPU": "1"}, [known], None),
+            ({"vgpus": "2"}, [known, unknown], None),
+            ({"vgpus": "1", "gpu:memory_mib": ">= 2048"}, [known], None),
+            ({"vgpus": "1", "gpu:memory_mib": "== 1024"}, [known], "of nvidia-64 it is 2048"),
+            ({"vgpus": "2", "gpu:memory_mib": ">= 1"}, [known, unknown], "it is not known"),
+            ({"vgpus": "1", "gpu_arch": "pascal", "gpu:model": "<in> P4"}, [known], None),
+            ({"vgpus": "1", "gpu_arch": "fermi"}, [known], "gpu_arch fermi, and of nvidia-64"),
+            ({"vgpus": "1", "gpu:model": "s!= a"}, [unknown], "gpu:model s!= a, and of"),
+            ({"vgpus": "1", "gpu:heads": "2"}, [known], None),
+            (
+                {"vgpus": "1", "gpu:heads": "<= 2"},
+                [known],
+                "gpu:heads <= 2, and of nvidia-64 it is 4",
+            ),
+            ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "it is not known"),
+            ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
+        ):
+            with self.subTest(specs):
+                asked = request.of(specs).vgpus
+                found = asked and flavor_mismatch.other_vgpu_facts(asked, held)
+                if reason is None:
+                    self.assertIsNone(found)
+                else:
+                    self.assertIn(reason, found or "")
+
+
+class NotBesideTest(unittest.TestCase):
+    def test_table(self) -> None:
+        near, far = cards.placed("0000:04:00.0", 0), cards.placed("0000:84:00.0", 1)
+        nic = Neighbour(0x020000, numa_node=0)
+        policy = TopologyPolicy.REQUIRED
+        for arrangement, held, neighbours, reason in (
+            (Arrangement(near=Near.NIC), [far], [nic], None),
+            (Arrangement(near=Near.NIC, near_policy=policy), [near], [nic], None),
+            (Arrangement(near=Near.NIC, near_policy=policy), [], [], None),
+            (
+                Arrangement(near=Near.NIC, near_policy=policy),
+                [near, far],
+                [nic],
+                "gpu:near nic, and of the 2 GPUs it was given 1 are on another NUMA node",
+            ),
+            (
+                Arrangement(near=Near.NVME, near_policy=policy),
+                [near],
+                [nic],
+                "gpu:near nvme, and it has none",
+            ),
+        ):
+            with self.subTest(arrangement=arrangement, held=held):
+                found = flavor_mismatch.not_beside(arrangement, held, neighbours)
+                if reason is None:
+                    self.assertIsNone(found)
+                else:
+                    self.assertIn(reason, found or "")

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import health_verdict
+from nova_gpu.core.health_verdict import ErrorCounts, NvmlHealth
+
+
+class TestBusErrors(unittest.TestCase):
+    def reason(self, first: ErrorCounts, now: ErrorCounts) -> str | None:
+        verdict = health_verdict.of_bus_errors(first, now)
+        return verdict.reason if verdict else None
+
+    def test_what_was_there_before_and_what_was_corrected_is_no_fault(self) -> None:
+        self.assertIsNone(self.reason(ErrorCounts(3, 4, 5), ErrorCounts(3, 4, 5000)))
+
+    def test_a_rise(self) -> None:
+        first = ErrorCounts(1, 1, 1)
+        for now, words in (
+            (ErrorCounts(2, 1, 1), "1 fatal PCIe errors"),
+            (ErrorCounts(1, 4, 1), "3 nonfatal PCIe errors"),
+            (ErrorCounts(3, 2, 1), "2 fatal and 1 nonfatal PCIe errors"),
+        ):
+            self.assertIn(words, self.reason(first, now) or "")
+
+
+class TestNvml(unittest.TestCase):
+    def test_well(self) -> None:
+        for told in (
+            NvmlHealth(),
+            NvmlHealth(uncorrected=0, remapping_pending=False, recovery_action=0),
+            NvmlHealth(fabric_state=0, fabric_status=0),
+            NvmlHealth(fabric_state=3, fabric_status=0),
+        ):
+            self.assertIsNone(health_verdict.of_nvml(told))
+
+    def test_not_well(self) -> None:
+        for told, words in (
+            (NvmlHealth(uncorrected=2), "2 ECC errors"),
+            (NvmlHealth(retirement_pending=True), "retired"),
+            (NvmlHealth(compute_mode=2), "PROHIBITED"),
+            (NvmlHealth(remapping_pending=True), "remapped"),
+            (NvmlHealth(recovery_action=2), "boot the host"),
+            (NvmlHealth(recovery_action=99), "nvidia-smi -q"),
+            (NvmlHealth(remapping_failed=True, recovery_action=1), "replace"),
+            # DCGM's test of the same (CacheManger::GetFMStatusFromStruct) has these pairs.
+            (NvmlHealth(fabric_state=1, fabric_status=0), "(state: not started)"),
+            (NvmlHealth(fabric_state=2, fabric_status=0), "(state: in progress)"),
+            (NvmlHealth(fabric_state=27, fabric_status=10), "(state: 27)"),
+            (NvmlHealth(fabric_state=3, fabric_status=10), "(NVML error 10)"),
+        ):
+            verdict = health_verdict.of_nvml(told)
+            self.assertIn(words, str(verdict), told)
+            self.assertIn("; ", str(verdict))
+
+
+class TestXid(unittest.TestCase):
+    def test_words(self) -> None:
+        self.assertEqual("its driver reported Xid 48", health_verdict.of_xid(48, "").reason)
+        self.assertEqual(
+            "its driver reported Xid 95 of MIG instance 9/0 (Uncontained)",
+            health_verdict.of_xid(95, "Uncontained", "9/0").reason,
+        )
+        self.assertIn(
+            "(GPU has fallen off the bus)",
+            str(health_verdict.of_xid(79, "GPU has fallen off the bus")),
+        )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import model
+from nova_gpu.core.health_verdict import ErrorCounts
+from nova_gpu.host import pci_errors
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
+from tests.fixtures import ailments, hosts, pci
+
+CARD, SOUND, PORT = "0000:81:00.0", "0000:81:00.1", "0000:80:01.0"
+
+
+class HealthTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        self.host.add_bridge(PORT)
+        self.host.add_gpu(CARD, "10de", "1e04", parent=PORT)
+        self.host.add_device(SOUND, "10de", "10f7", class_code=pci.AUDIO, parent=PORT)
+        (self.card,) = discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+
+    def silent(self) -> list[str]:
+        return [str(each) for each in pci_errors.silent(self.card, self.host.roots)]
+
+    def counts(self) -> ErrorCounts | None:
+        return pci_errors.bus_errors(self.card, self.host.roots)
+
+
+class TestSilent(HealthTest):
+    def test_one_that_answers(self) -> None:
+        self.assertEqual([], self.silent())
+
+    def test_any_function(self) -> None:
+        ailments.silence(self.host, SOUND)
+        self.assertEqual([SOUND], self.silent())
+        ailments.silence(self.host, CARD)
+        self.assertEqual([CARD, SOUND], self.silent())
+        ailments.answer_again(self.host, CARD)
+        ailments.answer_again(self.host, SOUND)
+        self.assertEqual([], self.silent())
+
+    def test_what_cannot_be_read_is_silent(self) -> None:
+        config = self.host.path(CARD) / "config"
+        config.unlink()
+        config.mkdir()  # a read of it is an error
+        self.assertEqual([CARD], self.silent())
+
+    def test_one_that_is_gone_is_not(self) -> None:
+        self.host.remove(SOUND)
+        self.assertEqual([], self.silent())
+
+
+class TestUnusable(HealthTest):
+    def unusable(self) -> str | None:
+        return pci_errors.unusable(self.card, self.host.roots)
+
+    def test_one_that_works(self) -> None:
+        self.assertIsNone(self.unusable())
+
+    def test_any_function(self) -> None:
+        pci.write_bars(self.host.path(SOUND), [(16, True), (1, False)])
+        self.assertIsNone(self.unusable())
+        ailments.leave_without_place(self.host, SOUND)
+        self.assertIn(f"no place for a BAR of {SOUND}", str(self.unusable()))
+
+    def test_unread_and_gone(self) -> None:
+        resource = self.host.path(CARD) / "resource"
+        resource.unlink()
+        self.assertIn("cannot be read", str(self.unusable()))
+        self.host.remove(CARD)
+        self.assertIsNone(self.unusable())
+
+
+class TestBusErrors(HealthTest):
+    def test_without_aer(self) -> None:
+        self.assertIsNone(self.counts())
+
+    def test_the_cards_own(self) -> None:
+        ailments.count_bus_errors(self.host, CARD, fatal=1, nonfatal=2, correctable=30)
+        self.assertEqual(ErrorCounts(1, 2, 30), self.counts())
+
+    def test_those_at_the_other_end_of_the_link(self) -> None:
+        ailments.count_bus_errors(self.host, CARD, nonfatal=2)
+        ailments.count_bus_errors(self.host, PORT, fatal=4, correctable=1)
+        self.assertEqual(ErrorCounts(4, 2, 1), self.counts())
+
+    def test_a_card_that_counts_none_at_a_port_that_does(self) -> None:
+        ailments.count_bus_errors(self.host, PORT, fatal=4)
+        self.assertEqual(ErrorCounts(4, 0, 0), self.counts())
+
+    def test_garbage(self) -> None:
+        for text in ("", "TOTAL_ERR_FATAL", "TOTAL_ERR_FATAL many", "Receiver Error 3"):
+            ailments.count_bus_errors(self.host, CARD, nonfatal=1)
+            pathlib.Path(self.host.path(CARD) / "aer_dev_fatal").write_text(text)
+            self.assertIsNone(self.counts(), text)
+
+    def test_one_that_is_gone(self) -> None:
+        gone = model.PciAddress.parse("0000:99:00.0")
+        card = model.GPU(gone, self.card.product, class_code=0)
+        self.assertIsNone(pci_errors.bus_errors(card, self.host.roots))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception, model
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
+from nova_gpu.host.vfio import boot_configuration
+from tests.fixtures import hosts, pci
+
+ONE, TWO = "0000:81:00.0", "0000:82:00.0"
+
+
+class TestBoot(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+        self.modules = self.root / "lib/modules" / os.uname().release
+
+    def cards(self, *addresses: str) -> tuple[model.GPU, ...]:
+        named = frozenset(map(model.PciAddress.parse, addresses))
+        return discovery.discover(self.host.roots, Selection(frozenset(), named), {}, dict)
+
+    def test_ids(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))
+        self.host.add_gpu(TWO, "10de", "2335", companions=(pci.AUDIO,))
+        ids, shared = boot_configuration.own_ids(self.cards(ONE), self.host.roots)
+        self.assertEqual(["10de:1e04"], ids)
+        self.assertEqual(
+            {"0000:81:00.1": "0000:82:00.1"}, {str(key): name for key, name in shared.items()}
+        )
+        ids, shared = boot_configuration.own_ids(self.cards(ONE, TWO), self.host.roots)
+        self.assertEqual((["10de:10f0", "10de:1e04", "10de:2335"], {}), (ids, shared))
+
+    def test_unreadable_host(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1e04")
+        cards = self.cards(ONE)
+        self.host.devices.rename(self.host.devices.with_name("gone"))
+        self.assertRaises(
+            exception.DiscoveryFailed, boot_configuration.own_ids, cards, self.host.roots
+        )
+
+    def test_kernel_arguments(self) -> None:
+        cpuinfo = self.host.roots.proc / "cpuinfo"
+        for vendor, arguments in (
+            ("GenuineIntel", ["intel_iommu=on", "iommu=pt"]),
+            ("AuthenticAMD", ["iommu=pt"]),
+            (None, []),
+        ):
+            cpuinfo.write_text(f"vendor_id\t: {vendor}\n") if vendor else cpuinfo.unlink()
+            self.assertEqual(
+                arguments,
+                boot_configuration.kernel_arguments(["10de:1e04"], self.root, self.host.roots),
+            )
+        self.modules.mkdir(parents=True)
+        (self.modules / "modules.builtin").write_text("kernel/drivers/vfio/pci/vfio-pci.ko\n")
+        self.assertEqual(
+            ["vfio-pci.ids=10de:1e04"],
+            boot_configuration.kernel_arguments(["10de:1e04"], self.root, self.host.roots),
+        )
+
+    def test_texts(self) -> None:
+        texts = boot_configuration.texts(["10de:10f7", "10de:1e04"], ["iommu=pt"], self.root)
+        self.assertIsNone(texts[boot_configuration.GRUB])
+        lines = str(texts[boot_configuration.MODPROBE]).splitlines()
+        self.assertIn("options vfio-pci ids=10de:10f7,10de:1e04", lines)
+        for module in ("nvidia", "amdgpu", "snd_hda_intel", "xhci_pci"):
+            self.assertIn(f"softdep {module} pre: vfio-pci", lines)
+        (self.root / boot_configuration.GRUB).parent.mkdir(parents=True)
+        texts = boot_configuration.texts(["10de:1e04"], ["iommu=pt"], self.root)
+        self.assertIn(
+            '\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"\n', texts[boot_configuration.GRUB]
+        )
+        self.assertIsNone(
+            boot_configuration.texts(["10de:1e04"], [], self.root)[boot_configuration.GRUB]
+        )
+
+    def test_how_the_kernel_has_vfio_pci(self) -> None:
+        self.assertIsNone(boot_configuration.module_kind(self.root))
+        self.modules.mkdir(parents=True)
+        (self.modules / "modules.dep").write_text(
+            "kernel/a.ko.xz: kernel/drivers/vfio/pci/vfio-pci.ko.xz\n"
+        )
+        self.assertIsNone(boot_configuration.module_kind(self.root))
+        (self.modules / "modules.dep").write_text(
+            "kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz\n"
+        )
+        self.assertEqual("dep", boot_configuration.module_kind(self.root))
+        (self.modules / "modules.builtin").write_text("kernel/drivers/vfio/pci/vfio-pci.ko\n")
+        self.assertEqual("builtin", boot_configuration.module_kind(self.root))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from nova import objects, test
+
+from nova_gpu.core import exception
+from nova_gpu.scheduler import requested_gpus
+from tests.fixtures.cloud_gpus import request_spec
+from tests.unit.scheduler.test_request_filter import RequestFilterTest as _RequestFilterTest
+
+
+class RequestedTest(test.NoDBTestCase):
+    def test_instances_of_equal_flavors_share_what_they_ask_for(self) -> None:
+        two, again, three = (
+            requested_gpus.from_spec(request_spec({"gpus": f"= {count}"})).flavor
+            for count in (2, 2, 3)
+        )
+        assert two.whole and three.whole
+        self.assertEqual((2, 3), (two.whole.count, three.whole.count))
+        self.assertIs(two.whole, again.whole)
+
+    def test_what_cannot_be_read_is_refused_each_time(self) -> None:
+        for _ in range(2):
+            flavor = requested_gpus.from_spec(request_spec({"gpus": "many"})).flavor
+            self.assertRaises(exception.InvalidExtraSpec, flavor.check)
+
+    def test_machine_types(self) -> None:
+        for stated, unfit in ((None, None), ("q35", None), ("pc", "pc")):
+            spec = request_spec({"gpus": "1"}, machine_type=stated)
+            with self.subTest(stated=stated):
+                self.assertEqual(unfit, requested_gpus.from_spec(spec).unfit_machine_type)
+
+    def test_traits_of_the_image(self) -> None:
+        for trait, of_gpus in (("HW_GPU_API_VULKAN", True), ("HW_CPU_X86_AVX2", False)):
+            spec = request_spec({})
+            spec.image.properties.traits_required = [trait]
+            with self.subTest(trait=trait):
+                self.assertEqual(of_gpus, requested_gpus.from_spec(spec).image_names_gpus)
+
+    def test_devices_of_novas_own_passthrough(self) -> None:
+        spec = request_spec({})
+        self.assertIsNone(requested_gpus.from_spec(spec).pci_devices)
+        asked = [objects.InstancePCIRequest(count=count) for count in (1, 2)]
+        for requests, count in ((None, None), ([], 0), (asked, 3)):
+            spec.pci_requests = (
+                None if requests is None else objects.InstancePCIRequests(requests=requests)
+            )
+            self.assertEqual(count, requested_gpus.from_spec(spec).pci_devices)
+
+    def test_what_came_without(self) -> None:
+        bare = objects.RequestSpec(flavor=objects.Flavor(flavorid="read without"))
+        for spec in (bare, objects.RequestSpec(flavor=bare.flavor, image=objects.ImageMeta())):
+            asked = requested_gpus.from_spec(spec)
+            self.assertEqual((), asked.flavor.requests)
+            self.assertEqual((None, False), (asked.unfit_machine_type, asked.image_names_gpus))
+
+
+class NobodyCouldTest(_RequestFilterTest):
+    """With a reason, which no filter can give; and before anything is done to an instance."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        host = self.placement.add_host("host1")
+        self.qemu = self.placement.add_group(host, 8, "ada", hypervisor="QEMU")
+
+    def test_all_hosts_are_kvm(self) -> None:
+        for flavor in ({"gpus": "1"}, {"gpus": "1", "hypervisor": "KVM"}, {"resources:PGPU": "1"}):
+            with self.subTest(flavor=flavor):
+                fault = self.refusal(flavor, machine_type="pc-i440fx-9.2")
+                self.assertIn("machine type is pc-i440fx-9.2", fault)
+                self.assertIn("hw_machine_type=q35", fault)
+        for fitting in (None, "q35"):
+            self.assertEqual({self.qemu}, self.taken(self.run_filter(flavor, machine_type=fitting)))
+
+    def test_containers_have_no_use_for_it(self) -> None:
+        host = self.placement.add_host("host2")
+        lxc = self.placement.add_group(host, 8, "fermi")
+        for flavor in ({"gpus": "1"}, {"gpus": "1", "hypervisor": "<or> LXC <or> KVM"}):
+            spec = self.run_filter(flavor, machine_type="pc")
+            self.assertEqual({self.qemu, lxc}, self.taken(spec))
+        spec = self.run_filter({"gpus": "1", "hypervisor": "LXC"}, machine_type="pc")
+        self.assertEqual({lxc}, self.taken(spec))
+        fault = self.refusal({"gpus": "1", "hypervisor": "s!= LXC"}, machine_type="pc")
+        self.assertIn("machine type is pc", fault)
+
+
+class NoGPUsTest(_RequestFilterTest):
+    def test_that_is_the_reason_whatever_the_image(self) -> None:
+        self.placement.add_host("host1")
+        self.assertIn("no host offers GPUs", self.refusal({"gpus": "1"}, machine_type="pc"))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import fixtures
+from oslo_config import fixture as config_fixture
+from oslo_utils import uuidutils
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import device, exception
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.virt.inventory.assignment import Assigned
+from tests.fixtures import hosts, vgpu
+from tests.fixtures.compute import Compute, resources
+
+ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
+PART, LATER = (f"{DIVIDED}/nvidia-63/{number}" for number in (1, 2))
+GONE = "0000:d8:00.0"
+NAMED, OWN = (Slot.parse(f"{DIVIDED}/nvidia-63/{number}") for number in (0, 1))
+OTHER = uuidutils.generate_uuid()
+
+
+class AssignedTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
+        self.host.add_gpu(DIVIDED, "10de", "1bb3")
+        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
+        self.compute = self.useFixture(Compute(self.host))
+        self.whole = self.compute.provider("2335")
+        self.parts = self.compute.provider("1bb3", "nvidia-63")
+
+    @property
+    def assigned(self) -> Assigned:
+        return self.compute.gpus.assigned
+
+    def held(self, *had: tuple[str, str]) -> list[str]:
+        found = self.assigned.held(resources(*had))
+        return [str(each.device) for own in found.values() for each in own]
+
+
+class AssignedTest(AssignedTestCase):
+    def test_whole_cards_first(self) -> None:
+        had = ((self.parts, LATER), (self.whole, TWO), (self.parts, PART), (self.whole, ONE))
+        self.assertEqual([ONE, TWO, PART, LATER], self.held(*had))
+        expected = [device.parse(text) for text in (ONE, TWO, PART, LATER)]
+        self.assertEqual(expected, self.assigned.devices(resources(*had)))
+        self.assertEqual(([], []), (self.held(), self.assigned.devices(None)))
+
+    def test_by_its_provider(self) -> None:
+        """After a move the address may be one of this host as well."""
+        other = uuidutils.generate_uuid()
+        self.assertEqual([ONE], self.held((other, TWO), (self.whole, ONE), (other, PART)))
+
+    def test_what_is_not_well(self) -> None:
+        for had, reason in (
+            ((self.whole, GONE), "it is not on this host"),
+            ((self.parts, f"{GONE}/nvidia-63/0"), "no card of this host has it"),
+        ):
+            with self.assertRaisesRegex(exception.DeviceUnavailable, reason):
+                self.held(had)
+            self.assertEqual([device.parse(had[1])], self.assigned.devices(resources(had)))
+        self.host.remove(ONE)
+        self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        self.compute.period()
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "no longer on the PCI bus"):
+            self.held((self.whole, ONE))
+        self.assertEqual([TWO], self.held((self.whole, TWO)))
+
+    def test_one_kind(self) -> None:
+        had = resources((self.parts, PART), (self.whole, GONE))
+        (part,) = self.assigned.held_of(self.assigned.parts, had)
+        self.assertEqual(
+            (PART, self.parts),
+            (str(part.grant), self.compute.provider("1bb3", part.group.facts.id)),
+        )
+
+
+class ProvidersTest(AssignedTestCase):
+    """Before the first provider tree of a service was made"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.known = self.assigned.provider_uuids()
+        for supply in self.assigned.supplies:
+            supply.provider_uuids.clear()
+        self.compute.asked = 0
+
+    def test_kept_ones(self) -> None:
+        self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
+        self.assertEqual(0, self.compute.asked)
+
+    def test_placement_where_none_were_kept(self) -> None:
+        (self.host.root / "state/gpu-providers").unlink()
+        self.assertEqual([ONE, PART], self.held((self.whole, ONE), (self.parts, PART)))
+        asked = self.compute.asked
+        self.assertGreater(asked, 0)
+        self.held((self.whole, TWO))
+        self.assertEqual(asked, self.compute.asked, "once")
+        self.assertEqual(self.known, self.assigned.provider_uuids())
+        for supply in self.assigned.supplies:
+            own = {key for key in self.known if key.is_in_parts is supply.in_parts}
+            self.assertEqual(own, set(supply.provider_uuids))
+
+    def test_nobody_is_asked_for_a_plain_instance(self) -> None:
+        self.assertEqual([], self.held())
+        self.assertEqual({}, self.assigned.provider_uuids())
+
+
+class NovasVGPUsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        host.add_gpu(DIVIDED, "10de", "1bb3")
+        vgpu.add_types(host, DIVIDED, vgpu.TESLA_P4)
+        self.compute = self.useFixture(Compute(host))
+        self.provider = self.compute.provider("1bb3", "nvidia-63")
+        self.assigned = self.compute.gpus.assigned
+        self.ledger = self.compute.gpus.ledger
+
+    def of_others(self, found: dict[str, str], instance: object = None) -> dict[str, str]:
+        return self.assigned.devices_of_others(instance, found, self.ledger)
+
+    def test_allocations(self) -> None:
+        both = {
+            self.provider: {"resources": {"VGPU": 1}},
+            OTHER: {"resources": {"VGPU": 2}},
+        }
+        self.assertEqual({OTHER: both[OTHER]}, self.assigned.allocations_of_others(both))
+
+    def test_mediated_devices(self) -> None:
+        """Ours are what it has, and what its domain named until it was taken away."""
+        instance = self.compute.instance({}, (self.provider, str(OWN)))
+        self.ledger.saw_domains({instance.uuid: frozenset({NAMED})})
+        ours = [device_uuid(instance.uuid, slot) for slot in (NAMED, OWN)]
+        others = uuidutils.generate_uuid()
+        found = dict.fromkeys([*ours, others], instance.uuid)
+        self.assertEqual({others: instance.uuid}, self.of_others(found, instance))
+        self.assertEqual({}, self.of_others(found), "Nova has none")
+        config = self.useFixture(config_fixture.Config(CONF))
+        config.config(group="devices", enabled_mdev_types=["nvidia-64"])
+        self.assertEqual(found, self.of_others(found), "of all instances all")
+
+    def test_plain_instance_needs_nobody(self) -> None:
+        """Also while Placement is down"""
+        for supply in self.assigned.supplies:
+            supply.provider_uuids.clear()
+        before = self.compute.asked
+        plain = self.compute.instance({})
+        self.assertEqual({}, self.of_others({}, plain))
+        for each in (None, {}, {OTHER: {"resources": {"VCPU": 1}}}):
+            self.assertEqual(each, self.assigned.allocations_of_others(each))
+        self.assertEqual(before, self.compute.asked)

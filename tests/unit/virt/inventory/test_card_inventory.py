@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of whole cards through Nova's own resource tracker."""
+
+from __future__ import annotations
+
+import pathlib
+from unittest import mock
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import provider_tree, resource_tracker
+from oslo_config import fixture as config_fixture
+from oslo_utils import uuidutils
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.virt import sets
+from nova_gpu.virt.delivery import guest_address_space, ways
+from nova_gpu.virt.inventory import card_inventory, link_groups, neighbours, tracker
+from nova_gpu.virt.usage import ledger
+from nova_gpu.virt.usage.records import Records
+from tests.fixtures import cards, hosts
+
+# A and B have links, and C and D.
+A, B, C, D = (f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09"))
+GPUS = [cards.placed(address, peers=[peer]) for address, peer in ((A, B), (B, A), (C, D), (D, C))]
+KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
+NODE = "node1"
+OTHER_NODES = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+
+class StockTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        host = hosts.Host(root)
+        self.ledger = ledger.Ledger()
+        config = self.useFixture(config_fixture.Config(CONF)).config
+        config(group="libvirt", virt_type="kvm")
+        config(state_path=str(root))
+        self.ways = ways.Ways(
+            host.roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
+        )
+        self.ways.sets = sets.NoSets()
+        self.bindings = self.ways.custody
+        self.links = link_groups.LinkGroups(sets.NoSets())
+        self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
+        self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
+        self.published = card_inventory.CardInventory(
+            self.ledger, self.ways, self.links, self.neighbours
+        )
+        self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
+        self.tree.new_root(NODE, uuidutils.generate_uuid())
+
+    def look(self, *without: str, **unavailable: dict[str, str]) -> None:
+        found = [gpu for gpu in GPUS if str(gpu.address) not in without]
+        by_address = {
+            name: {cards.addresses(address)[0]: reason for address, reason in each.items()}
+            for name, each in unavailable.items()
+        }
+        self.published.take_in(found, DeliveryMode.LXC, cards.unavailable(**by_address))
+
+    def publish(self) -> None:
+        self.published.publish(self.tree, NODE, "LXC")
+
+    def record(self, **addresses: str) -> None:
+        provider = self.published.provider_uuids[KEY]
+        counted = {uuid: frozenset({(provider, each)}) for uuid, each in addresses.items()}
+        self.ledger.read_records(lambda known: Records(counted=counted))
+
+    def claim(self, count: int) -> list[str]:
+        allocations = {self.published.provider_uuids[KEY]: {"resources": {"PGPU": count}}}
+        return sorted(each.identifier for each in self.tracker._claim_resources(allocations))
+
+    def assertInventory(self, total: int, reserved: int) -> None:
+        self.publish()
+        record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
+        self.assertEqual((total, reserved), (record["total"], record["reserved"]))
+
+    def test_nothing_on_a_host_without_gpus(self) -> None:
+        self.publish()
+        self.assertEqual({}, self.published.provider_uuids)
+        self.assertEqual([NODE], [self.tree.data(NODE).name])
+
+    def test_room_in_one_guest(self) -> None:
+        """It is looked up with the host, and not at each claim."""
+        with mock.patch.object(guest_address_space, "most", return_value=3) as asked:
+            self.look()
+            self.publish()
+            self.publish()
+        asked.assert_called_once()
+        record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
+        self.assertEqual((4, 3), (record["total"], record["max_unit"]))
+
+    def test_claims_get_what_is_near(self) -> None:
+        self.look()
+        self.publish()
+        self.assertIn(self.claim(2), ([A, B], [C, D]))
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 3)
+        self.assertIn(self.claim(2), ([A, B], [C, D]))
+
+    def test_what_a_domain_or_a_guest_before_has_is_not_drawn(self) -> None:
+        self.look()
+        self.publish()
+        self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
+        self.ledger.was_used(cards.addresses(C))
+        self.assertEqual({B, D}, {str(each) for each in self.published.free()})
+        self.assertEqual([B, D], self.claim(2))
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
+        self.assertEqual(set(), self.published.free())
+
+    def test_failed_and_quarantined_are_reserved(self) -> None:
+        self.look(faults={A: "it is silent"}, reserved={B: "it is in quarantine"})
+        self.assertInventory(4, 2)
+        self.assertEqual([C, D], self.claim(2))
+        self.assertEqual({B}, {str(each) for each in self.published.reserved()})
+
+    def test_a_quarantine_while_the_host_is_looked_at_is_not_lost(self) -> None:
+        self.look()
+        self.published.begin_look()
+        self.published.reserve({cards.addresses(D)[0]: cards.reasons("not clean")})
+        self.look()
+        self.assertInventory(4, 1)
+        self.published.begin_look()
+        self.look()
+        self.assertInventory(4, 0)
+
+    def test_an_instances_card_that_is_gone_stays_its_own(self) -> None:
+        """It is in the inventory, as Placement counts it, and not reserved besides."""
+        self.look()
+        self.publish()
+        self.record(one=A)
+        self.look(A)
+        self.assertInventory(4, 0)
+        (group,) = self.published.groups().values()
+        self.assertEqual({A}, {str(each) for each in group.unavailable})
+
+    def test_a_strangers_card_is_reserved(self) -> None:
+        self.look()
+        self.publish()
+        self.record()
+        self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
+        self.assertInventory(4, 1)
+
+    def test_what_is_offered_no_more_is_all_reserved(self) -> None:
+        self.look()
+        self.publish()
+        uuid = self.published.provider_uuids[KEY]
+        fresh = card_inventory.CardInventory(self.ledger, self.ways, self.links, self.neighbours)
+        fresh.publish(self.tree, NODE, "LXC")
+        record = self.tree.data(uuid).inventory["PGPU"]
+        self.assertEqual((4, 4), (record["total"], record["reserved"]))
+
+    def test_addresses_are_those_of_this_host(self) -> None:
+        self.look()
+        self.publish()
+        resources = [
+            objects.Resource(provider_uuid=provider, resource_class="PGPU", identifier=A)
+            for provider in (OTHER_NODES, self.published.provider_uuids[KEY])
+        ]
+        self.assertEqual(set(), self.published.devices(resources[:1]))
+        self.assertEqual(set(cards.addresses(A)), self.published.devices(resources))
+        self.assertIsNone(self.published.group_of(OTHER_NODES))

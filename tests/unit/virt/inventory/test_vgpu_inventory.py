@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of vGPUs through Nova's own resource tracker, over a generated host."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+import unittest
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import provider_tree, resource_tracker
+from oslo_config import fixture as config_fixture
+from oslo_utils import uuidutils
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.vgpu import vgpu as values
+from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt import sets
+from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
+from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
+from nova_gpu.virt.usage import ledger
+from nova_gpu.virt.usage.records import Records
+from tests.fixtures import cards, hosts, vgpu
+
+ADDRESSES = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0")
+MOST = {type_.id: type_.available for type_ in vgpu.TESLA_P4}
+NODE = "node1"
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+TYPES = {
+    each.id: each
+    for each in (VGPUType("nvidia-1", memory_mib=1024), VGPUType("nvidia-2", memory_mib=2048))
+}
+BUSES = ("10", "20", "30")
+NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
+
+
+class StockTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.config.config(group="gpu", nvml=False)
+        self.host = hosts.Host(root)
+        for address in ADDRESSES:
+            self.host.add_gpu(address, "10de", "1bb3")
+            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        self.cards = self.new_cards()
+        self.noted = ledger.Ledger()
+        self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
+        self.published = vgpu_inventory.VGPUInventory(
+            *(self.cards, self.made, self.noted), sets.NoSets()
+        )
+        self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
+        self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
+        self.tree.new_root(NODE, uuidutils.generate_uuid())
+
+    def new_cards(self) -> vgpu_cards.VGPUCards:
+        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        return vgpu_cards.VGPUCards(self.host.roots, own)
+
+    def found(self) -> tuple[GPU, ...]:
+        selected = selection.Selection.parse(["10de"], [], [])
+        return discovery.discover(self.host.roots, selected, {}, dict)
+
+    def look(self) -> Mapping[object, str]:
+        whole = self.cards.read(self.found())
+        self.cards.judge({})
+        return whole
+
+    def publish(self) -> None:
+        self.published.publish(self.tree, NODE, "QEMU")
+
+    def group(self, number: int) -> str:
+        key = GroupKey("10de", "1bb3", DeliveryMode.VGPU, f"nvidia-{number}")
+        return self.published.provider_uuids[key]
+
+    def claim(self, number: int, amount: int = 1) -> list[str]:
+        allocations = {self.group(number): {"resources": {"VGPU": amount}}}
+        claimed = self.tracker._claim_resources(allocations)
+        return [each.identifier for each in claimed]
+
+    def inventory(self, number: int) -> tuple[int, int]:
+        record = self.tree.data(self.group(number)).inventory["VGPU"]
+        return record["total"], record["reserved"]
+
+
+class TestStock(StockTestCase):
+    def test_nothing_before_it_was_looked_at_to_the_end(self) -> None:
+        self.publish()
+        self.assertEqual({}, self.published.provider_uuids)
+        self.assertEqual(3, len(self.cards.read(self.found())))
+        self.publish()
+        self.assertEqual((24, 24), self.inventory(63))
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 63)
+        self.cards.judge({})
+        self.publish()
+        self.assertEqual((24, 0), self.inventory(63))
+        self.cards.reserve({a: cards.reasons("it failed") for a in self.cards.look.cards})
+        self.publish()
+        self.assertEqual((24, 24), self.inventory(63))
+
+    def test_a_card_that_came_since(self) -> None:
+        self.look()
+        self.host.add_gpu("0000:d8:00.0", "10de", "1bb3")
+        vgpu.add_types(self.host, "0000:d8:00.0", vgpu.TESLA_P4)
+        self.cards.read(self.found())
+        self.publish()
+        self.assertEqual((32, 8), self.inventory(63))
+        self.cards.judge({})
+        self.publish()
+        self.assertEqual((32, 0), self.inventory(63))
+
+    def test_what_was_not_removed_yet(self) -> None:
+        self.look()
+        slots = [Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")]
+        self.noted.was_used(slots)
+        self.publish()
+        self.assertEqual((3, 1), self.inventory(66))
+        self.assertEqual([f"{ADDRESSES[1]}/nvidia-66/0"], self.claim(66))
+        self.noted.cleaned(slots[0])
+        self.assertEqual([f"{ADDRESSES[0]}/nvidia-66/0"], self.claim(66))
+
+    def test_types_that_share_a_card(self) -> None:
+        self.look()
+        self.publish()
+        self.assertEqual([f"{ADDRESSES[0]}/nvidia-64/0"], self.claim(64))
+        self.assertEqual([f"{ADDRESSES[1]}/nvidia-63/0"], self.claim(63))
+        self.assertEqual([f"{ADDRESSES[2]}/nvidia-66/0"], self.claim(66))
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 65)
+        self.publish()
+        self.assertEqual((12, 8), self.inventory(64))
+        self.assertEqual((6, 6), self.inventory(65))
+        self.assertEqual((3, 2), self.inventory(66))
+
+    def test_what_the_scheduler_reads(self) -> None:
+        self.assertEqual(stats.UNDIVIDED, self.published.divided())
+        self.look()
+        self.noted.was_used([Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")])
+        named = frozenset({Slot.parse(ADDRESSES[1] + "/nvidia-64/0").parent})
+        vgpus = {63: 16, 64: 8, 65: 4, 66: 2}
+        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n]) for n in vgpus)
+        facts = ((1024, 4), (2048, 4), (4096, 4), (8192, 4))
+        self.assertEqual(stats.Divided(3, 2, free, facts), self.published.divided())
+        self.noted.saw_domains({INSTANCE: named})
+        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n] // 2) for n in vgpus)
+        self.assertEqual(stats.Divided(3, 1, free, facts), self.published.divided())
+
+    def name(self, number: int) -> str | None:
+        return next(each.name for each in vgpu.TESLA_P4 if each.id == f"nvidia-{number}")
+
+    def test_a_card_that_is_gone_while_an_instance_has_a_part_of_it(self) -> None:
+        self.look()
+        self.publish()
+        slot = self.claim(64)[0]
+        self.host.remove(ADDRESSES[0])
+        counted = Records({INSTANCE: frozenset({(self.group(64), slot)})})
+        self.noted.read_records(lambda guests: counted)
+        self.look()
+        self.publish()
+        self.assertEqual((12, 3), self.inventory(64))
+        self.tracker._check_resources(None)
+        fresh = self.new_cards()
+        self.cards.look, self.cards._read = fresh.look, fresh._read  # as after a restart
+        self.look()
+        self.publish()
+        self.tracker._check_resources(None)
+        self.assertEqual((9, 0), self.inventory(64))
+        # Nobody is given a part of a card that is not there.
+        self.assertEqual(8, len(self.claim(64, 8)))
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 64)
+
+    def test_what_somebody_else_has_made(self) -> None:
+        vgpu.make(self.host, ADDRESSES[0], "nvidia-65")
+        vgpu.set_available(self.host, ADDRESSES[0], {**dict.fromkeys(MOST, 0), "nvidia-65": 1})
+        self.look()
+        self.publish()
+        self.assertEqual((6, 1), self.inventory(65))
+        self.assertEqual((3, 1), self.inventory(66))
+        self.config.config(group="gpu", vgpu_types=["nvidia-66"])
+        self.cards._read = self.cards.look = vgpu_cards.Look()
+        whole = {str(address): reason for address, reason in self.look().items()}
+        self.assertEqual(set(ADDRESSES), set(whole))
+        self.config.config(group="gpu", vgpu_types=[])
+        self.cards._read = self.cards.look = vgpu_cards.Look()
+        ((address, reason),) = self.look().items()
+        self.assertEqual(ADDRESSES[0], str(address))
+        self.assertIn("it has vGPUs of types that", str(*reason))
+
+    def test_what_does_not_tell_how_it_is_divided_is_not_given_whole(self) -> None:
+        types = self.host.path(ADDRESSES[1]) / "mdev_supported_types"
+        types.rename(types.with_name("elsewhere"))
+        types.symlink_to(types)  # nobody can list it
+        self.cards._read = self.cards.look = vgpu_cards.Look()
+        (reason,) = (why for address, why in self.look().items() if str(address) == ADDRESSES[1])
+        self.assertIn("does not tell how it is divided", str(*reason))
+        self.assertEqual(2, len(self.cards.look.cards))
+
+
+class TestRandomStates(StockTestCase):
+    def test_no_card_is_promised_twice(self) -> None:
+        """Claims of all types in any order, of which some are made before the next."""
+        draw = random.Random(20261121)
+        self.look()
+        for order in ("depth_first", "breadth_first"):
+            self.config.config(group="gpu", vgpu_order=order)
+            for _ in range(60):
+                self.one_state(draw, order)
+
+    def one_state(self, draw: random.Random, order: str) -> None:
+        self.tracker.assigned_resources.clear()
+        self.noted._now = ledger.Snapshot()
+        self.publish()
+        promised: dict[str, list[Slot]] = {address: [] for address in ADDRESSES}
+        for _ in range(draw.randint(1, 12)):
+            number, amount = draw.randint(63, 66), draw.randint(1, 3)
+            rooms = self.rooms(promised, f"nvidia-{number}")
+            if sum(rooms.values()) < amount:
+                self.assertRaises(
+                    nova_exception.ComputeResourcesUnavailable, self.claim, number, amount
+                )
+                continue
+            for identifier in self.claim(number, amount):
+                rooms = self.rooms(promised, f"nvidia-{number}")
+                free = {address: room for address, room in rooms.items() if room}
+                best = (min if order == "depth_first" else max)(free.values())
+                slot = values.Slot.parse(identifier)
+                self.assertEqual(best, rooms[str(slot.parent)], (identifier, rooms))
+                self.assertNotIn(slot, promised[str(slot.parent)])
+                promised[str(slot.parent)].append(slot)
+
+    def rooms(self, promised: Mapping[str, list[Slot]], type_id: str) -> dict[str, int]:
+        return {
+            address: MOST[type_id] - len(slots) if {s.type_id for s in slots} <= {type_id} else 0
+            for address, slots in promised.items()
+        }
+
+
+def functions(bus: str) -> list[PciAddress]:
+    return [PciAddress.parse(f"0000:{bus}:00.{number}") for number in range(1, 5)]
+
+
+def card(bus: str) -> SharedCard:
+    available = dict.fromkeys(TYPES, 1)
+    parents = {each: Parent(Kind.TYPED, available, {}) for each in functions(bus)}
+    gpu = cards.placed(f"0000:{bus}:00.0", 0)
+    return SharedCard(gpu, DividedCard(TYPES, parents))
+
+
+def alone(bus: str) -> SharedCard:
+    """One of mediated devices of its own"""
+    gpu = cards.placed(f"0000:{bus}:00.0", 0)
+    parents = {gpu.address: Parent(Kind.MEDIATED, {"nvidia-1": 3, "nvidia-2": 1}, {})}
+    return SharedCard(gpu, DividedCard(TYPES, parents))
+
+
+class RoomsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.cards = [card(bus) for bus in BUSES]
+        self.rooms = Rooms()
+        self.asked: list[SharedCard] = []
+        original = SharedCard.room
+
+        def room(this: SharedCard, *args: object) -> vgpu_capacity.Room:
+            self.asked.append(this)
+            return original(this, *args)  # type: ignore[arg-type]
+
+        patch = mock.patch.object(SharedCard, "room", room)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_nothing_is_worked_out_while_nothing_changes(self) -> None:
+        first = self.rooms.of(self.cards, NOBODY)
+        self.assertNotEqual([], self.asked)
+        self.asked.clear()
+        self.assertEqual(first, self.rooms.of(self.cards, dataclasses.replace(NOBODY)))
+        self.assertEqual([], self.asked)
+
+    def test_of_one_claim_one_card_is_worked_out(self) -> None:
+        self.rooms.of(self.cards, NOBODY)
+        self.asked.clear()
+        slots = frozenset({Slot(functions("20")[0], "nvidia-1", 0)})
+        found = self.rooms.of(self.cards, Use(slots, slots, slots, slots))
+        self.assertEqual({self.cards[1].gpu.address}, {each.gpu.address for each in self.asked})
+        room = found[self.cards[1].gpu.address].rooms["nvidia-1"]
+        self.assertEqual((1, 1), (room.taken, room.free))
+
+    def test_the_slots_of_a_group_are_one_object(self) -> None:
+        (group, *_) = vgpu_group.groups({each.gpu.address: each for each in self.cards}).values()
+        first = self.rooms.slots(group, self.rooms.of(self.cards, NOBODY))
+        self.assertEqual(len(BUSES) * 4, len(first))
+        self.assertIs(first, self.rooms.slots(group, self.rooms.of(self.cards, NOBODY)))
+
+    def test_as_if_it_knew_nothing_whatever_happened_before(self) -> None:
+        chance = random.Random(20261124)
+        for use, there in self._history(chance, 300):
+            kept, fresh = (rooms.of(there, use) for rooms in (self.rooms, Rooms()))
+            self.assertEqual(fresh, kept)
+            for group in vgpu_group.groups({each.gpu.address: each for each in there}).values():
+                self.assertEqual(
+                    Rooms().slots(group, fresh), self.rooms.slots(group, kept), group.key
+                )
+
+    def _history(self, chance: random.Random, steps: int) -> Iterator[tuple[Use, list[SharedCard]]]:
+        there = [*self.cards, alone("40")]
+        slots = [Slot(f, t, 0) for bus in BUSES for f in functions(bus) for t in TYPES]
+        slots += [Slot(there[-1].gpu.address, "nvidia-1", number) for number in range(4)]
+        taken: set[Slot] = set()
+        whole: set[PciAddress] = set()
+        for _ in range(steps):
+            taken ^= {chance.choice(slots)}
+            if chance.random() < 0.2:
+                whole ^= {chance.choice([there[0].gpu.address, *functions("20")])}
+            if chance.random() < 0.2:
+                number = chance.randrange(len(there))
+                card = there[number]
+                faulty = {card.gpu.address: cards.reasons("it is faulty")}
+                unavailable: Any = chance.choice(({}, faulty))
+                there[number] = dataclasses.replace(card, unavailable=unavailable)
+            if chance.random() < 0.2:
+                number = chance.randrange(len(there))
+                function = chance.choice(list(there[number].card.parents))
+                made = {} if chance.random() < 0.5 else {"nvidia-1": 1}
+                parents = dict(there[number].card.parents)
+                parents[function] = dataclasses.replace(parents[function], made=made)
+                changed = dataclasses.replace(there[number].card, parents=parents)
+                there[number] = dataclasses.replace(there[number], card=changed)
+            some = [frozenset(s for s in taken if chance.random() < 0.7) for _ in range(2)]
+            yield Use(frozenset(taken), some[0], some[1], frozenset(taken | whole)), list(there)
