@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from packaging import requirements
 from packaging.utils import canonicalize_name
 
-from tools.testing import ROOT
+from tools.suites import ROOT
 
 # What pip of the machine there takes: glibc of Debian 12, Ubuntu 22.04 and later
 _PLATFORMS = [

@@ -131,7 +131,7 @@ def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> li
     The sources are those in *folder*; what apt knows of them is kept below, and this machine's own
     lists are not changed.
 
-    :raises tools.testing.machine.MachineNotReady: where the mirror does not have them
+    :raises tools.suites.machine.MachineNotReady: where the mirror does not have them
     """
     if release.suite == CODENAME:
         return []

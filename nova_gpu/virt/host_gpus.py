@@ -40,7 +40,7 @@ from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify.migrations import AbandonedMoves, Orphans
-from nova_gpu.virt.verify.reconcile import Reconciliation
+from nova_gpu.virt.verify.startup_check import Reconciliation
 
 
 class HostGPUs:

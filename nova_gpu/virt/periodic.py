@@ -36,7 +36,7 @@ from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify import migrations, repair
-from nova_gpu.virt.verify.reconcile import Reconciliation
+from nova_gpu.virt.verify.startup_check import Reconciliation
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
-from nova_gpu.virt.verify.reconcile import Reconciliation
+from nova_gpu.virt.verify.startup_check import Reconciliation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

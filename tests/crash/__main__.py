@@ -23,7 +23,7 @@ import sys
 
 from tests.crash import place
 from tests.lxc import outside
-from tools import testing
+from tools import suites
 
 # As tests/functional/test_concurrency.py reads them
 OPERATIONS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_SEED"
@@ -46,7 +46,7 @@ def main() -> int:
         return _operate(arguments.operations, arguments.seed)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
-        return testing.SKIPPED
+        return suites.SKIPPED
     os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
     os.environ[place.PATTERN] = arguments.pattern
     # All deaths are one test to Nova's test base.

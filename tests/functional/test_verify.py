@@ -205,7 +205,7 @@ class AtStartTest(alone.Alone, Verifying):
         # One too many, of which no period is sure that nothing has it
         allocation["allocations"][group]["resources"]["PGPU"] = 2
         self.placement.put(url, allocation, version="1.28")
-        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.reconcile"))
+        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.startup_check"))
         self.restart_host("host1")
         self.period()
         self.assertNotIn(str(Kind.ALLOCATION_DIFFERS), log.output)
@@ -228,7 +228,7 @@ class AtStartTest(alone.Alone, Verifying):
 
     def test_nothing_is_said_where_they_agree(self) -> None:
         self.boot(self.gpu_flavor(1))
-        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.reconcile"))
+        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.startup_check"))
         self.restart_host("host1")
         for _ in range(3):
             self.period()

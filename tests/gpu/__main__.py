@@ -13,7 +13,7 @@ import sys
 
 from tests.cloud import running
 from tests.gpu import machine
-from tools import testing
+from tools import suites
 
 
 def main() -> int:
@@ -22,13 +22,13 @@ def main() -> int:
     parser.add_argument(
         "--out",
         type=pathlib.Path,
-        default=testing.STATE / "gpu",
+        default=suites.STATE / "gpu",
         help="keep there what was seen (default: %(default)s)",
     )
     arguments = parser.parse_args()
     if reason := machine.obstacle():
         print(f"SKIP: {reason}")
-        return testing.SKIPPED
+        return suites.SKIPPED
     machine.without_libvirt()
     machine.seen(arguments.out)
     passed = running.run(

@@ -13,7 +13,7 @@ import os
 import sys
 
 from tests.lxc import outside, place
-from tools import testing
+from tools import suites
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
-        return testing.SKIPPED
+        return suites.SKIPPED
     os.environ.update({place.SOAK: str(arguments.soak), place.BURSTS: str(arguments.bursts)})
     return outside.run("tests.lxc.inside", *arguments.patterns)
 

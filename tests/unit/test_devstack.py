@@ -16,7 +16,7 @@ from collections import defaultdict
 
 from oslo_config import iniparser
 
-from tools import testing
+from tools import suites
 
 ROOT = pathlib.Path(__file__).parents[2]
 _DEVSTACK = r"""
@@ -152,7 +152,7 @@ class PluginTest(unittest.TestCase):
 
 class ShellTest(unittest.TestCase):
     def test_every_script_is_checked(self) -> None:
-        checked = testing.scripts()
+        checked = suites.scripts()
         for folder, folders, files in os.walk(ROOT):
             folders[:] = [each for each in folders if each == ".ci" or not each.startswith(".")]
             for path in (pathlib.Path(folder, each) for each in files):

@@ -25,7 +25,7 @@ from lab.cloud import steps
 from lab.vm import boot, vm
 from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
-from tools import testing
+from tools import suites
 
 
 def main() -> int:
@@ -49,12 +49,12 @@ def main() -> int:
     venv = pathlib.Path(sys.prefix)
     if reason := vm.obstacle(venv):
         print(f"SKIP: {reason}")
-        return testing.SKIPPED
+        return suites.SKIPPED
     try:
         benches.build(bench)
     except packages.MachineNotReady as error:
         print(f"SKIP: {error}")
-        return testing.SKIPPED
+        return suites.SKIPPED
     except steps.Failed as error:
         print(f"tests.vfio: {error}", file=sys.stderr)
         return 2

@@ -86,7 +86,7 @@ class _Histories(base.FuzzTestCase):
             ("nova_gpu.privsep.nodes.opened_to_guests", list),
             ("nova_gpu.privsep.cleaning.reset", lambda *_: None),
             ("nova_gpu.privsep.cleaning.run_command", lambda address: self.now.clean(address)),
-            ("nova_gpu.virt.verify.reconcile.Reconciliation.look", lambda *_: None),
+            ("nova_gpu.virt.verify.startup_check.Reconciliation.look", lambda *_: None),
             # What nova-compute would log and go on from ends the test: a period that failed offers
             # nothing, and where nobody boots every property holds.
             ("nova_gpu.virt.periodic.contained", contextlib.nullcontext),

@@ -9,7 +9,7 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
-from tools import testing, wheels
+from tools import suites, wheels
 
 
 class NeededTest(base.BaseTestCase):
@@ -50,7 +50,7 @@ class FetchTest(base.BaseTestCase):
 
     def test_what_has_no_wheel_is_built(self) -> None:
         wheels.fetch(self.folder, {"nova": "34", "ovs": "1"}, "3.12")
-        own = ("wheel", str(testing.ROOT))
+        own = ("wheel", str(suites.ROOT))
         expected = [("download", "ovs==1"), ("download", "nova==34"), own, ("wheel", "ovs==1")]
         self.assertEqual(expected, self.asked)
 

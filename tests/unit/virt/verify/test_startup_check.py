@@ -6,7 +6,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.virt.verify import contradictions, gather, reconcile
+from nova_gpu.virt.verify import contradictions, gather, startup_check
 from nova_gpu.virt.verify.sources import Difference, HostState, Kind
 
 SILENT = HostState(None, {}, None, None, frozenset(), None, {}, unread=("libvirt: it is away",))
@@ -23,7 +23,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(contradictions, "compare", lambda _: self.found))
         looked: Any = type("Discovery", (), {"unavailable": None})()
         host: Any = object()
-        self.reconciliation = reconcile.Reconciliation(looked, host, lambda: None)
+        self.reconciliation = startup_check.Reconciliation(looked, host, lambda: None)
         self.reconciliation.is_due = True
 
     def _gather(self, sources: gather.Sources) -> HostState:

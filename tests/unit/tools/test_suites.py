@@ -16,7 +16,7 @@ from unittest import mock
 
 from tests.cloud import running
 from tests.fixtures import processes
-from tools import testing
+from tools import suites
 
 # stestr 4.2
 LINES = """
@@ -40,7 +40,7 @@ BOOTS = "tests.functional.test_claims.ClaimTest.test_boots"
 
 class ReadTest(unittest.TestCase):
     def test_lines_of_stestr(self) -> None:
-        done = testing.read(LINES, 1, "unit: stestr")
+        done = suites.read(LINES, 1, "unit: stestr")
         self.assertEqual("2 passed, 1 failed, 2 skipped", str(done))
         self.assertEqual(["needs a real GPU", "no promtool"], list(done.skipped.values()))
         ((test, text),) = done.failed.items()
@@ -49,17 +49,15 @@ class ReadTest(unittest.TestCase):
         self.assertNotIn("logged", text)
 
     def test_a_command_is_one_test(self) -> None:
-        self.assertEqual("1 passed, 0 failed, 0 skipped", str(testing.read(["fine"], 0, "mypy")))
-        self.assertEqual(
-            {"mypy ended with 1": "a line"}, testing.read(["a line"], 1, "mypy").failed
-        )
+        self.assertEqual("1 passed, 0 failed, 0 skipped", str(suites.read(["fine"], 0, "mypy")))
+        self.assertEqual({"mypy ended with 1": "a line"}, suites.read(["a line"], 1, "mypy").failed)
 
     def test_what_no_test_accounts_for_fails(self) -> None:
-        done = testing.read(LINES[:3], 124, "unit: stestr")
+        done = suites.read(LINES[:3], 124, "unit: stestr")
         self.assertEqual("2 passed, 1 failed, 0 skipped", str(done))
 
     def test_this_machine_cannot_run_it(self) -> None:
-        done = testing.read(["SKIP: needs root"], testing.SKIPPED, "lxc: python")
+        done = suites.read(["SKIP: needs root"], suites.SKIPPED, "lxc: python")
         self.assertEqual({"lxc: python": "needs root"}, done.skipped)
         self.assertEqual("0 passed, 0 failed, 1 skipped", str(done))
 
@@ -81,7 +79,7 @@ class ReadTest(unittest.TestCase):
         printed = io.StringIO()
         suite = unittest.TestLoader().loadTestsFromTestCase(Some)
         self.assertFalse(running.run(suite, running.Result(printed)))
-        done = testing.read(printed.getvalue().splitlines(), 1, "lxc: python")
+        done = suites.read(printed.getvalue().splitlines(), 1, "lxc: python")
         self.assertEqual("1 passed, 2 failed, 1 skipped", str(done))
         self.assertEqual(["it's late"], list(done.skipped.values()))
         self.assertIn("AssertionError: with a word", next(iter(done.failed.values())))
@@ -90,33 +88,33 @@ class ReadTest(unittest.TestCase):
 
 
 class AgainTest(unittest.TestCase):
-    def again(self, suite: str, second: testing.Outcome, *failed: str) -> testing.Outcome:
+    def again(self, suite: str, second: suites.Outcome, *failed: str) -> suites.Outcome:
         self.asked: list[Sequence[str]] = []
 
-        def one(name: str, tests: Sequence[str]) -> testing.Outcome:
+        def one(name: str, tests: Sequence[str]) -> suites.Outcome:
             self.asked.append(tests)
             return second
 
-        first = testing.Outcome(suite, 7, dict.fromkeys(failed, "why"), seconds=10.0)
-        testing.again(first, one)
+        first = suites.Outcome(suite, 7, dict.fromkeys(failed, "why"), seconds=10.0)
+        suites.again(first, one)
         return first
 
     def test_what_passes_alone_is_unsteady(self) -> None:
-        done = self.again("functional", testing.Outcome(passed=1), f"{BOOTS}(five)")
+        done = self.again("functional", suites.Outcome(passed=1), f"{BOOTS}(five)")
         self.assertEqual([[BOOTS]], self.asked)
         self.assertEqual("8 passed, 0 failed, 0 skipped", str(done))
         self.assertEqual([f"{BOOTS}(five)"], list(done.unsteady))
 
     def test_what_fails_or_is_skipped_again_has_failed(self) -> None:
         for second in (
-            testing.Outcome(passed=1, failed={BOOTS: "again"}),
-            testing.Outcome(passed=1, skipped={BOOTS: "no GPU"}),
-            testing.Outcome(),
+            suites.Outcome(passed=1, failed={BOOTS: "again"}),
+            suites.Outcome(passed=1, skipped={BOOTS: "no GPU"}),
+            suites.Outcome(),
         ):
             self.assertEqual([BOOTS], list(self.again("functional", second, BOOTS).failed))
 
     def test_the_whole_suite_where_no_test_can_be_picked(self) -> None:
-        done = self.again("guide", testing.Outcome(passed=1), "guide ended with 1")
+        done = self.again("guide", suites.Outcome(passed=1), "guide ended with 1")
         self.assertEqual([()], self.asked)
         self.assertEqual("1 passed, 0 failed, 0 skipped", str(done))
 
@@ -127,7 +125,7 @@ class AgainTest(unittest.TestCase):
             ("functional", [BOOTS, "functional ended with 124"]),
             ("unit", [f"{BOOTS}_{number}" for number in range(6)]),
         ):
-            self.again(suite, testing.Outcome(passed=1), *failed)
+            self.again(suite, suites.Outcome(passed=1), *failed)
             self.assertEqual([], self.asked)
 
 
@@ -137,18 +135,18 @@ class RunTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         for name, value in (("LOG", self.folder), ("STATE", self.folder)):
-            patch = mock.patch.object(testing, name, value)
+            patch = mock.patch.object(suites, name, value)
             patch.start()
             self.addCleanup(patch.stop)
-        self.addCleanup(testing._ENDING.clear)
+        self.addCleanup(suites._ENDING.clear)
 
-    def run_shell(self, script: str, limit_s: int = 200) -> tuple[testing.Outcome, str]:
-        suite = testing.Suite((f"sh -c '{script}'",))
+    def run_shell(self, script: str, limit_s: int = 200) -> tuple[suites.Outcome, str]:
+        suite = suites.Suite((f"sh -c '{script}'",))
         with (
-            mock.patch.dict(testing.SUITES, {"shell": suite}),
+            mock.patch.dict(suites.SUITES, {"shell": suite}),
             contextlib.redirect_stdout(io.StringIO()) as printed,
         ):
-            return testing.run("shell", testing.NEWEST, limit_s=limit_s), printed.getvalue()
+            return suites.run("shell", suites.NEWEST, limit_s=limit_s), printed.getvalue()
 
     def test_output_and_time(self) -> None:
         burn = "import time\nwhile time.process_time() < 0.5: pass"
@@ -172,7 +170,7 @@ class RunTest(unittest.TestCase):
         began = {name: threading.Event() for name in ("unit", "lxc", "crash")}
         busy = threading.Lock()
 
-        def one(name: str) -> testing.Outcome:
+        def one(name: str) -> suites.Outcome:
             began[name].set()
             if name == "unit":
                 self.assertTrue(began["lxc"].wait(200))
@@ -181,39 +179,39 @@ class RunTest(unittest.TestCase):
                 self.assertTrue(began["unit"].wait(200))
                 threading.Event().wait(0.5)  # for the other, which would come meanwhile
                 busy.release()
-            return testing.Outcome(name)
+            return suites.Outcome(name)
 
-        done = testing.together(("unit", "lxc", "crash"), one)
+        done = suites.together(("unit", "lxc", "crash"), one)
         self.assertEqual(["unit", "lxc", "crash"], [each.suite for each in done])
 
     def test_one_that_breaks_ends_the_others(self) -> None:
-        def one(name: str) -> testing.Outcome:
+        def one(name: str) -> suites.Outcome:
             if name == "types":
                 raise ValueError("broken")
-            testing._execute(["sleep", "1000"], self.folder / "log", dict(os.environ), 1000)
-            return testing.Outcome(name)
+            suites._execute(["sleep", "1000"], self.folder / "log", dict(os.environ), 1000)
+            return suites.Outcome(name)
 
         with self.assertRaisesRegex(ValueError, "broken"):
-            testing.together(("types", "unit"), one)
+            suites.together(("types", "unit"), one)
 
 
 class CommandTest(unittest.TestCase):
     def test_ways_to_ask_for_what_is_not_there(self) -> None:
         for words, reason in ((["nothing"], "no suite"), (["--nova", "32", "unit"], "Nova 32")):
             done = subprocess.run(
-                ["tools/test", *words], cwd=testing.ROOT, capture_output=True, text=True
+                ["tools/test", *words], cwd=suites.ROOT, capture_output=True, text=True
             )
             self.assertEqual(2, done.returncode)
             self.assertIn(reason, done.stderr)
 
     def test_every_suite_is_described(self) -> None:
-        page = (testing.ROOT / "CONTRIBUTING.rst").read_text()
-        self.assertEqual([], [name for name in testing.SUITES if f"``{name}``" not in page])
+        page = (suites.ROOT / "CONTRIBUTING.rst").read_text()
+        self.assertEqual([], [name for name in suites.SUITES if f"``{name}``" not in page])
 
     def test_skips_that_are_allowed(self) -> None:
-        done = testing.Outcome(skipped={"a": "needs a real GPU", "b": "late"})
-        testing.refuse_skips(done)
+        done = suites.Outcome(skipped={"a": "needs a real GPU", "b": "late"})
+        suites.refuse_skips(done)
         self.assertEqual((["a"], 1), (list(done.skipped), len(done.failed)))
-        lines = (testing.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
+        lines = (suites.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
         without = [each for each in lines if each[:1] not in ("", "#") and " -- " not in each]
         self.assertEqual([], without, "each says why")
