@@ -17,10 +17,8 @@ from nova.scheduler.client import report
 from oslo_utils import timeutils
 
 from nova_gpu.core import names
-from nova_gpu.core.exception import Reason
-from nova_gpu.core.flavor.request import FlavorRequest, Request
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.placement import reserved_hosts
-from nova_gpu.core.scheduling import reasons
 from nova_gpu.scheduler import placement
 
 # The clients that have asked for the trait to be there: one in a scheduler, once in its life
@@ -44,21 +42,16 @@ def forbid(
         request_spec.root_forbidden.update(reserved_hosts.in_force(known, timeutils.utcnow()))
 
 
-def why_not(
-    ctxt: nova_context.RequestContext, request: Request, querystring: str, *, bound: bool
-) -> Reason | None:
-    """Return the reason where only excluded hosts have a candidate, else ``None``.
+def without(querystring: str) -> Iterator[tuple[str, str]]:
+    """Yield *querystring* without traits that exclude hosts, with the name that these begin with.
 
-    :param querystring: which has no candidate
-    :param bound: whether it is about one host alone
-    :raises PlacementFailed: where Placement does not answer
+    First without those of hosts that are kept, then without any.
     """
-    for prefix, reason in ((names.KEPT_UNTIL, reasons.kept), (names.DRAINED, reasons.drained)):
+    for prefix in (names.KEPT_UNTIL, names.DRAINED):
         wider = parse.urlencode(list(_without(querystring, prefix)))
-        if wider != querystring and placement.has_candidate(ctxt, wider):
-            return reason(request, bound=bound)
+        if wider != querystring:
+            yield prefix, wider
         querystring = wider
-    return None
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:

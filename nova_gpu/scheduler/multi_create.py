@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler.host_manager import HostState
 
@@ -18,6 +20,20 @@ def has(spec: objects.RequestSpec) -> bool:
     It stays so in all its moves.
     """
     return "num_instances" in spec and spec.num_instances > 1
+
+
+def to_create(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> int:
+    """Return how many instances Nova creates together by this request, all or none.
+
+    One for a move: its instance was on a host, so that Nova has no build request of it.
+    """
+    if not has(spec):
+        return 1
+    try:
+        objects.BuildRequest.get_by_instance_uuid(ctxt, spec.instance_uuid)
+    except nova_exception.BuildRequestNotFound:
+        return 1
+    return int(spec.num_instances)
 
 
 def on(host: HostState) -> int:

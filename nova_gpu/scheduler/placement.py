@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib import parse
 
@@ -17,12 +17,17 @@ from nova import context as nova_context
 from nova.scheduler.client import report
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.scheduling.reasons import Supply
 
 _VERSION = report.SAME_SUBTREE_VERSION
 # As Nova's own default
 _MOST_CANDIDATES = 1000
+# Past so many groups a refusal does not count GPUs: each costs two requests to Placement, one after
+# another, and whoever has a flavor can have it refused as often as they like.
+_MOST_COUNTED = 10
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
@@ -51,11 +56,23 @@ def known_traits(
 def has_candidate(context: nova_context.RequestContext, querystring: str) -> bool:
     """Return whether GET /allocation_candidates has an answer; ``False`` too for an unknown trait.
 
+    The trait of drained hosts, which each query has, is created again if an operator deleted it.
+
     :param querystring: of a nova.scheduler.utils.ResourceRequest; asked :func:`narrowed`
     """
     url = f"/allocation_candidates?{narrowed(querystring)}"
-    answer = _get(context, url, unknown_trait={"allocation_requests": []})
+    unknown: dict[str, Any] = {"allocation_requests": []}
+    answer = _get(context, url, unknown_trait=unknown)
+    if answer is unknown and make_trait(context, names.DRAINED):
+        answer = _get(context, url, unknown_trait=unknown)
     return bool(answer["allocation_requests"])
+
+
+def first_with_candidate(
+    context: nova_context.RequestContext, querystrings: Iterable[tuple[str, str]]
+) -> str | None:
+    """Return the name of the first of *querystrings* that has a candidate, or ``None``."""
+    return next((name for name, query in querystrings if has_candidate(context, query)), None)
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
@@ -141,11 +158,45 @@ def providers(
     return [provider["uuid"] for provider in answer["resource_providers"]]
 
 
-def has_free(
+def supplies(
+    context: nova_context.RequestContext, request: Request, in_tree: str | None
+) -> Iterator[Supply]:
+    """Yield what there is for each group of *request* of which no provider has enough free.
+
+    Placement is asked about a group when its supply is read.
+
+    :param in_tree: as :func:`providers`
+    """
+    for group in request.groups:
+        if _has_free(context, group, request.resource_class, in_tree):
+            continue
+        uuids = providers(context, group, in_tree)
+        if len(uuids) > _MOST_COUNTED:
+            yield Supply(group, len(uuids), None)
+            continue
+        own = offers(context, uuids, request.resource_class)
+        # The one host that a request is bound to has no say in what there is elsewhere.
+        unmet = () if own or in_tree else _unmet(context, group, request.resource_class)
+        yield Supply(group, len(uuids), own, tuple(unmet))
+
+
+def _unmet(
+    context: nova_context.RequestContext, group: GroupRequest, resource_class: str
+) -> Iterator[str]:
+    """Yield the traits of *group* that no GPU there is satisfies, whatever else is asked for."""
+    for trait in sorted(group.required_traits | group.forbidden_traits):
+        required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
+        alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
+        uuids = providers(context, alone)
+        if len(uuids) <= _MOST_COUNTED and not offers(context, uuids, resource_class):
+            yield trait
+
+
+def _has_free(
     context: nova_context.RequestContext,
     group: GroupRequest,
-    resource_class: str = names.RESOURCE_CLASS,
-    in_tree: str | None = None,
+    resource_class: str,
+    in_tree: str | None,
 ) -> bool:
     """Return whether one of :func:`providers` has as many free as *group* asks for."""
     query = {"resources": f"{resource_class}:{max(group.count, 1)}", **_traits(group)}

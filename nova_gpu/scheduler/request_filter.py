@@ -7,7 +7,7 @@ the reason is looked for with all that they add.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -22,16 +22,12 @@ from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.placement_policy import PeerAccess
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
-from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import reasons
-from nova_gpu.scheduler import closed_hosts, placement, requested_gpus
+from nova_gpu.scheduler import closed_hosts, multi_create, placement, requested_gpus
 
 LOG = logging.getLogger(__name__)
 
 _NONE_FITS = Reason.of_both("no GPU satisfies the flavor")
-# Past so many groups a refusal does not count GPUs: each costs two requests to Placement, one after
-# another, and whoever has a flavor can have it refused as often as they like.
-_MOST_COUNTED = 10
 
 
 @request_filter.trace_request_filter  # type: ignore[untyped-decorator]
@@ -134,116 +130,60 @@ def _why_not(
     request_spec: objects.RequestSpec,
     requests: Sequence[Request],
 ) -> Reason | None:
-    """Return the reason for which Placement has no candidate, or ``None`` where it has one.
+    """Return why Placement has no candidates for all instances of the request.
+
+    ``None`` where it has them.
 
     :raises PlacementFailed: where it does not answer
     """
     name = _host(request_spec)
     in_tree = placement.node(ctxt, name) if name else None
-    wanted = _wanted(request_spec, in_tree)
+    wanted, unpinned = _wanted(request_spec, in_tree)
     querystring = wanted.to_querystring()
     if placement.has_candidate(ctxt, querystring):
-        return _too_few(ctxt, request_spec, requests[0], querystring)
-    if wanted.cpu_pinning_requested and not CONF.workarounds.disable_fallback_pcpu_query:
-        # The scheduler asks a second time, for hosts that report no PCPU yet.
-        unpinned = _wanted(request_spec, in_tree, enable_pinning_translate=False)
-        if placement.has_candidate(ctxt, unpinned.to_querystring()):
+        instances = multi_create.to_create(ctxt, request_spec)
+        if instances < 2:
             return None
-    if placement.make_trait(ctxt, names.DRAINED):  # which somebody had deleted
-        return _why_not(ctxt, request_spec, requests)
-    if reason := closed_hosts.why_not(ctxt, requests[0], querystring, bound=in_tree is not None):
-        return reason
-
-    known = placement.known_traits(ctxt)
-    missing = (
-        reasons.unknown_name(request, known) or _shortage(ctxt, request, known, in_tree)
-        for request in requests
-    )
-    elsewhere = reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
-    return next(filter(None, missing), elsewhere)
-
-
-def _too_few(
-    ctxt: nova_context.RequestContext,
-    request_spec: objects.RequestSpec,
-    request: Request,
-    querystring: str,
-) -> Reason | None:
-    """Return the reason where there is a candidate, but no room for all instances of the request.
-
-    Of such a request Nova starts all or none, and gives no reason that speaks of GPUs.
-    """
-    instances = request_spec.num_instances if "num_instances" in request_spec else 1
-    # An instance that was created so keeps the number for its whole life, with all its moves.
-    if instances < 2 or not _is_created(ctxt, request_spec.instance_uuid):
+        most = placement.room(ctxt, querystring, requests[0].resource_class)
+        return reasons.too_few(requests[0], instances, most)
+    if unpinned and placement.has_candidate(ctxt, unpinned.to_querystring()):
         return None
-    most = placement.room(ctxt, querystring, request.resource_class)
-    return reasons.too_few(request, instances, most) if most and most < instances else None
 
-
-def _is_created(ctxt: nova_context.RequestContext, instance_uuid: str) -> bool:
-    """Return whether the instance was never on a host: Nova has the request for it only so long."""
-    try:
-        objects.BuildRequest.get_by_instance_uuid(ctxt, instance_uuid)
-    except nova_exception.BuildRequestNotFound:
-        return False
-    return True
-
-
-def _shortage(
-    ctxt: nova_context.RequestContext,
-    request: Request,
-    known: Collection[str],
-    in_tree: str | None,
-) -> Reason | None:
-    """Return the first group of *request* with too few free, and how much there is.
-
-    :param known: the traits of GPUs that some provider has
-    :param in_tree: the uuid of a compute node's provider, to look at that host alone
-    """
-    for group in request.groups:
-        if placement.has_free(ctxt, group, request.resource_class, in_tree):
-            continue
-        providers = placement.providers(ctxt, group, in_tree)
-        if len(providers) > _MOST_COUNTED:
-            return reasons.too_many_to_count(request, group, len(providers))
-        offers = placement.offers(ctxt, providers, request.resource_class)
-        if not offers:
-            bound = in_tree is not None
-            unmet = [] if bound else list(_unmet(ctxt, request, group))
-            return reasons.nowhere(request, group, unmet, known, bound=bound)
-        if reason := reasons.shortage(request, group, offers, bound=in_tree is not None):
-            return reason
-    return None
-
-
-def _unmet(
-    ctxt: nova_context.RequestContext, request: Request, group: GroupRequest
-) -> Iterator[str]:
-    """Yield the traits of *group* that no GPU there is satisfies, whatever else is asked for."""
-    for trait in sorted(group.required_traits | group.forbidden_traits):
-        required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
-        alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
-        providers = placement.providers(ctxt, alone)
-        if len(providers) > _MOST_COUNTED:
-            continue
-        if not placement.offers(ctxt, providers, request.resource_class):
-            yield trait
+    bound = in_tree is not None
+    closing = placement.first_with_candidate(ctxt, closed_hosts.without(querystring))
+    if closing is not None:
+        return reasons.closed(requests[0], closing, bound=bound)
+    known = placement.known_traits(ctxt)
+    supplies = [placement.supplies(ctxt, request, in_tree) for request in requests]
+    missing = reasons.missing(requests, supplies, known, bound=bound)
+    return missing or reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
 
 
 def _wanted(
+    request_spec: objects.RequestSpec, in_tree: str | None
+) -> tuple[utils.ResourceRequest, utils.ResourceRequest | None]:
+    """Return what Nova will ask for, as its resources_from_request_spec makes it.
+
+    And what it asks for where that has no candidate, for hosts that report no PCPU yet.
+    """
+    wanted = _resource_request(request_spec, in_tree)
+    if not wanted.cpu_pinning_requested or CONF.workarounds.disable_fallback_pcpu_query:
+        return wanted, None
+    return wanted, _resource_request(request_spec, in_tree, enable_pinning_translate=False)
+
+
+def _resource_request(
     request_spec: objects.RequestSpec, in_tree: str | None, **kwargs: bool
 ) -> utils.ResourceRequest:
-    """Return what Nova will ask for, as its resources_from_request_spec makes it."""
-    wanted = utils.ResourceRequest.from_request_spec(request_spec, **kwargs)
-    unsuffixed = wanted.get_request_group(None)
+    resource_request = utils.ResourceRequest.from_request_spec(request_spec, **kwargs)
+    unsuffixed = resource_request.get_request_group(None)
     unsuffixed.in_tree = in_tree
     if destination := _destination(request_spec):
         if destination.aggregates:
             unsuffixed.aggregates = [either.split(",") for either in destination.aggregates]
         if destination.forbidden_aggregates:
             unsuffixed.forbidden_aggregates |= destination.forbidden_aggregates
-    return wanted
+    return resource_request
 
 
 def _host(request_spec: objects.RequestSpec) -> str | None:

@@ -7,6 +7,7 @@ names an operator chose to publish as traits; never hosts or other instances.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_gpu.core import names, refusal_texts
@@ -30,6 +31,65 @@ _SIGNS = {
     names.RESOURCE_CLASS: names.TRAIT_GPU,
     names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE,
 }
+
+# What hosts do, and the one that was asked for, that are closed by a trait that begins so
+_CLOSED = {
+    names.DRAINED: (
+        "are drained, which take no new instance with GPUs",
+        "is drained: it takes no new instance with GPUs",
+    ),
+    names.KEPT_UNTIL: (
+        "have them for who is not preemptible, for now",
+        "has its GPUs for who is not preemptible, for now",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Supply:
+    """The GPUs that there are for one group of a request, of which no provider has enough free.
+
+    ``providers``: how many have the group's traits. ``offers`` of these, ``None`` of too many to
+    count. ``unmet``: the traits of the group that no GPU there is satisfies by itself.
+    """
+
+    group: GroupRequest
+    providers: int
+    offers: Sequence[Offer] | None
+    unmet: Sequence[str] = ()
+
+
+def missing(
+    requests: Sequence[Request],
+    supplies: Iterable[Iterable[Supply]],
+    known: Collection[str],
+    *,
+    bound: bool = False,
+) -> Reason | None:
+    """Return the first of what *requests* ask for that is not there, or ``None``.
+
+    :param supplies: of each request, read no further than a reason needs
+    :param known: the traits that some provider has
+    :param bound: whether the supplies are those of the one host that the request is bound to
+    """
+    for request, of_request in zip(requests, supplies, strict=True):
+        if reason := unknown_name(request, known):
+            return reason
+        for supply in of_request:
+            if reason := _lack(request, supply, known, bound=bound):
+                return reason
+    return None
+
+
+def _lack(
+    request: Request, supply: Supply, known: Collection[str], *, bound: bool
+) -> Reason | None:
+    """Return why *supply* is not enough; ``None`` where it has become enough meanwhile."""
+    if supply.offers is None:
+        return too_many_to_count(request, supply.group, supply.providers)
+    if not supply.offers:
+        return nowhere(request, supply.group, supply.unmet, known, bound=bound)
+    return shortage(request, supply.group, supply.offers, bound=bound)
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
@@ -159,8 +219,13 @@ def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> 
     )
 
 
-def too_few(request: Request, instances: int, most: int) -> Reason:
-    """Return the reason that not all instances of one request fit."""
+def too_few(request: Request, instances: int, most: int | None) -> Reason | None:
+    """Return the reason that not all instances of one request fit, ``None`` where they do.
+
+    :param most: how many there is room for, where that is known
+    """
+    if not most or most >= instances:
+        return None
     begin = f"{instances} instances at once with {summary.all_of(request)} each asked for"
     rule = "Nova starts all of them or none"
     return Reason(
@@ -169,29 +234,17 @@ def too_few(request: Request, instances: int, most: int) -> Reason:
     )
 
 
-def drained(request: Request, *, bound: bool = False) -> Reason:
-    """Return the reason that GPUs are free only on hosts that an administrator drains.
+def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
+    """Return the reason that only hosts closed to the request have free GPUs.
 
+    :param prefix: the beginning of the traits that close them
     :param bound: whether only the one host was looked at that the request is bound to
     """
+    hosts, host = _CLOSED[prefix]
     if bound:
-        return Reason.of_both("the requested host is drained: it takes no new instance with GPUs")
+        return Reason.of_both(f"the requested host {host}")
     return Reason.of_both(
-        f"{summary.all_of(request)} asked for are free only on hosts that are drained, which take "
-        "no new instance with GPUs"
-    )
-
-
-def kept(request: Request, *, bound: bool = False) -> Reason:
-    """Return the reason that only hosts closed to preemptible instances have free GPUs.
-
-    :param bound: as :func:`drained`
-    """
-    if bound:
-        return Reason.of_both("the requested host has its GPUs for who is not preemptible, for now")
-    return Reason.of_both(
-        f"{summary.all_of(request)} asked for are free only on hosts that have them for who is not "
-        "preemptible, for now"
+        f"{summary.all_of(request)} asked for are free only on hosts that {hosts}"
     )
 
 

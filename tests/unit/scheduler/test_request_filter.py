@@ -340,7 +340,7 @@ class ReasonTest(RequestFilterTest):
             self.assertIn(part or "nothing, for it should pass", self.logged(), e.message)
 
     def test_so_many_groups_are_not_counted(self) -> None:
-        from nova_gpu.scheduler import request_filter as ours
+        from nova_gpu.scheduler import placement as ours
 
         self.useFixture(fixtures.MonkeyPatch(f"{ours.__name__}._MOST_COUNTED", 1))
         for name in ("host1", "host2"):
@@ -379,7 +379,7 @@ class ReasonTest(RequestFilterTest):
 
     def test_the_group_that_is_short_is_the_one_spoken_of(self) -> None:
         """However many there are of the other"""
-        from nova_gpu.scheduler import request_filter as ours
+        from nova_gpu.scheduler import placement as ours
 
         self.useFixture(fixtures.MonkeyPatch(f"{ours.__name__}._MOST_COUNTED", 2))
         for number in range(4):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Iterator
 
 from nova import exception as nova_exception
 
@@ -9,6 +10,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling import reasons
+from nova_gpu.core.scheduling.reasons import Supply
 
 
 def asked_for(**words: str) -> GPURequest:
@@ -85,6 +87,7 @@ class ShortageTest(unittest.TestCase):
             reasons.too_few(one, 4, 2),
             reasons.too_many_to_count(one, one.groups[0], 80),
         ):
+            assert reason
             self.assertNotRegex(reason.user_text, "[28]")
 
     def test_traits_that_no_gpu_has(self) -> None:
@@ -158,6 +161,39 @@ class ShortageTest(unittest.TestCase):
             "GPUs (architecture s!= fermi, hypervisor kvm (qemu), CUSTOM_GPU_MODEL_A)",
             getattr(reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]), "log_text", ""),
         )
+
+
+class MissingTest(unittest.TestCase):
+    def test_first_reason_of_several_requests(self) -> None:
+        asked = request.of({"gpus": "2", "vgpus": "1"}).requests
+        gpus = asked[0]
+        known = {"CUSTOM_GPU"}
+        short = Supply(gpus.groups[0], 1, [Offer(8, 0, 8)])
+        enough = Supply(gpus.groups[0], 1, [Offer(8, 0, 0)])
+        none = Supply(gpus.groups[0], 0, [])
+        many = Supply(gpus.groups[0], 80, None)
+        for supplies, expected in (
+            ([short], "0 of 8 free"),
+            ([many], "none of the 80 groups"),
+            ([none], "and none for all of them at once"),
+            ([enough, short], "0 of 8 free"),
+            ([enough], "no host offers vGPUs"),
+        ):
+            with self.subTest(supplies=supplies):
+                reason = reasons.missing(asked, [supplies, iter(())], known)
+                assert reason
+                self.assertIn(expected, reason.log_text)
+        self.assertIsNone(reasons.missing([gpus], [[enough]], known))
+
+    def test_supply_is_not_read_past_a_reason(self) -> None:
+        def unread() -> Iterator[Supply]:
+            raise AssertionError("read")
+            yield
+
+        asked = asked_for(gpus="2")
+        reason = reasons.missing([asked], [unread()], [])
+        assert reason
+        self.assertEqual("no host offers GPUs", reason.log_text)
 
 
 class LengthTest(unittest.TestCase):
