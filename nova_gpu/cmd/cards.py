@@ -84,24 +84,25 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     )
     left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
     reasons |= host_check.unavailable(host, left)
+    dirty = _dirty(host, [gpu for gpu in gpus if gpu.address not in parts])
     return [
-        Card(
-            *(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address)),
-            None if gpu.address in parts else _dirty(host, gpu),
-        )
+        Card(*(gpu, reasons.get(gpu.address, ()), parts.get(gpu.address)), dirty.get(gpu.address))
         for gpu in gpus
     ]
 
 
-def _dirty(host: discovery.Discovery, gpu: GPU) -> str | None:
-    """Return why nothing proves that the card is clean, as far as the caller may see."""
+def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
+    """Return why nothing proves that cards are clean, as far as the caller may see."""
     seen = proofs.see(
-        gpu,
+        gpus,
         host.roots,
         lambda cards: {card.address: identity.read(card, host.roots) for card in cards},
     )
-    reason = proofs.missing(host.proofs, gpu.address, gpu, seen)
-    return reason and f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
+    return {
+        gpu.address: f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
+        for gpu in gpus
+        if (reason := proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address)))
+    }
 
 
 def described(

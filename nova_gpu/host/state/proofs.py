@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from oslo_utils import timeutils
 
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, quarantine
@@ -113,10 +113,12 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
     return None
 
 
-def see(card: GPU, roots: Roots, identities: quarantine.Identities) -> Seen | None:
-    """Return what tells *card* from others now, ``None`` where the host does not tell."""
-    seen = quarantine.see(card, roots, identities)
-    return seen if seen and seen.boot_id else None
+def see(
+    cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities
+) -> dict[PciAddress, Seen]:
+    """Return what tells each of *cards* from others now, nothing where the host does not tell."""
+    seen = quarantine.see(cards, roots, identities)
+    return {address: card for address, card in seen.items() if card.boot_id}
 
 
 def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:

@@ -78,17 +78,24 @@ def entry(
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
-def see(card: GPU, roots: Roots, identities: Identities) -> Seen | None:
-    """Return what tells *card* from others.
+def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciAddress, Seen]:
+    """Return what tells each of *cards* from others.
 
-    ``None`` where the host does not tell where those are.
+    Nothing where the host does not tell where those are.
     """
+    gpus = tuple(cards)
+    products = {gpu.product.key for gpu in gpus}
     try:
-        # Its own too, where it has left the bus: it may come back there.
-        there = identity.addresses(card.product.key, roots) | {str(card.address)}
-        return Seen(identities([card])[card.address], tuple(sorted(there)), roots.boot_id())
+        addresses = {product: identity.addresses(product, roots) for product in products}
+        own, boot_id = identities(gpus), roots.boot_id()
     except OSError:
-        return None
+        return {}
+    seen = {}
+    for gpu in gpus:
+        # Its own too, where it has left the bus: it may come back there.
+        there = addresses[gpu.product.key] | {str(gpu.address)}
+        seen[gpu.address] = Seen(own[gpu.address], tuple(sorted(there)), boot_id)
+    return seen
 
 
 def unavailable(

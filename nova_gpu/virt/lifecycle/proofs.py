@@ -66,14 +66,12 @@ class Proofs:
                 known = {}
             judged[device] = (card.product.key, {**known, **now})  # not all is read each time
         self._judged = judged
-        seen = {
-            card: proofs.see(card, self._roots, self._identities)
-            for card in {here[device].address: here[device] for device in new}.values()
-        }
+        cards_of_new = {here[device].address: here[device] for device in new}.values()
+        seen = proofs.see(cards_of_new, self._roots, self._identities) if new else {}
         self._ledger.was_used(
             device
             for device in new
-            if not proofs.holds(self._folder, device, here[device], seen[here[device]])
+            if not proofs.holds(self._folder, device, here[device], seen.get(here[device].address))
         )
 
     def revoke(self, used: Collection[Device]) -> None:
@@ -125,7 +123,7 @@ class Proofs:
         with self._lock:
             self._unwritten[device] = (card, by, after)
         try:
-            seen = proofs.see(card, self._roots, self._identities)
+            seen = proofs.see([card], self._roots, self._identities).get(card.address)
             if seen is None:
                 raise OSError(proofs.UNTOLD)
             proofs.write(self._folder, device, card, seen, by, after)

@@ -303,7 +303,7 @@ class Releases:
         self.quarantine(card, fault.reason, fault.remedy, owner, until_boot)
 
     def _seen(self, card: GPU) -> Seen | None:
-        return quarantine.see(card, self._roots, self._discovery.identities)
+        return quarantine.see([card], self._roots, self._discovery.identities).get(card.address)
 
     def _cards(self, addresses: Collection[Device]) -> list[GPU]:
         return [card for card in self._published.cards() if card.address in addresses]

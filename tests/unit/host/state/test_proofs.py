@@ -33,14 +33,16 @@ class ProofsTest(base.BaseTestCase):
         self.card = cards.card(ONE)
 
     def see(self, card: GPU | None = None) -> proofs.Seen | None:
-        return proofs.see(
-            card or self.card,
+        card = card or self.card
+        seen = proofs.see(
+            [card],
             self.host.roots,
             lambda found: {
                 each.address: identity.read(each, self.host.roots) if self.is_told_apart else {}
                 for each in found
             },
         )
+        return seen.get(card.address)
 
     def write(self, card: GPU | None = None) -> None:
         seen = self.see(card)

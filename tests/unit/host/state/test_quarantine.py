@@ -146,7 +146,7 @@ class MovedTest(base.BaseTestCase):
 
     def put(self, address: str, reason: str = "it is broken", **kwargs: Any) -> None:
         card = next(each for each in self.cards() if str(each.address) == address)
-        seen = quarantine.see(card, self.host.roots, self.identities)
+        seen = quarantine.see([card], self.host.roots, self.identities)[card.address]
         entry = quarantine.entry(card, reason, "mend it", seen=seen, **kwargs)
         quarantine.put(self.folder, entry)
         self.assertEqual({card.address: entry}, {card.address: self.loaded()[address]})
@@ -168,7 +168,7 @@ class MovedTest(base.BaseTestCase):
         self.plug(ONE, None)
         card = next(each for each in self.cards() if str(each.address) == ONE)
         self.host.remove(ONE)
-        seen = quarantine.see(card, self.host.roots, self.identities)
+        seen = quarantine.see([card], self.host.roots, self.identities)[card.address]
         quarantine.put(self.folder, quarantine.entry(card, "not clean", "clean it", seen=seen))
         self.assertEqual([], list(self.kept()))
         self.plug(ONE, None)
