@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from nova_gpu.cmd import board
 from nova_gpu.cmd.output import NO_CARDS, print_json
-from nova_gpu.core import printable
+from nova_gpu.core import availability, printable
 from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
@@ -21,8 +21,9 @@ from nova_gpu.host import address_bits
 from nova_gpu.host import pci_errors as host_health
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough, rebind_script
-from nova_gpu.virt.delivery import guest_address_space
+from nova_gpu.virt.delivery import bind_failures, guest_address_space
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.sets import Sets
 
@@ -46,11 +47,16 @@ def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     """
     gpus = host.find()
     parts, others = host.in_parts(gpus)
+    reasons = availability.merge(
+        quarantine.unavailable(host.quarantine, gpus, host.roots),
+        bind_failures.unavailable(bind_failures.folder(), gpus),
+        others,
+    )
     alike = collections.Counter(gpu.product for gpu in gpus if gpu.address not in parts)
     findings = [
-        _in_parts(gpu, parts[gpu.address])
+        _in_parts(gpu, parts[gpu.address], reasons.get(gpu.address, ()))
         if gpu.address in parts
-        else _finding(host, gpu, root, others.get(gpu.address, ()), alike[gpu.product])
+        else _finding(host, gpu, root, reasons.get(gpu.address, ()), alike[gpu.product])
         for gpu in gpus
     ]
     sets = host.ways.sets
@@ -63,13 +69,15 @@ def _on_board(finding: Finding, gpu: GPU, sets: Sets) -> Finding:
     return dataclasses.replace(finding, obstacles=obstacles, remarks=(*finding.remarks, *remarks))
 
 
-def _in_parts(gpu: GPU, card: DividedCard) -> Finding:
+def _in_parts(gpu: GPU, card: DividedCard, reasons: Reasons) -> Finding:
     remark = "offered in parts, as vGPUs (see nova-gpu list)"
     if card.has_instances:
         remark = "offered in parts, as its MIG instances (see nova-gpu list)"
     elif card.parents.keys() == {gpu.address}:
         remark += "; without a value of [gpu]vgpu_types it is offered whole"
-    return Finding(str(gpu.address), _name(gpu), {str(gpu.address): gpu.driver}, (), (remark,))
+    obstacles, drivers = tuple(map(str, reasons)), {str(gpu.address): gpu.driver}
+    remarks = () if obstacles else (remark,)
+    return Finding(str(gpu.address), _name(gpu), drivers, obstacles, remarks)
 
 
 def _name(gpu: GPU) -> str:
@@ -77,16 +85,16 @@ def _name(gpu: GPU) -> str:
 
 
 def _finding(
-    host: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: Reasons, alike: int
+    host: discovery.Discovery, gpu: GPU, root: pathlib.Path, known: Reasons, alike: int
 ) -> Finding:
     """Check one card.
 
-    :param undivided: why it is not given in parts, where it is divided
+    :param known: why nova-compute keeps it back, or cannot give it in parts as it is divided
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
     broken = host_health.unusable(gpu, host.roots)
-    own = (*undivided, broken, *host.of_card(gpu)[:1])
+    own = (*known, broken, *host.of_card(gpu)[:1])
     reasons = [str(function) for function in own if function]
     remarks: tuple[str, ...] = ()
     if not host.delivery.shares_driver:

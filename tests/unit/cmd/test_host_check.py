@@ -7,8 +7,11 @@ import os
 import pathlib
 
 from nova_gpu.cmd import host_check
+from nova_gpu.core import exception
+from nova_gpu.host.state import quarantine
+from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, large_cards, pci, processors
+from tests.fixtures import hosts, large_cards, pci, processors, vgpu
 from tests.unit.cmd import base
 
 DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check"
@@ -17,6 +20,11 @@ CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 
 
 class HostCheckTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config.config(state_path=str(self.root / "state"))
+        (self.root / "state").mkdir()
+
     def host(self, *, iommu: bool = True) -> hosts.Host:
         host = hosts.Host(self.root, iommu=iommu)
         (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
@@ -58,6 +66,40 @@ class HostCheckTest(base.HostTestCase):
         shown = self.check(0)
         self.assertNotIn("end that first", shown)
         self.assertIn("a guest has it: /usr/bin/pipewire (pid 812)", shown)
+
+    def quarantine(self) -> None:
+        """Put the card into quarantine."""
+        looked = discovery.Discovery()
+        (card,) = looked.find()
+        entry = quarantine.entry(card, "it is mute", "replace it")
+        quarantine.put(looked.quarantine, entry)
+
+    def test_quarantine(self) -> None:
+        self.host()
+        self.assertIn(": can be given to a guest\n", self.check(0))
+        self.quarantine()
+        shown = self.check(1)
+        self.assertIn(": cannot be given to a guest\n", shown)
+        self.assertRegex(shown, "  - it is in quarantine since .*: it is mute; replace it\n")
+        (card,) = json.loads(self.check(1, as_json=True))
+        self.assertEqual(1, len(card["obstacles"]), card)
+        self.assertEqual([], card["remarks"])
+
+    def test_quarantine_of_a_card_in_parts(self) -> None:
+        host = self.host()
+        vgpu.add_types(host, CARD, vgpu.TESLA_P4)
+        self.assertIn("offered in parts", self.check(0))
+        self.quarantine()
+        shown = self.check(1)
+        self.assertIn("- it is in quarantine since ", shown)
+        self.assertNotIn("offered in parts", shown)
+
+    def test_recent_failure_to_bind(self) -> None:
+        self.host()
+        (card,) = discovery.Discovery().find()
+        error = exception.BindingFailed(CARD, "its driver hangs", "see the kernel's log")
+        bind_failures.BindFailures(bind_failures.folder()).add(card, error)
+        self.assertIn("its driver hangs; see the kernel's log", self.check(1))
 
     def test_json(self) -> None:
         host = self.host(iommu=False)
