@@ -32,21 +32,21 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         signatures.say_if_untested()
         refusals.log_in_a_line()
         container_root.replace_change_of_owners()
-        self._gpus.begin()
+        self._gpus.periods.begin()
 
     # What the host has
 
     def get_available_resource(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         resources: dict[str, Any] = super().get_available_resource(*args, **kwargs)
-        self._gpus.refresh()
-        if (stats := self._gpus.stats()) is not None:
+        self._gpus.periods.refresh()
+        if (stats := self._gpus.publication.stats()) is not None:
             # Nova 31.0, as in Debian 13, and 31.1 report none of their own.
             resources.setdefault("stats", {})[names.STATS] = stats
         return resources
 
     def update_provider_tree(self, tree: Any, nodename: str, *args: Any, **kwargs: Any) -> None:
         super().update_provider_tree(tree, nodename, *args, **kwargs)
-        self._gpus.update_provider_tree(tree, nodename)
+        self._gpus.publication.update_provider_tree(tree, nodename)
 
     # What a guest gets
 

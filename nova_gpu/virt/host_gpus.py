@@ -8,13 +8,14 @@ import pathlib
 from typing import Any
 
 from nova import objects
-from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
+from nova_gpu.virt.cards import Cards
+from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import stranding
@@ -34,12 +35,12 @@ from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration.migrate_data import Moves
 from nova_gpu.virt.periodic import Periods
 from nova_gpu.virt.publication import Publication
+from nova_gpu.virt.reaching import Reaching
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
-from nova_gpu.virt.verify.migrations import AbandonedMoves, Orphans
 from nova_gpu.virt.verify.startup_check import Reconciliation
 
 
@@ -104,8 +105,8 @@ class HostGPUs:
         self.stops = stops = Stops(host, tracker, releases, assigned, parts)
         lost_reasons = LostReasons()
         self.publication = Publication(
-            *(assigned, ledger, ways.sets, neighbours, usage, reporter, releases),
-            *(reconciliation, repeats, hypervisor_type),
+            *(assigned, ledger, usage, reporter, releases, reconciliation, repeats),
+            hypervisor_type,
         )
         self.refusals = Refusals(ways, assigned, vgpus.cards)
         self.starts = Starts(
@@ -113,10 +114,13 @@ class HostGPUs:
             *(hypervisor_type, self.publication.free, left, neighbours.had_by, lost_reasons),
         )
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
+        xids = Xids(host_discovery.roots)
+        cards = Cards(*(host_discovery, watch, published, vgpus, proofs, releases, reporter, xids))
+        reaching = Reaching(host, ledger, usage, reporter)
+        ended_moves = EndedMoves(host, ledger, assigned, releases, parts)
         self.periods = Periods(
-            *(host, virtapi, ledger, host_discovery, watch, published, vgpus, assigned, neighbours),
-            *(proofs, usage, reporter, releases, stops, parts, reconciliation, lost_reasons),
-            *(repeats, Xids(host_discovery.roots), AbandonedMoves(CONF.host), Orphans()),
+            *(host, ledger, host_discovery, cards, vgpus, assigned, proofs, usage, releases),
+            *(reaching, ended_moves, stops, lost_reasons, reconciliation, repeats),
         )
 
     @property
@@ -127,18 +131,6 @@ class HostGPUs:
     @property
     def roots(self) -> Roots:
         return self._discovery.roots
-
-    def begin(self) -> None:
-        self.periods.begin()
-
-    def refresh(self) -> None:
-        self.periods.refresh()
-
-    def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
-        self.publication.update_provider_tree(tree, nodename)
-
-    def stats(self) -> str | None:
-        return self.publication.stats()
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """Return the GPUs of a guest, as :func:`nova_gpu.virt.diagnostics.gpus`."""

@@ -5,51 +5,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from nova import exception as nova_exception
-from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
-from nova_gpu.core import availability, boundary, device, exception
-from nova_gpu.core.availability import Source, Unavailable
+from nova_gpu.core import boundary, exception
 from nova_gpu.host import service_socket
-from nova_gpu.virt.health.monitor import Watch
-from nova_gpu.virt.health.xids import Xids
-from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.cards import Cards
+from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory.assignment import Assigned
-from nova_gpu.virt.inventory.card_inventory import CardInventory
 from nova_gpu.virt.inventory.discovery import Discovery
-from nova_gpu.virt.inventory.neighbours import Neighbours
-from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.reaching import Reaching
 from nova_gpu.virt.repeated_warnings import Repeats
-from nova_gpu.virt.reporter import Reporter
-from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
-from nova_gpu.virt.verify import migrations, repair
 from nova_gpu.virt.verify.startup_check import Reconciliation
 
 LOG = logging.getLogger(__name__)
-
-UNREAD = Unavailable(
-    "Nova's database has not said yet which cards instances have parts of", "", Source.SERVICE
-)
-UNSEEN = Unavailable(
-    "the last look at this host's GPUs failed", "see nova-compute's log", Source.SERVICE
-)
-_LINKED = (
-    "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
-    "them; see [gpu]split_link_groups"
-)
 
 
 @contextlib.contextmanager
@@ -69,26 +48,20 @@ class Periods:
     """The looks of a service at its host: one when it starts, and one in each period."""
 
     host: libvirt_host.Host
-    virtapi: nova_virtapi.VirtAPI
     ledger: Ledger
     discovery: Discovery
-    watch: Watch
-    published: CardInventory
+    cards: Cards
     vgpus: VGPUs
     assigned: Assigned
-    neighbours: Neighbours
     proofs: Proofs
     usage_reader: UsageReader
-    reporter: Reporter
     releases: Releases
+    reaching: Reaching
+    ended_moves: EndedMoves
     stops: Stops
-    parts: Callable[[], domains.Parts]
-    reconciliation: Reconciliation
     lost_reasons: LostReasons
+    reconciliation: Reconciliation
     repeats: Repeats
-    xids: Xids
-    abandoned: migrations.AbandonedMoves
-    orphans: migrations.Orphans
 
     def begin(self) -> None:
         """Read the host at service start, before guests are resumed, and make what cards lack.
@@ -106,7 +79,7 @@ class Periods:
                 "guest. Run its container in the host's PID namespace (pid_mode: host)."
             )
         with contained("Device nodes and libraries of guests were not looked at"):
-            cards = (*self.published.cards(), *self.vgpus.containers_cards())
+            cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
             self.discovery.ways.custody.began(cards, self.host)
 
     def _refuse_second(self) -> None:
@@ -134,82 +107,43 @@ class Periods:
             contained(failed),
             contextlib.ExitStack() as failure,
         ):
-            failure.callback(self._withhold)
+            failure.callback(self.cards.withhold)
             self._look(starting)
             failure.pop_all()
-
-    def _withhold(self) -> None:
-        """Offer no card to new instances until a look succeeds."""
-        self._reserve_all(UNSEEN)
-        self.vgpus.cards.reserve(dict.fromkeys(self.vgpus.cards.look.cards, (UNSEEN,)))
-
-    def _reserve_all(self, reason: Unavailable) -> None:
-        self.published.reserve({c.address: (reason,) for c in self.published.cards()})
 
     def _look(self, starting: bool) -> None:
         self.releases.write_again()
         self.releases.resume()
-        self.neighbours.look_again()
-        say = self.look_at_cards()
-        if starting or self.assigned or self.published.provider_uuids:
+        say = self.cards.look()
+        if starting or self.assigned or self.assigned.whole.provider_uuids:
             self.usage_reader.look_again()
             self.proofs.withdraw_used()
             if self.usage_reader.read_records():
                 if starting and self.vgpus.divide():
-                    say = self.look_at_cards()
+                    say = self.cards.look()
                 if starting and self.vgpus:
                     knows = self._knows_providers()
                     # Again: which cards are divided, and whose are whole, is known now.
-                    say = self.look_at_cards()
+                    say = self.cards.look()
                     if knows:
                         self.usage_reader.look_again()
                         self.vgpus.make_again()
-                self._settle_reaching()
+                self.reaching.settle()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
-                stay = self.published.reserved() | self.releases.left()
-                self.discovery.ways.custody.looked(self.published.cards(), stay)
+                stay = self.assigned.whole.reserved() | self.releases.left()
+                self.discovery.ways.custody.looked(self.assigned.whole.cards(), stay)
                 self.discovery.ways.sets.part()
                 if not starting:  # then Nova has not looked at its instances yet
-                    self._end_moves()
+                    self.ended_moves.settle()
                     self.lost_reasons.write()
                     self.stops.settle(self.ledger.now)
                 self.reconciliation.look()
             elif self.ledger.now.records is None:
-                self._reserve_all(UNREAD)
+                self.cards.withhold_whole()
         self.discovery.ways.custody.domain_gone()
         say()
-        cards = (*self.published.cards(), *self.vgpus.containers_cards())
-        self.xids.look(cards, self.releases.quarantine_fault)
-        self.vgpus.keep_failed()
-        faulty = self.xids.unavailable(self.vgpus.cards.look.cards.values())
-        self.vgpus.cards.reserve_parts(Source.XID, faulty)
-
-    def _settle_reaching(self) -> None:
-        """Note what guests reach that is not their own, and stop them where the operator wants it.
-
-        Those with a task under way, and domains that are not Nova's, go on.
-        """
-        now = self.ledger.now
-        if now.reached:
-            try:
-                domains.note_reached(self.host, now.reached)
-            except exception.DomainsUnreadable as error:
-                LOG.warning(
-                    "%s. The GPUs that guests reach are not recorded in their domains.", error
-                )
-        if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
-            return
-        reached = now.reached_of_others()
-        reaching = (reached.keys() & now.instances()) - now.records.busy
-        uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
-        if uuids:
-            try:
-                self.reporter.report_stopped(domains.stop(self.host, uuids), reached)
-            except exception.DomainsUnreadable as error:
-                LOG.error("%s. Guests that reach other GPUs than their own keep running.", error)
-                return
-            self.usage_reader.look_again()
+        self.cards.note_faults()
 
     def _knows_providers(self) -> bool:
         try:
@@ -221,59 +155,3 @@ class Periods:
             )
             return False
         return True
-
-    def _end_moves(self) -> None:
-        """Give back what Nova does not when it ended during a move."""
-        left_domains.release(self.host, self.ledger.now, self.releases, self.parts)
-        client, now = self.virtapi.reportclient, self.ledger.now
-        if now.records and now.records.has_moves:
-            self.abandoned.end(
-                client, self.host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
-            )
-        classes = {
-            uuid: device.resource_class_of(key)
-            for key, uuid in self.assigned.provider_uuids().items()
-        }
-        if read := now.records:
-            agrees = functools.partial(repair.heal, client, read, classes)
-            self.orphans.release(client, frozenset(classes), read.counted, agrees)
-
-    # The cards
-
-    def look_at_cards(self) -> Callable[[], None]:
-        """Look at the cards, and returns what says how they are, once it is known whose."""
-        self.published.begin_look()
-        try:
-            gpus = self.discovery.find()
-        except exception.DiscoveryFailed as error:
-            LOG.error("%s. The former state of the GPUs stays in force.", error)
-            return lambda: None
-        given_whole = self.published.given_whole()
-        divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
-        # Outside of what every claim waits for: it may be slow.
-        whole = [gpu for gpu in gpus if gpu.address not in divided]
-        linked = {}
-        for gpu in whole:
-            peers = self.discovery.links.joined().get(gpu.address, frozenset())
-            if gpu.address not in given_whole and (parted := peers & divided.keys()):
-                linked[gpu.address] = _LINKED.format(peer=min(parted))
-        of_cards = availability.merge(
-            self.discovery.quarantined(gpus), self.releases.unavailable(), self.watch.look(gpus)
-        )
-        self.vgpus.cards.judge(of_cards)
-        unavailable = availability.merge(
-            of_cards,
-            discovery.of_all(Source.DIVISION, linked),
-            self.discovery.unavailable(whole, given_whole),
-            divided,
-            self.discovery.divided_since(gpu for gpu in whole if gpu.address in given_whole),
-        )
-        # Before any of them is offered
-        shared = self.vgpus.shared_with_containers()
-        refused = {a for a, own in unavailable.items() if availability.of_host(own)}
-        self.proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
-        self.published.take_in(gpus, self.discovery.delivery.mode, unavailable)
-        others = [gpu for gpu in gpus if not self.vgpus.cards.look.has(gpu.address)]
-        return lambda: self.reporter.report(
-            others, unavailable, self.published.groups(), self.published.owners()
-        )

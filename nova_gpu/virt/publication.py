@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable
 
 from nova.compute import provider_tree as nova_provider_tree
 
-from nova_gpu.virt import periodic, sets
-from nova_gpu.virt.inventory import card_groups, provider_tree, stranding
+from nova_gpu.virt import periodic
+from nova_gpu.virt.inventory import provider_tree, stranding
 from nova_gpu.virt.inventory.assignment import Assigned
-from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
@@ -31,8 +29,6 @@ class Publication:
 
     assigned: Assigned
     ledger: Ledger
-    sets: sets.Sets
-    neighbours: Neighbours
     usage_reader: UsageReader
     reporter: Reporter
     releases: Releases
@@ -60,10 +56,7 @@ class Publication:
                 self.reporter.report_shared(self.usage_reader.opened)
                 self.reconciliation.is_due = True
             with periodic.contained("Nova's own passthrough takes any of its devices first"):
-                free = self.assigned.whole.free()
-                self.neighbours.sort_pools(
-                    c for c in self.assigned.whole.cards() if c.address in free
-                )
+                self.assigned.whole.sort_neighbours()
 
     def stats(self) -> str | None:
         """Return what the scheduler reads of this host.
@@ -73,19 +66,8 @@ class Publication:
         """
         with periodic.contained("The scheduler is not told of this host's GPUs"):
             if self.assigned:
-                reserved, free = stranding.reserved(), self.assigned.whole.free()
-                divided = self.assigned.parts.divided()
-                return card_groups.report(
-                    *(
-                        self.assigned.whole.groups(),
-                        self.hypervisor_type(),
-                        free,
-                        reserved,
-                        divided,
-                    ),
-                    functools.partial(sets.room, self.sets),
-                    self.neighbours.beside_free,
-                )
+                reserved, divided = stranding.reserved(), self.assigned.parts.divided()
+                return self.assigned.whole.report(self.hypervisor_type(), reserved, divided)
         return None
 
     def free(self) -> int:

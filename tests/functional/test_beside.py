@@ -112,7 +112,7 @@ class BesideTest(BesideTestBase):
         self.start_host()
         (uuid,) = self.groups().values()
         self.assertIn("CUSTOM_GPU_NEAR_NIC", self._get_provider_traits(uuid))
-        told = stats.loads(self.computes["host1"].driver._gpus.stats())
+        told = stats.loads(self.computes["host1"].driver._gpus.publication.stats())
         self.assertEqual(((2, 4, 0, 0),), told.near)
         words = {"gpus": "1", "gpu:near": "nvme", "gpu:near_policy": "required"}
         alias = {"pci_passthrough:alias": "nic:1"}

@@ -26,7 +26,7 @@ class MIGXidsTest(alone.Alone, mig.MIGServersTestBase):
         self.next_period()
 
     def next_period(self) -> None:
-        self.computes["host1"].driver._gpus.periods.xids._read_at = 0.0
+        self.computes["host1"].driver._gpus.periods.cards.xids._read_at = 0.0
         self.period()
 
     def test_what_is_contained_withholds_the_instance(self) -> None:

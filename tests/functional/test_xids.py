@@ -37,7 +37,7 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
 
     def next_period(self) -> None:
         """One in which the log is read"""
-        self.computes["host1"].driver._gpus.periods.xids._read_at = 0.0
+        self.computes["host1"].driver._gpus.periods.cards.xids._read_at = 0.0
         self.period()
 
     def test_a_free_card_is_kept_until_it_is_released(self) -> None:

@@ -15,8 +15,10 @@ from nova_gpu.core.flavor.placement_policy import Topology
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
+from nova_gpu.core.scheduling.stats import Divided, Reserved
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.topology import choose, topology
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import card_groups, provider_tree
@@ -87,6 +89,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
 
     def begin_look(self) -> None:
         """Begin a look at the host, for :meth:`take_in`."""
+        self._neighbours.look_again()
         with self._lock:
             self._reserved_since = {}
 
@@ -219,6 +222,23 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             return own
         board = self._sets.offered(group.gpus.keys(), self.free(), None)
         return own | set_traits.traits(board.partitions, board.free) if board else own
+
+    def report(self, hypervisor_type: str, reserved: Reserved, divided: Divided) -> str:
+        """Return what the scheduler reads of this host, as :func:`card_groups.report`."""
+        return card_groups.report(
+            self._groups,
+            hypervisor_type,
+            self.free(),
+            reserved,
+            divided,
+            functools.partial(sets.room, self._sets),
+            self._neighbours.beside_free,
+        )
+
+    def sort_neighbours(self) -> None:
+        """Let Nova draw devices near free cards first, as :meth:`Neighbours.sort_pools`."""
+        free = self.free()
+        self._neighbours.sort_pools(card for card in self.cards() if card.address in free)
 
     def owners(self) -> dict[Device, Owner]:
         """Return the owners of the cards."""

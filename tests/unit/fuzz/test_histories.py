@@ -81,7 +81,7 @@ class _Histories(base.FuzzTestCase):
             ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
             ("nova_gpu.host.nvidia.nvml.health", lambda *_: {}),
             ("nova_gpu.virt.usage.records.read", lambda *_: self.now.recorded()),
-            ("nova_gpu.virt.periodic.Periods._end_moves", lambda *_: None),
+            ("nova_gpu.virt.ended_moves.EndedMoves.settle", lambda *_: None),
             ("nova_gpu.virt.lifecycle.lost_reasons.LostReasons.write", lambda *_: None),
             ("nova_gpu.privsep.nodes.opened_to_guests", list),
             ("nova_gpu.privsep.cleaning.reset", lambda *_: None),

@@ -7,7 +7,7 @@ import fixtures
 from nova.virt.libvirt import guest as libvirt_guest
 from oslotest import base
 
-from nova_gpu.virt import periodic
+from nova_gpu.virt import cards
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.compute import Compute, devices
 
@@ -36,8 +36,8 @@ class HostGPUsTest(base.BaseTestCase):
 
     def test_look_that_fails_gives_nobody_a_card(self) -> None:
         """Until one does not"""
-        with fixtures.MockPatchObject(periodic.Periods, "look_at_cards", self.fail):
-            self.gpus.refresh()
+        with fixtures.MockPatchObject(cards.Cards, "look", self.fail):
+            self.gpus.periods.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
         self.assertEqual(0, self.gpus.publication.free())
         self.compute.publish()

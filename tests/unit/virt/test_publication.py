@@ -45,10 +45,10 @@ class PublicationTest(base.BaseTestCase):
         self.assertEqual(3, self.compute.gpus.publication.free())
 
     def test_stats(self) -> None:
-        told = stats.loads(self.compute.gpus.stats() or "")
+        told = stats.loads(self.compute.gpus.publication.stats() or "")
         self.assertEqual((3, 1), (told.cards, told.divided.free))
         bare = self.useFixture(Compute(hosts.Host(self.useFixture(fixtures.TempDir()).path)))
-        self.assertIsNone(bare.gpus.stats())
+        self.assertIsNone(bare.gpus.publication.stats())
 
     def test_inventory_that_fails_takes_no_claim(self) -> None:
         """As at the first of a service, whose tree Placement filled without the devices"""

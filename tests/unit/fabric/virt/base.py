@@ -63,7 +63,7 @@ class FabricTestCase(base.BaseTestCase):
         return instance
 
     def free(self) -> dict[int, int]:
-        told = stats.loads(self.compute.gpus.stats() or "")
+        told = stats.loads(self.compute.gpus.publication.stats() or "")
         sets = next((each for each in told.free_partitions or () if each), ())
         return {size: count for size, count in sets}
 
@@ -92,7 +92,7 @@ class VGPUs:
         return self._claim("VGPU", {"vgpus": "1"}, half, 1)
 
     def free(self: FabricTestCase) -> dict[int, int]:
-        told = stats.loads(self.compute.gpus.stats() or "").divided
+        told = stats.loads(self.compute.gpus.publication.stats() or "").divided
         sets = zip(told.vgpus, told.sets or ((),) * len(told.vgpus), strict=True)
         of_whole = next((each for (type_id, *_), each in sets if type_id == WHOLE_TYPE), ())
         return {size: count for size, count in of_whole if count}

@@ -122,7 +122,7 @@ class LifeTest(FabricTestCase):
         return found
 
     def test_what_the_scheduler_is_told(self) -> None:
-        told = stats.loads(self.compute.gpus.stats() or "")
+        told = stats.loads(self.compute.gpus.publication.stats() or "")
         self.assertEqual((1, 2, 4, 8), told.host.groups[0].partitions)
         self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
         self.boot(1)

@@ -61,7 +61,7 @@ class MovesTest(moving.MovingTestCase):
         self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.kept_by(instance.uuid))
         self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.had_by(instance.uuid))
         self.compute.libvirt.domains.clear()
-        self.compute.gpus.refresh()
+        self.compute.gpus.periods.refresh()
         self.assertEqual(frozenset(), self.ledger.now.kept_by(instance.uuid))
         self.moves.stays(self.plain)
         self.assertEqual(frozenset(), self.ledger.now.kept_by(self.plain.uuid))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The look at a host's cards: which are offered, and what keeps others from instances."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from nova_gpu.core import availability, exception
+from nova_gpu.core.availability import Source, Unavailable
+from nova_gpu.virt.health.monitor import Watch
+from nova_gpu.virt.health.xids import Xids
+from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.inventory.card_inventory import CardInventory
+from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.lifecycle.proofs import Proofs
+from nova_gpu.virt.lifecycle.releases import Releases
+from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.reporter import Reporter
+
+LOG = logging.getLogger(__name__)
+
+UNREAD = Unavailable(
+    "Nova's database has not said yet which cards instances have parts of", "", Source.SERVICE
+)
+UNSEEN = Unavailable(
+    "the last look at this host's GPUs failed", "see nova-compute's log", Source.SERVICE
+)
+_LINKED = (
+    "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
+    "them; see [gpu]split_link_groups"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cards:
+    """The cards of one host, whole and in parts, and all that finds reasons against them."""
+
+    discovery: Discovery
+    watch: Watch
+    published: CardInventory
+    vgpus: VGPUs
+    proofs: Proofs
+    releases: Releases
+    reporter: Reporter
+    xids: Xids
+
+    def look(self) -> Callable[[], None]:
+        """Look at the cards, and return what says how they are, once it is known whose."""
+        self.published.begin_look()
+        try:
+            gpus = self.discovery.find()
+        except exception.DiscoveryFailed as error:
+            LOG.error("%s. The former state of the GPUs stays in force.", error)
+            return lambda: None
+        given_whole = self.published.given_whole()
+        divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
+        # Outside of what every claim waits for: it may be slow.
+        whole = [gpu for gpu in gpus if gpu.address not in divided]
+        linked = {}
+        for gpu in whole:
+            peers = self.discovery.links.joined().get(gpu.address, frozenset())
+            if gpu.address not in given_whole and (parted := peers & divided.keys()):
+                linked[gpu.address] = _LINKED.format(peer=min(parted))
+        of_cards = availability.merge(
+            self.discovery.quarantined(gpus), self.releases.unavailable(), self.watch.look(gpus)
+        )
+        self.vgpus.cards.judge(of_cards)
+        unavailable = availability.merge(
+            of_cards,
+            discovery.of_all(Source.DIVISION, linked),
+            self.discovery.unavailable(whole, given_whole),
+            divided,
+            self.discovery.divided_since(gpu for gpu in whole if gpu.address in given_whole),
+        )
+        # Before any of them is offered
+        shared = self.vgpus.shared_with_containers()
+        refused = {a for a, own in unavailable.items() if availability.of_host(own)}
+        self.proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
+        self.published.take_in(gpus, self.discovery.delivery.mode, unavailable)
+        others = [gpu for gpu in gpus if not self.vgpus.cards.look.has(gpu.address)]
+        return lambda: self.reporter.report(
+            others, unavailable, self.published.groups(), self.published.owners()
+        )
+
+    def note_faults(self) -> None:
+        """Note what the kernel's log and failed starts say of cards and their parts."""
+        cards = (*self.published.cards(), *self.vgpus.containers_cards())
+        self.xids.look(cards, self.releases.quarantine_fault)
+        self.vgpus.keep_failed()
+        faulty = self.xids.unavailable(self.vgpus.cards.look.cards.values())
+        self.vgpus.cards.reserve_parts(Source.XID, faulty)
+
+    def withhold(self) -> None:
+        """Offer no card to new instances until a look succeeds."""
+        self._reserve_whole(UNSEEN)
+        self.vgpus.cards.reserve(dict.fromkeys(self.vgpus.cards.look.cards, (UNSEEN,)))
+
+    def withhold_whole(self) -> None:
+        """Offer no whole card while it is not known which cards instances have parts of."""
+        self._reserve_whole(UNREAD)
+
+    def _reserve_whole(self, reason: Unavailable) -> None:
+        self.published.reserve({card.address: (reason,) for card in self.published.cards()})

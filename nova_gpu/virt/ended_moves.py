@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What moves of instances have left on their hosts, and Nova does not give back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nova.virt.libvirt import host as libvirt_host
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import device
+from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.lifecycle import left_domains
+from nova_gpu.virt.lifecycle.releases import Releases
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.verify import repair
+from nova_gpu.virt.verify.migrations import AbandonedMoves, Orphans
+
+
+def _abandoned() -> AbandonedMoves:
+    return AbandonedMoves(CONF.host)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EndedMoves:
+    """The moves from and to one host that have ended.
+
+    :param parts: what a domain may name of the host's GPUs
+    """
+
+    host: libvirt_host.Host
+    ledger: Ledger
+    assigned: Assigned
+    releases: Releases
+    parts: Callable[[], domains.Parts]
+    _abandoned: AbandonedMoves = dataclasses.field(default_factory=_abandoned)
+    _orphans: Orphans = dataclasses.field(default_factory=Orphans)
+
+    def settle(self) -> None:
+        """Give back what Nova does not when it ended during a move; raise nothing."""
+        left_domains.release(self.host, self.ledger.now, self.releases, self.parts)
+        client: Any = self.assigned.placement()
+        now = self.ledger.now
+        if now.records and now.records.has_moves:
+            self._abandoned.end(
+                client, self.host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
+            )
+        classes = {
+            uuid: device.resource_class_of(key)
+            for key, uuid in self.assigned.provider_uuids().items()
+        }
+        if read := now.records:
+            agrees = functools.partial(repair.heal, client, read, classes)
+            self._orphans.release(client, frozenset(classes), read.counted, agrees)

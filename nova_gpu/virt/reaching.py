@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running guests that reach GPUs other than their own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.reader import UsageReader
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reaching:
+    host: libvirt_host.Host
+    ledger: Ledger
+    usage_reader: UsageReader
+    reporter: Reporter
+
+    def settle(self) -> None:
+        """Note what guests reach that is not their own, and stop them where the operator wants it.
+
+        Those with a task under way, and domains that are not Nova's, go on.
+        """
+        now = self.ledger.now
+        if now.reached:
+            try:
+                domains.note_reached(self.host, now.reached)
+            except exception.DomainsUnreadable as error:
+                LOG.warning(
+                    "%s. The GPUs that guests reach are not recorded in their domains.", error
+                )
+        if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
+            return
+        reached = now.reached_of_others()
+        reaching = (reached.keys() & now.instances()) - now.records.busy
+        uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
+        if uuids:
+            try:
+                self.reporter.report_stopped(domains.stop(self.host, uuids), reached)
+            except exception.DomainsUnreadable as error:
+                LOG.error("%s. Guests that reach other GPUs than their own keep running.", error)
+                return
+            self.usage_reader.look_again()

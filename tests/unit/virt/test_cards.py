@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import availability, exception
+from nova_gpu.virt.inventory import discovery
+from tests.fixtures import hosts, vgpu
+from tests.fixtures.compute import Compute
+
+WELL, ILL, DIVIDED, NEW = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0", "0000:d8:00.0"
+
+
+class CardsTest(base.BaseTestCase):
+    """A host with two cards that are given whole and one that is given in parts"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        self.host.add_gpu(WELL, "10de", "2335", driver="vfio-pci")
+        self.host.add_gpu(ILL, "10de", "2335", driver="vfio-pci")
+        self.host.add_gpu(DIVIDED, "10de", "1bb3")
+        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
+        self.compute = self.useFixture(Compute(self.host))
+        self.gpus = self.compute.gpus
+        self.cards = self.gpus.periods.cards
+
+    def offered(self) -> dict[str, str | None]:
+        """The whole cards, each with why nobody new is given it"""
+        groups = self.gpus._published.groups().values()
+        return {
+            str(a): availability.text(group.unavailable.get(a, ()))
+            for group in groups
+            for a in group.gpus
+        }
+
+    def test_whole_and_in_parts(self) -> None:
+        self.assertEqual({WELL: None, ILL: None}, self.offered())
+        self.assertEqual([DIVIDED], [str(each) for each in self.gpus.vgpus.cards.look.cards])
+
+    def test_card_that_is_gone(self) -> None:
+        self.host.remove(ILL)
+        self.cards.look()
+        self.assertEqual({WELL: None, ILL: "it is no longer on the PCI bus"}, self.offered())
+
+    def test_what_is_new_is_said_once_it_is_known_whose(self) -> None:
+        self.host.add_gpu(NEW, "10de", "2335", driver="vfio-pci")
+        say = self.cards.look()
+        words = f"GPU {NEW} (H200 SXM 141GB) is offered to instances"
+        self.assertNotIn(words, self.log.output)
+        say()
+        self.cards.look()()
+        self.assertEqual(1, self.log.output.count(words))
+
+    def test_quarantine(self) -> None:
+        card = next(each for each in self.gpus._published.cards() if str(each.address) == ILL)
+        self.gpus.releases.quarantine(card, "it is mute", "boot the host")
+        self.cards.look()
+        self.assertIn("it is mute", str(self.offered()[ILL]))
+        self.assertIsNone(self.offered()[WELL])
+
+    def test_host_that_cannot_be_read_keeps_what_was_found(self) -> None:
+        def find(_: object) -> None:
+            raise exception.DiscoveryFailed("/sys", "no sysfs")
+
+        self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", find))
+        self.cards.look()()
+        self.assertEqual({WELL: None, ILL: None}, self.offered())
+        self.assertIn("The former state of the GPUs stays in force", self.log.output)
