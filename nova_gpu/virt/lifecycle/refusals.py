@@ -101,7 +101,8 @@ class Refusals:
     # and rescue, the driver's methods that it calls first, and ``reboot_instance`` for one of
     # reboot where no guest runs. So these do nothing for a start that is refused, and the reason is
     # raised where Nova next asks the driver, for the guest's power state, with nothing saved yet:
-    # Nova's decorators record it and clear the task.
+    # Nova's decorators record it and clear the task. doc/source/contributor/upstream.rst asks for
+    # another way.
 
     def rescue(self, instance: objects.Instance) -> bool:
         """Return whether a rescue is refused, where Nova stops the guest for it."""
