@@ -69,8 +69,6 @@ class Periods:
         :raises nova.exception.InvalidConfiguration: where another nova-compute gives the same cards
         """
         self._refuse_second()
-        with contained("Which modules of their boards the GPUs are is not kept"):
-            self.discovery.keep_modules()
         self.refresh(starting=True)
         if not self.discovery.roots.shows_all_processes():
             LOG.error(

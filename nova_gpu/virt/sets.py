@@ -44,10 +44,6 @@ class Sets(Protocol):
 
     # What the host tells
 
-    def began(self, cards: Collection[GPU]) -> None:
-        """Note the host's cards at service start, before guests have any."""
-        return
-
     def look(self, cards: Collection[GPU]) -> None:
         """Note the host's cards, before a question about any of them."""
         return

@@ -43,13 +43,13 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
     former = _kept(path)
     if known == former:
         return
-    if known.keys() != frozenset(board):
-        if any(former.get(card, known[card]) != known[card] for card in known):
-            files.remove(path)
-        return
+    is_whole = known.keys() == frozenset(board)
     content = {str(card): known[card] for card in sorted(known)}
     try:
-        files.write_json(path, {"modules": content}, indent=1)
+        if is_whole:
+            files.write_json(path, {"modules": content}, indent=1)
+        elif any(former.get(card, known[card]) != known[card] for card in known):
+            files.remove(path)
     except OSError as error:
         LOG.warning("Failed to record which board modules hold the host's GPUs: %s", error)
 

@@ -64,7 +64,7 @@ class Fabric(Sets):
         self._broken: set[int] = set()
         # By what it refused, where its mode is not known otherwise
         self._mode: int | None = None
-        self._has_answered = False
+        self._has_looked = self._has_answered = False
         self._extent = Extent(roots)
         self._said: list[str] = []
 
@@ -74,11 +74,12 @@ class Fabric(Sets):
     def modules(self) -> Mapping[PciAddress, Module]:
         return self.board.modules if self.board else {}
 
-    def began(self, cards: Collection[GPU]) -> None:
-        """Write down which modules the cards are, while NVIDIA's driver has them."""
-        board.keep_modules(cards, self._roots, self._kept)
-
     def look(self, cards: Collection[GPU]) -> None:
+        """Read the board; a service that starts writes down first which modules the cards are."""
+        if self._ledger is not None and not self._has_looked:
+            # NVIDIA's driver has them yet: no guest was resumed.
+            board.keep_modules(cards, self._roots, self._kept)
+        self._has_looked = True
         self.board = board.read(cards, self._roots, self._kept, self._manager)
         if self.board and self.board.mode is None:
             self.board = dataclasses.replace(self.board, mode=self._mode)

@@ -134,12 +134,6 @@ class Discovery:
         )
         return direct_links.with_links(gpus, self._linked)
 
-    def keep_modules(self) -> None:
-        """Write down which modules of their board the cards are, before guests have them."""
-        if not self.delivery.shares_driver:
-            with contextlib.suppress(exception.DiscoveryFailed):
-                self.ways.sets.began(self._discover())
-
     def in_parts(
         self, cards: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:

@@ -11,6 +11,7 @@ from nova_gpu.cmd import host_check, topology
 from nova_gpu.core.model import PciAddress
 from nova_gpu.fabric.cmd import board_text
 from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.usage.ledger import Ledger
 from tests.fixtures import hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
@@ -93,7 +94,7 @@ class FabricTest(base.HostTestCase):
         self.assertEqual([0, 2, 5, 11], ids)
 
     def test_with_guests_they_are_remembered(self) -> None:
-        discovery.Discovery().keep_modules()
+        discovery.Discovery(Ledger()).find()
         for address in partitions.MODULES:
             self.host.bind(address, "vfio-pci")
         self.library.say()
