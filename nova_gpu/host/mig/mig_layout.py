@@ -25,6 +25,9 @@ from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 
 _MAKER = pathlib.Path(__file__).with_name("mig_maker.py")
+# How often MIG mode is set, one second apart: it cannot be turned on while a process has the card
+# open, as nova-gpu's own probe of NVML has for some seconds.
+_TRIES = 15
 _OPTION = "mig_profile"
 _FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile: 10de:2335=1g.18gb"
 
@@ -164,7 +167,7 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
         raise refused("NVIDIA's driver does not have it", "bind it to that driver")
     if gpu_instances.is_divided(card, roots):
         return 0
-    command = [sys.executable, "-P", str(_MAKER), str(card), profile]
+    command = [sys.executable, "-P", str(_MAKER), str(card), profile, str(_TRIES)]
     try:
         answer = json_text.parse(child.run(command, timeout_s))
         if "error" not in answer:

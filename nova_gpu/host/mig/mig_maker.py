@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Divides one card into MIG instances.
 
-Run as a process of its own, as whatever may hang in the driver (:mod:`nova_gpu.host.child`): a
-thread of the privsep daemon that hangs cannot be ended, and NVML has the card open in its process
-until nvmlShutdown, which a hanging call never reaches. It imports NVIDIA's binding and the standard
-library only. Called with a card's PCI address and a profile (``1g.18gb``) it prints one of ::
+The privsep daemon runs it as a process of its own, as all its writes that may hang in a driver
+(:mod:`nova_gpu.host.child`): a thread of the daemon that hangs cannot be ended, and NVML has the
+card open in its process until nvmlShutdown, which a hanging call never reaches. It imports NVIDIA's
+binding and the standard library only. Called with a card's PCI address, a profile (``1g.18gb``) and
+the number of times that it tries to turn MIG mode on, it prints one of ::
 
     {"made": 7}
     {"error": "why there are none"}
@@ -17,9 +18,17 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
+try:
+    import pynvml  # type: ignore[import-untyped,unused-ignore]
+except ImportError as missing:  # it is not on all hosts
+    print(json.dumps({"error": f"nvidia-ml-py cannot be imported: {missing}"}))
+    sys.exit()
+
+_TRY_AGAIN_S = 1.0
 _NOT_NOW = "MIG mode cannot be turned on now: a process uses the card, or it must be reset for that"
 
 
@@ -27,18 +36,14 @@ class _Refused(Exception):
     """The reason why a card is not divided."""
 
 
-def _make(nvml: Any, address: str, profile: str) -> int:
+def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
     """Return how many instances were made: as many of the profile as the card has room for."""
     card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
     undo: list[Callable[[], object]] = []
     try:
         if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_ENABLE)
-            # It may have unbound the card and bound it anew (nvml.h), which ends a handle.
-            card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+            card = _turn_on(nvml, address, tries)
             undo.append(lambda: nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_DISABLE))
-            if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-                raise _Refused(_NOT_NOW)
         profiles = _profiles(nvml, card)
         if profile not in profiles:
             raise _Refused(f"it has no profile {profile}; it has {', '.join(profiles) or 'none'}")
@@ -56,6 +61,21 @@ def _make(nvml: Any, address: str, profile: str) -> int:
             step()
         raise
     return room
+
+
+def _turn_on(nvml: Any, address: str, tries: int) -> Any:
+    """Turn MIG mode on, which fails while a process has the card open; return the card's handle."""
+    for left in range(tries - 1, -1, -1):
+        card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_ENABLE)
+        # It may have unbound the card and bound it anew (nvml.h), which ends a handle.
+        card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        if nvml.nvmlDeviceGetMigMode(card)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+            return card
+        nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_DISABLE)
+        if left:
+            time.sleep(_TRY_AGAIN_S)
+    raise _Refused(_NOT_NOW)
 
 
 def _profiles(nvml: Any, card: Any) -> dict[str, int]:
@@ -87,15 +107,11 @@ def _largest(nvml: Any, instance: Any) -> int:
     return int(max(sizes)[1])
 
 
-def main(address: str, profile: str) -> dict[str, Any]:
-    try:
-        import pynvml
-    except ImportError as error:
-        return {"error": f"nvidia-ml-py cannot be imported: {error}"}
+def main(address: str, profile: str, tries: str) -> dict[str, Any]:
     try:
         pynvml.nvmlInit()
         try:
-            return {"made": _make(pynvml, address, profile)}
+            return {"made": _make(pynvml, address, profile, int(tries))}
         finally:
             pynvml.nvmlShutdown()
     except (_Refused, pynvml.NVMLError) as error:

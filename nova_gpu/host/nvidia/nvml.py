@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import logging
+import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from nova_gpu.core import exception, model
 from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import MIGInstance
 from nova_gpu.host import child, products
-from nova_gpu.host.nvidia import nvml_turn
 
 LOG = logging.getLogger(__name__)
 
@@ -143,6 +143,7 @@ _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
+_PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
 # A process that is killed inside of the driver ends when the driver lets go of it.
 _hanging: list[subprocess.Popen[bytes]] = []
 
@@ -373,21 +374,11 @@ def run(arguments: Sequence[str], timeout_s: float) -> bytes:
 
     :raises NoAnswer: where it cannot be started, fails or takes too long
     """
-    try:
-        with nvml_turn.asking(timeout_s) as obstacle:
-            if obstacle:
-                raise NoAnswer(obstacle)
-            return _ask(arguments, timeout_s)
-    except OSError as error:
-        raise NoAnswer(f"the probe cannot be started: {error}") from error
-
-
-def _ask(arguments: Sequence[str], timeout_s: float) -> bytes:
     _hanging[:] = [process for process in _hanging if process.poll() is None]
     if _hanging:  # in every period there would be one more that cannot be killed
         raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
     try:
-        return child.run([sys.executable, "-P", str(nvml_turn.PROBE), *arguments], timeout_s)
+        return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
     except child.TimedOut as error:
         _hanging.append(error.process)
         raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error

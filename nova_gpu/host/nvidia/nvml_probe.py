@@ -64,6 +64,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+try:
+    import pynvml  # type: ignore[import-untyped,unused-ignore]
+except ImportError as missing:  # it is not on all hosts
+    reason = f"nvidia-ml-py cannot be imported ({missing}); install nova-gpu[nvml]"
+    print(json.dumps({"error": reason}))
+    sys.exit()
+
 
 def _asking(nvml: Any) -> Callable[..., Any]:
     """Call a function of the library.
@@ -338,10 +345,6 @@ _ASKED = {"--usage": _usage, "--modes": _modes, "--modules": _modules, "--vgpus"
 
 
 def probe(addresses: Sequence[str]) -> dict[str, Any]:
-    try:
-        import pynvml  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        return {"error": f"nvidia-ml-py cannot be imported ({error}); install nova-gpu[nvml]"}
     try:
         # Without attaching (NVML_INIT_FLAG_NO_ATTACH) the library has no card: not by an address
         # either.

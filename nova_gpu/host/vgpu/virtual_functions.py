@@ -28,10 +28,10 @@ _FORM = "write the card's PCI address or vendor_id:product_id, =, and a number: 
 # to NVIDIA's driver, without which they are of no use.
 SRIOV_MANAGE = pathlib.Path("/usr/lib/nvidia/sriov-manage")
 
-# What it says while a process has the card open, and how often it is asked again:
-# bigstack-oss/cubecos#1141, and the script itself.
+# What it says while a process has the card open (bigstack-oss/cubecos#1141, and the script itself),
+# and how often it is run: nova-gpu's own probe of NVML has all cards open for some seconds.
 _LOCKED = "Cannot obtain unbindLock"
-_TRIES, _TRY_AGAIN_S = 5, 1.0
+_TRIES, _TRY_AGAIN_S = 15, 1.0
 # amdgpu has no sriov_configure, and nor has gim, which takes the number as it is loaded, for each
 # of the cards (amd/MxGPU-Virtualization, gim_shim/gim_drv.c and gim_config.c).
 _GIM = (

@@ -27,7 +27,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
-from nova_gpu.host.nvidia import nvml, nvml_turn
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
@@ -83,7 +83,6 @@ class Discovery:
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        nvml_turn.share(pathlib.Path(CONF.state_path, "gpu-nvml"))
         try:
             self.roots = Roots.of(CONF.gpu)
             self._selection = selection.Selection.parse(

@@ -25,7 +25,6 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.nvidia import nvml_turn
 from nova_gpu.host.pci import selection
 from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Delivery
@@ -129,7 +128,7 @@ class VGPUs:
             if wanted is None or card.address in taken:
                 continue
             try:
-                with boundary.crossed(), nvml_turn.held_back(CONF.gpu.nvml_timeout):
+                with boundary.crossed():
                     ways.divide(str(card.address), wanted)
             except boundary.Failure as error:
                 LOG.error("Failed to divide GPU %s: %s", card.address, error)

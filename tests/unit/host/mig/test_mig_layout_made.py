@@ -103,9 +103,15 @@ class TestMake(base.BaseTestCase):
         )
 
     def test_a_mode_that_waits_for_a_reset(self) -> None:
-        self.say(gpu_mig_pending="1")
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.mig.mig_layout._TRIES", 2))
+        self.say(gpu_mig_pending="99")
         self.assertIn("a process uses the card, or it must be reset", self.refused())
-        self.assertEqual(["mode 1", "mode 0"], self.done())
+        self.assertEqual(["mode 1", "mode 0"] * 2, self.done())
+
+    def test_again_while_a_process_asks_nvml(self) -> None:
+        self.say(gpu_mig_pending="1")
+        self.assertEqual(3, self.make())
+        self.assertEqual(["mode 1", "mode 0", "mode 1"], self.done()[:3])
 
     def test_a_driver_that_hangs(self) -> None:
         self.say(init="sh:sleep 60")
