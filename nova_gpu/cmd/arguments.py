@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of ``nova-gpu``."""
+"""The command line of ``nova-gpu``.
+
+``module`` is the module of a command, below this package; its ``run`` takes the command and the
+program's command line, and returns the exit status.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from nova_gpu.cmd import quarantine
 from nova_gpu.cmd.output import add_format
 
 # Of the exporter: to this host alone, as the metrics name instances.
@@ -20,10 +23,12 @@ def add_commands(subparsers: Any) -> None:
     listing = subparsers.add_parser(
         "list", help="list this host's GPUs, whether each is offered to instances, and why not"
     )
+    listing.set_defaults(module="cards")
     add_format(listing)
     shown = subparsers.add_parser(
         "show", help="show all facts about one GPU; exits 1 if there is no such GPU"
     )
+    shown.set_defaults(module="show")
     shown.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:88:00.0")
     add_format(shown)
     topology = subparsers.add_parser(
@@ -31,8 +36,10 @@ def add_commands(subparsers: Any) -> None:
         help="draw where the GPUs are (NUMA nodes, PCI roots, switches), which links join them, "
         "and which instance has which",
     )
+    topology.set_defaults(module="topology")
     add_format(topology)
     metrics = subparsers.add_parser("exporter", help="serve metrics of the cards for Prometheus")
+    metrics.set_defaults(module="exporter")
     metrics.add_argument(
         "--listen",
         default=LISTEN,
@@ -45,6 +52,7 @@ def add_commands(subparsers: Any) -> None:
         help="compare what sysfs, libvirt, Nova's database and Placement say of this host's GPUs; "
         "exits 1 if they differ, 3 if one of them does not answer",
     )
+    check.set_defaults(module="verify")
     add_format(check)
     check.add_argument(
         "--repair", action="store_true", help="write to Placement what the instances have"
@@ -54,7 +62,8 @@ def add_commands(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "quarantine", help="list or release the cards that new instances do not get"
     )
-    quarantine.add_commands(parser.add_subparsers(dest="verb", required=True))
+    parser.set_defaults(module="quarantine")
+    _add_quarantine_commands(parser.add_subparsers(dest="verb", required=True))
 
 
 def _add_host_commands(subparsers: Any) -> None:
@@ -63,14 +72,27 @@ def _add_host_commands(subparsers: Any) -> None:
         help="report for each card what keeps it from guests, and the remedy; exits 1 if there is "
         "anything",
     )
+    check.set_defaults(module="host_check")
     add_format(check)
     prepare = subparsers.add_parser(
         "prepare",
         help="print the files that make the host bind the cards to vfio-pci at boot",
     )
+    prepare.set_defaults(module="host_prepare")
     what = prepare.add_mutually_exclusive_group()
     what.add_argument("--apply", action="store_true", help="write the files")
     what.add_argument("--undo", action="store_true", help="remove the files that --apply wrote")
     prepare.add_argument(
         "--root", default="/", metavar="DIR", help="write below this folder (default: %(default)s)"
     )
+
+
+def _add_quarantine_commands(subparsers: Any) -> None:
+    listing = subparsers.add_parser(
+        "list", help="list the cards in quarantine, why they are there and what to do"
+    )
+    add_format(listing)
+    releasing = subparsers.add_parser(
+        "release", help="have a card given to instances again, from the service's next period on"
+    )
+    releasing.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")

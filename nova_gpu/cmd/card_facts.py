@@ -9,7 +9,7 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd.output import NO_CARDS, print_json
+from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import nearness
@@ -24,15 +24,14 @@ _NO_HOST = (
 )
 
 
-def main(*, as_json: bool) -> int:
-    """Return ``nova-gpu topology`` where the module libvirt is missing.
+def run(command: Any, _: list[str]) -> int:
+    """Print what ``nova-gpu topology`` can where the module libvirt is missing; return 0.
 
-    :returns: 0, with cards or without
     :raises DiscoveryFailed: where the cards cannot be listed
     :raises InvalidOption: where an option cannot be used
     """
     gpus = _find()
-    if as_json:
+    if command.format == Format.JSON:
         print_json([facts(gpu) for gpu in gpus])
     elif gpus:
         print("\n".join([*tree(gpus, {}), _NO_HOST, *matrix(gpus)]))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import card_facts, host_check
+from nova_gpu.cmd import card_facts, holders, host_check, options, this_host
+from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core import availability
 from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress
@@ -65,6 +67,21 @@ class Card:
         if self.reason or not self.dirty or held.get(self.gpu.address):
             return self.reason
         return f"{self.dirty}, unless an instance has it" if unknown else self.dirty
+
+
+def run(command: Any, _: list[str]) -> int:
+    """Print all cards of this host, as ``nova-gpu list``; return 0."""
+    host = this_host.discover()
+    rows = read(host)
+    held, unknown = holders.read(host, [card.gpu for card in rows]) if rows else ({}, None)
+    descriptions = [described(card, held, unknown) for card in rows]
+    if command.format == Format.JSON:
+        print_json(descriptions)
+    else:
+        print(table(descriptions, unknown) if rows else NO_CARDS)
+        sys.stdout.flush()
+        print(f"nova-gpu: {options.files_told()}", file=sys.stderr)
+    return 0
 
 
 def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:

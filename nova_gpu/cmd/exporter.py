@@ -16,7 +16,7 @@ from oslo_log import log as logging
 from prometheus_client import core
 from prometheus_client.registry import Collector
 
-from nova_gpu.cmd import arguments, cards, holders
+from nova_gpu.cmd import arguments, cards, holders, this_host
 from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
@@ -90,6 +90,10 @@ SUMMARIES = {
 }
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+def run(command: Any, _: list[str]) -> int:
+    return main(this_host.discover(), command.listen, once=command.once)
 
 
 def main(

@@ -8,9 +8,10 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from nova_gpu.cmd import board
-from nova_gpu.cmd.output import NO_CARDS, print_json
+from nova_gpu.cmd import board, this_host
+from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core import availability, printable
 from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.guest import address_space
@@ -195,6 +196,11 @@ def text(findings: list[Finding]) -> str:
         lines += [f"  - {reason}" for reason in finding.obstacles]
         lines += [f"    {remark}" for remark in finding.remarks]
     return printable.lines("\n".join(lines))
+
+
+def run(command: Any, _: list[str]) -> int:
+    as_json = command.format == Format.JSON
+    return main(this_host.discover(), pathlib.Path("/"), as_json=as_json)
 
 
 def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:

@@ -7,11 +7,20 @@ import pathlib
 import sys
 import textwrap
 from collections.abc import Iterable
+from typing import Any
 
+from nova_gpu.cmd import this_host
 from nova_gpu.core.model import GPU
 from nova_gpu.host.vfio import boot_configuration, passthrough
 from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.inventory import discovery
+
+
+def run(command: Any, _: list[str]) -> int:
+    root = pathlib.Path(command.root)
+    if command.undo:
+        return undo(root)
+    return main(this_host.discover(), root, apply=command.apply)
 
 
 def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:

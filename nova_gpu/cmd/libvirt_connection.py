@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import libvirt
 
 from nova_gpu.conf import CONF
-
-if TYPE_CHECKING:
-    from nova.virt.libvirt import host as libvirt_host
 
 # As nova.virt.libvirt.driver.LibvirtDriver._uri has it, which takes a second and a half to import.
 _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
@@ -21,17 +17,6 @@ def uri() -> str:
     """Return the address of nova-compute's libvirt."""
     own: str | None = CONF.libvirt.connection_uri
     return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
-
-
-def open_host() -> libvirt_host.Host:
-    """Return a connection like nova-compute's, without events, as no command waits for any."""
-    from nova.virt.libvirt import host as libvirt_host
-
-    host = libvirt_host.Host(uri(), read_only=True)
-    # The errors are raised as well, and what subscribes to events does not complain of them.
-    libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
-    libvirt_host.libvirt.virEventRegisterDefaultImpl()
-    return host
 
 
 def version() -> int:

@@ -8,33 +8,19 @@ import pathlib
 import sys
 from typing import Any
 
-from nova_gpu.cmd.output import Format, add_format, print_json
+from nova_gpu.cmd import this_host
+from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 
 
-def add_commands(subparsers: Any) -> None:
-    """Add the commands.
+def run(command: Any, _: list[str]) -> int:
+    """Run the verb that was given; return the exit status.
 
-    :param subparsers: of argparse
-    """
-    listing = subparsers.add_parser(
-        "list", help="list the cards in quarantine, why they are there and what to do"
-    )
-    add_format(listing)
-    releasing = subparsers.add_parser(
-        "release", help="have a card given to instances again, from the service's next period on"
-    )
-    releasing.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")
-
-
-def main(folder: pathlib.Path, command: Any) -> int:
-    """Run the verb that was given; returns the exit status.
-
-    :param command: ``CONF.command``
     :raises OSError: where the folder cannot be read or changed
     :raises InvalidPciAddress: where the address is none
     """
+    folder = this_host.discover().quarantine
     if command.verb == "release":
         return release(folder, command.address)
     return listed(folder, as_json=command.format == Format.JSON)

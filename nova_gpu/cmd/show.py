@@ -8,11 +8,16 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import cards, holders
-from nova_gpu.cmd.output import print_json
+from nova_gpu.cmd import cards, holders, this_host
+from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.virt.inventory import discovery
+
+
+def run(command: Any, _: list[str]) -> int:
+    as_json = command.format == Format.JSON
+    return main(this_host.discover(), command.address, as_json=as_json)
 
 
 def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:

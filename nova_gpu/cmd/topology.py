@@ -6,14 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.cmd import board, card_facts, cards, holders
+from nova_gpu.cmd import board, card_facts, cards, holders, this_host
 from nova_gpu.cmd.cards import Card
-from nova_gpu.cmd.output import NO_CARDS, print_json
+from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.sets import Sets
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
+
+
+def run(command: Any, _: list[str]) -> int:
+    return main(this_host.discover(), as_json=command.format == Format.JSON)
 
 
 def main(host: discovery.Discovery, *, as_json: bool) -> int:

@@ -16,9 +16,10 @@ from nova import objects, rpc
 from nova.conductor import rpcapi as conductor_rpcapi
 from nova.objects import base as objects_base
 from nova.scheduler.client import report
+from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.cmd import host_check, libvirt_connection, waiting
-from nova_gpu.cmd.output import print_json
+from nova_gpu.cmd import host_check, libvirt_connection, this_host, waiting
+from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.virt.inventory import discovery
@@ -122,6 +123,16 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
     return {"differences": differences, "not_compared": list(verdict.unread)}
 
 
+def run(command: Any, line: list[str]) -> int:
+    """Run the command; return the exit status.
+
+    :raises cfg.Error: as :func:`configure`
+    """
+    configure(line)
+    as_json = command.format == Format.JSON
+    return main(this_host.discover(), as_json=as_json, mend=command.repair)
+
+
 def configure(line: list[str]) -> None:
     """Parse the command line again, this time with all of Nova's options.
 
@@ -133,6 +144,15 @@ def configure(line: list[str]) -> None:
     nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
 
 
+def _connection() -> libvirt_host.Host:
+    """Return a connection like nova-compute's, without events, as no command waits for any."""
+    host = libvirt_host.Host(libvirt_connection.uri(), read_only=True)
+    # The errors are raised as well, and what subscribes to events does not complain of them.
+    libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
+    libvirt_host.libvirt.virEventRegisterDefaultImpl()
+    return host
+
+
 def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
     """Compare, repair if told to *mend*, and print the verdict; return its status."""
     try:
@@ -141,7 +161,7 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
     except boundary.Failure as error:
         print(f"nova-gpu: the bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
         return INCOMPLETE
-    host = libvirt_connection.open_host()
+    host = _connection()
 
     unavailable = functools.partial(host_check.unavailable, discovered)
     sources = gather.Sources(

@@ -314,12 +314,6 @@ class TestCollaborators(unittest.TestCase):
 # nova_gpu/privsep/__init__ imports its modules when they are first used.
 _GUESTS_ONLY = "nova.virt.libvirt takes 2 s of CPU; commands read these modules too"
 INNER_IMPORTS = {
-    "nova_gpu.cmd.commands": (3, "no other command has use for host_prepare, exporter and verify"),
-    "nova_gpu.cmd.gpu": (
-        2,
-        "--help and topology can do without libvirt",
-    ),
-    "nova_gpu.cmd.libvirt_connection": (1, "nova.virt.libvirt.host takes 1.7 s of CPU; for verify"),
     "nova_gpu.cmd.status": (2, "a controller has not the module libvirt"),
     "nova_gpu.virt.delivery.container_nodes": (4, _GUESTS_ONLY),
     "nova_gpu.virt.delivery.hostdev_parts": (3, _GUESTS_ONLY),
