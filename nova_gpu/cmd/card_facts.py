@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import prettytable
@@ -30,7 +30,7 @@ def run(command: Any, _: list[str]) -> int:
     :raises DiscoveryFailed: where the cards cannot be listed
     :raises InvalidOption: where an option cannot be used
     """
-    gpus = _find()
+    gpus = find(lambda: nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {})
     if command.format == Format.JSON:
         print_json([facts(gpu) for gpu in gpus])
     elif gpus:
@@ -40,13 +40,18 @@ def run(command: Any, _: list[str]) -> int:
     return 0
 
 
-def _find() -> tuple[GPU, ...]:
+def find(facts: Callable[[], Mapping[PciAddress, nvml.NvmlFacts]] = dict) -> tuple[GPU, ...]:
+    """Return the cards of this machine, as the options select them.
+
+    :param facts: what NVML tells of them, where that matters
+    :raises DiscoveryFailed, InvalidOption: as :func:`run`
+    """
     vendors, addresses, product_ids = CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
     gpus = discovery.discover(
         Roots.of(CONF.gpu),
         selection.Selection.parse(vendors, addresses, product_ids),
         products.parse_overrides(CONF.gpu.product),
-        lambda: nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {},
+        facts,
     )
     return direct_links.with_links(gpus, direct_links.parse(CONF.gpu.link_groups))
 

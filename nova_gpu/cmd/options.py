@@ -77,8 +77,6 @@ def files_told() -> str:
 
 def told(error: BaseException) -> str:
     """Return the fault and the remedy of an *error* about an option or a file."""
-    if isinstance(error.__cause__, exception.InvalidOption):
-        error = error.__cause__
     match error:
         case cfg.ConfigFilesNotFoundError():
             return _of_files(error.config_files, "no such file", "give one that is there")

@@ -20,11 +20,13 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
 from oslo_utils import importutils
 
-from nova_gpu.cmd import options, output
+from nova_gpu.cmd import card_facts, options, output
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, names
 from nova_gpu.core.flavor import request, validation
+from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import stats
+from nova_gpu.host.roots import Roots
 from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import pci_aliases
 
@@ -153,16 +155,13 @@ class Checks(upgradecheck.UpgradeCommands):
         """KVM hosts: cards that ``[pci]device_spec`` gives away as well"""
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
             return _Result(upgradecheck.Code.SUCCESS)
-        # Only now, as below: a controller need not have libvirt's module.
-        from nova_gpu.virt.inventory import discovery
-
         try:
-            host = discovery.Discovery()
+            roots = Roots.of(CONF.gpu)
             spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
             cards = [
                 f"{gpu.address}: {reason}"
-                for gpu in host.find()
-                if (reason := spec.obstacle(gpu, host.roots))
+                for gpu in card_facts.find()
+                if (reason := spec.obstacle(gpu, roots))
             ]
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
             return _Result(
@@ -236,10 +235,8 @@ class Checks(upgradecheck.UpgradeCommands):
         # A controller has no compute_driver, and kvm is what virt_type is where nobody sets it.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return _Result(upgradecheck.Code.SUCCESS)
-        from nova_gpu.virt.delivery import guest_config
-
         try:
-            guest_config.refuse_machine_type(
+            machine_types.refuse_without_pci_express(
                 libvirt_utils.get_default_machine_type(platform.machine())
             )
         except exception.GuestUnfit as error:

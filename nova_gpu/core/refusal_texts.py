@@ -48,8 +48,6 @@ _MOST_OFTEN = {
     "rebuild": "its host cannot give it GPUs now: those that it has, or, where it has none, others",
 }
 
-Q35_REMEDY = "set the image property hw_machine_type=q35"
-
 
 def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
     """Yield the reasons for which *action* of an instance with GPUs is refused or often fails.
@@ -80,13 +78,3 @@ def why_without_gpus(action: str) -> Iterator[str]:
             f"most often, to a flavor with GPUs: {_MOST_OFTEN[action]}, or the instance is a VM "
             "that was made with another machine type than q35, which it keeps"
         )
-
-
-def has_pci_express(machine_type: str) -> bool:
-    """Return whether guests have PCI Express, by ``LibvirtDriver._guest_needs_pcie``."""
-    return "q35" in machine_type or machine_type.startswith("virt")
-
-
-def no_pci_express(machine_type: str | None) -> str:
-    """Return why a guest of this type cannot have a card."""
-    return f"its machine type is {machine_type or 'not set'}, which has no PCI Express ports"

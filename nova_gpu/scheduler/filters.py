@@ -24,9 +24,10 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
-from nova_gpu.core import exception, extensions, names, refusal_texts
+from nova_gpu.core import exception, extensions, names
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
+from nova_gpu.core.guest import machine_types
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
 from nova_gpu.scheduler import host_reports, multi_create, requested_gpus
@@ -161,7 +162,7 @@ class _Hosts:
             return reason
         # A container has no use for a machine type.
         if self._machine_type and names.word(hypervisor_type) == names.QEMU:
-            return refusal_texts.no_pci_express(self._machine_type)
+            return machine_types.no_pci_express(self._machine_type)
         return None
 
 

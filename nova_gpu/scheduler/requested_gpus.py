@@ -8,9 +8,10 @@ from typing import Any
 
 from nova import objects
 
-from nova_gpu.core import names, refusal_texts
+from nova_gpu.core import names
 from nova_gpu.core.flavor import request, request_group
 from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.guest import machine_types
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def from_spec(spec: objects.RequestSpec) -> Requested:
     stated = properties.get("hw_machine_type")
     return Requested(
         request.of(specs),
-        stated if stated and not refusal_texts.has_pci_express(stated) else None,
+        stated if stated and not machine_types.has_pci_express(stated) else None,
         any(map(request_group.may_be_a_gpus, properties.get("traits_required", ()))),
         _pci_devices(spec),
         bool(properties.get(names.IMAGE_HIDDEN)),

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from nova import exception as nova_exception
 from nova.virt.libvirt import driver
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import names
+from nova_gpu.core import exception, names
 from nova_gpu.virt import libvirt_errors, signatures
 from nova_gpu.virt.delivery import container_domain, container_root, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
@@ -25,7 +26,10 @@ from nova_gpu.virt.live_migration import arrivals, departures
 class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def __init__(self, virtapi: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(virtapi, *args, **kwargs)
-        self._gpus = HostGPUs(self._host, self.virtapi)
+        try:
+            self._gpus = HostGPUs(self._host, self.virtapi)
+        except exception.InvalidOption as error:
+            raise nova_exception.InvalidConfiguration(str(error)) from error
 
     def init_host(self, *args: Any, **kwargs: Any) -> None:
         super().init_host(*args, **kwargs)

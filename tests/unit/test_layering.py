@@ -314,15 +314,10 @@ class TestCollaborators(unittest.TestCase):
 # nova_gpu/privsep/__init__ imports its modules when they are first used.
 _GUESTS_ONLY = "nova.virt.libvirt takes 2 s of CPU; commands read these modules too"
 INNER_IMPORTS = {
-    "nova_gpu.cmd.status": (2, "a controller has not the module libvirt"),
     "nova_gpu.virt.delivery.container_nodes": (4, _GUESTS_ONLY),
     "nova_gpu.virt.delivery.hostdev_parts": (3, _GUESTS_ONLY),
     "nova_gpu.virt.delivery.mediated_device": (1, _GUESTS_ONLY),
     "nova_gpu.virt.delivery.pci_passthrough": (4, _GUESTS_ONLY),
-    "nova_gpu.virt.inventory.discovery": (
-        1,
-        "nova.exception takes 0.1 s, for an error alone",
-    ),
 }
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from nova_gpu.core import names, refusal_texts
+from nova_gpu.core import names
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.guest import machine_types
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
 
@@ -122,8 +123,8 @@ def unfit_machine_type(
         values = frozenset(filter(request.hypervisor.matches, values))
     if not values or values - {names.QEMU}:
         return None
-    lacking = refusal_texts.no_pci_express(machine_type)
-    return Reason.of_both(f"the guest cannot take GPUs: {lacking}; {refusal_texts.Q35_REMEDY}")
+    lacking = machine_types.no_pci_express(machine_type)
+    return Reason.of_both(f"the guest cannot take GPUs: {lacking}; {machine_types.Q35_REMEDY}")
 
 
 def shortage(

@@ -18,14 +18,13 @@ from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
 from nova_gpu.core.container import GuestContents
 from nova_gpu.core.device import Device
+from nova_gpu.core.guest import machine_types
 from nova_gpu.core.guest import tree as trees
 from nova_gpu.core.guest.address_space import Setting
 from nova_gpu.core.guest.tree import Tree
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.refusal_texts import Q35_REMEDY, has_pci_express, no_pci_express
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import guest_address_space, guest_tree
 from nova_gpu.virt.usage import domains
@@ -250,20 +249,6 @@ def _with_clique(guest: vconfig.LibvirtConfigGuest) -> list[GuestFunction]:
     return [function for function in functions if function.clique is not None]
 
 
-def refuse_machine_type(machine_type: str | None) -> None:
-    """Refuse a machine type without PCI Express.
-
-    :raises GuestUnfit: with the type
-    """
-    if machine_type and has_pci_express(machine_type):
-        return
-    raise exception.GuestUnfit(
-        no_pci_express(machine_type),
-        f"{Q35_REMEDY} (or on the hosts, for all images without it, [libvirt]hw_machine_type = "
-        "x86_64=q35)",
-    )
-
-
 def add_cards(
     guest: vconfig.LibvirtConfigGuest,
     cards: Sequence[GPU],
@@ -286,7 +271,7 @@ def add_cards(
     :param cliques: the number of each card's clique that the guest is to be told, by addresses
     :raises GuestUnfit: for a machine type without PCI Express
     """
-    refuse_machine_type(guest.os_mach_type)
+    machine_types.refuse_without_pci_express(guest.os_mach_type)
     guest.metadata.append(GuestMetaGPUs(tuple(card.address for card in cards)))
     defined = vconfig.LibvirtConfigGuestPCIeRootPortController
     has_ports = any(isinstance(device, defined) for device in guest.devices)

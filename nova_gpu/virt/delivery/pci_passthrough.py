@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import nova_gpu.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import refusal_texts
+from nova_gpu.core.guest import machine_types
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
@@ -94,11 +95,11 @@ class PCIPassthrough(Delivery):
         """
         from nova.virt.libvirt import utils as libvirt_utils
 
-        from nova_gpu.virt.delivery import guest_config, guest_tree
+        from nova_gpu.virt.delivery import guest_tree
 
         request.check_guest_options()
         machine_type = libvirt_utils.get_machine_type(instance.image_meta)
-        guest_config.refuse_machine_type(machine_type)
+        machine_types.refuse_without_pci_express(machine_type)
         if cards := _cards(grants):
             tree = guest_tree.of(instance, request, cards, machine_type, self._roots)
             has_tree = tree is not None

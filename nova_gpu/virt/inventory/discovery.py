@@ -66,7 +66,7 @@ _SHARING = (
 class Discovery:
     """Reads the options once and the host each time it is asked to.
 
-    :raises nova.exception.InvalidConfiguration: where an option cannot be used
+    :raises InvalidOption: where an option cannot be used
     """
 
     def __init__(
@@ -83,19 +83,13 @@ class Discovery:
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        try:
-            self.roots = Roots.of(CONF.gpu)
-            self._selection = selection.Selection.parse(
-                CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
-            )
-            self._overrides = products.parse_overrides(CONF.gpu.product)
-            self._linked = direct_links.parse(CONF.gpu.link_groups)
-            self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
-        except exception.InvalidOption as error:
-            # Only now: nova-gpu lists cards without anything of Nova.
-            from nova import exception as nova_exception
-
-            raise nova_exception.InvalidConfiguration(str(error)) from error
+        self.roots = Roots.of(CONF.gpu)
+        self._selection = selection.Selection.parse(
+            CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
+        )
+        self._overrides = products.parse_overrides(CONF.gpu.product)
+        self._linked = direct_links.parse(CONF.gpu.link_groups)
+        self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         self.delivery = self.ways.whole
         self.links = link_groups.LinkGroups(self.ways.sets)
         self._open_cards = OpenCards(self.roots)

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from nova import exception as nova_exception
 from oslo_log import log as logging
 
 import nova_gpu.privsep.cleaning
@@ -29,7 +28,7 @@ _LINES = 100
 class Cleaning:
     """The steps that this host's guests and options ask for.
 
-    :raises nova.exception.InvalidConfiguration: where [gpu]clean_command is not to be run
+    :raises InvalidOption: where [gpu]clean_command is not to be run
     """
 
     def __init__(self, delivery: Delivery, roots: Roots) -> None:
@@ -37,10 +36,7 @@ class Cleaning:
         self._roots = roots
         self._command = CONF.gpu.clean_command
         if self._command:
-            try:
-                clean_command.check(self._command)
-            except exception.InvalidOption as error:
-                raise nova_exception.InvalidConfiguration(str(error)) from error
+            clean_command.check(self._command)
 
     def clean(self, card: GPU) -> bool:
         """Clean *card*, which no guest has any more, and return whether it was reset.

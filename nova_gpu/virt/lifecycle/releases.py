@@ -46,7 +46,7 @@ _REBUILDING = (
 class Releases:
     """Releases of GPUs by guests of one host.
 
-    :raises nova.exception.InvalidConfiguration: as
+    :raises InvalidOption: as
         :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning`
     """
 

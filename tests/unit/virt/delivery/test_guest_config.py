@@ -289,21 +289,6 @@ class AddCardsTest(unittest.TestCase):
 
 
 class MachineTypeTest(unittest.TestCase):
-    def test_with_pci_express(self) -> None:
-        for machine_type in ("q35", "pc-q35-7.2", "pc-q35-rhel9.4.0", "virt", "virt-8.0"):
-            with self.subTest(machine_type=machine_type):
-                guest_config.refuse_machine_type(machine_type)
-
-    def test_without(self) -> None:
-        for machine_type in (None, "pc", "pc-i440fx-7.2", "s390-ccw-virtio", "pseries"):
-            with (
-                self.subTest(machine_type=machine_type),
-                self.assertRaises(exception.GuestUnfit) as caught,
-            ):
-                guest_config.refuse_machine_type(machine_type)
-            self.assertIn(machine_type or "not set", str(caught.exception))
-            self.assertIn("hw_machine_type=q35", str(caught.exception))
-
     def test_of_the_guest_that_is_rendered(self) -> None:
         """The image of a rescue may say another than the instance's own."""
         config = guest("pc")

@@ -9,7 +9,6 @@ import threading
 from typing import Any
 
 import fixtures
-from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 from oslotest import base
 
@@ -173,5 +172,5 @@ class CleaningTest(base.BaseTestCase):
 
     def test_command_that_is_not_run(self) -> None:
         self.config(group="gpu", clean_command=["clean", "--all"])
-        error = self.assertRaises(nova_exception.InvalidConfiguration, self.clean, DeliveryMode.LXC)
+        error = self.assertRaises(exception.InvalidOption, self.clean, DeliveryMode.LXC)
         self.assertIn("[gpu]clean_command = 'clean --all': it is not an absolute path", str(error))
