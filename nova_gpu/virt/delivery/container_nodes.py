@@ -27,6 +27,7 @@ from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt.delivery import service
 from nova_gpu.virt.delivery.delivery import (
     Delivery,
     Grant,
@@ -87,9 +88,7 @@ class ContainerNodes(Delivery):
         self.custody = ContainerCustody(roots)
         self._library_root = _library_root()
         if serves:
-            from nova_gpu.virt import threads
-
-            self.share = threads.DaemonShare()
+            self.share = service.threads.DaemonShare()
 
     # What is possible
 
@@ -136,15 +135,12 @@ class ContainerNodes(Delivery):
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
         """Put the devices into the configuration of a container, which sees the host's sysfs."""
-        from nova_gpu.host.container import contents
-        from nova_gpu.virt.delivery import guest_config
-
-        guest_config.isolate(guest)
+        service.guest_config.isolate(guest)
         if not grants:
             return []
         cards = [grant for grant in grants if isinstance(grant, GPU)]
         slots = [grant for grant in grants if isinstance(grant, Slot)]
-        mounts = contents.contents(
+        mounts = service.contents.contents(
             cards,
             self._roots,
             self._library_root,
@@ -154,7 +150,7 @@ class ContainerNodes(Delivery):
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
         if self.custody.rights:
             self.custody.rights.open(instance, devices, mounts.nodes)
-        guest_config.add_nodes(guest, devices, mounts)
+        service.guest_config.add_nodes(guest, devices, mounts)
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return told_of_cards(cards, places, self._roots)
 
@@ -227,9 +223,7 @@ class ContainerCustody(HostHooks):
             self.rights.started(instance_uuid)
 
     def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        from nova_gpu.virt.delivery import container_domain
-
-        container_domain.wait_for_end(host, instance)
+        service.container_domain.wait_for_end(host, instance)
 
     def domain_gone(self) -> None:
         if self.rights:

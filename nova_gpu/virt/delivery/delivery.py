@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a way of delivery: what a host has of it, and what is done with its guests.
 
-The commands ask what a host has and what stands in the way; so a module of a way imports what takes
-its time, as Nova's libvirt driver and privsep do, only where a guest is given something.
+The commands ask what a host has and what stands in the way; so a module of a way has from
+:mod:`nova_gpu.virt.delivery.service` what takes its time to import and only guests need.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from lxml import etree
 from nova import objects
 from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
+from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.container import GuestContents
@@ -247,6 +248,12 @@ def with_cliques(guest: vconfig.LibvirtConfigGuest) -> vconfig.LibvirtConfigGues
 def _with_clique(guest: vconfig.LibvirtConfigGuest) -> list[GuestFunction]:
     functions = (device for device in guest.devices if isinstance(device, GuestFunction))
     return [function for function in functions if function.clique is not None]
+
+
+def machine_type(instance: objects.Instance) -> str | None:
+    """Return the machine type of the instance's guests, by its image and the host's options."""
+    stated: str | None = libvirt_utils.get_machine_type(instance.image_meta)
+    return stated
 
 
 def add_cards(

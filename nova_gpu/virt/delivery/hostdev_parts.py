@@ -16,6 +16,7 @@ from nova_gpu.core.vgpu.vgpu import Parent, Slot
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
+from nova_gpu.virt.delivery import service
 from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
@@ -47,10 +48,9 @@ class HostdevParts(Delivery):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        from nova_gpu.virt.delivery import guest_config
-
         slots = [grant for grant in grants if isinstance(grant, Slot)]
-        guest_config.add_vgpus(guest, {slot: self._hostdev(instance.uuid, slot) for slot in slots})
+        hostdevs = {slot: self._hostdev(instance.uuid, slot) for slot in slots}
+        service.guest_config.add_vgpus(guest, hostdevs)
         return []
 
     @abc.abstractmethod
@@ -109,10 +109,7 @@ class VirtualFunctions(HostdevParts):
     # What is done
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        # Only now: Nova's libvirt driver takes seconds, and the commands render nothing.
-        from nova_gpu.virt.delivery import guest_config
-
-        return guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)
+        return service.guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)
 
     # While the guest runs
 
@@ -126,9 +123,7 @@ class VirtualFunctions(HostdevParts):
                 f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "
                 "vendor's variant of vfio-pci may"
             )
-        from nova.objects import migrate_data
-
-        if "pci_dev_map_src_dst" not in migrate_data.LibvirtLiveMigrateData.fields:
+        if "pci_dev_map_src_dst" not in service.migrate_data.LibvirtLiveMigrateData.fields:
             return f"Nova before 2025.1 moves no virtual function of a running guest, as {slot} is"
         return None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot, device_uuid
 from nova_gpu.host.vgpu import mdev
+from nova_gpu.virt.delivery import service
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ class MediatedDevices(HostdevParts):
         return mdev.is_there(device_uuid(instance_uuid, slot), self._roots)
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        # Only now: Nova's libvirt driver takes seconds, and the commands render nothing.
-        from nova_gpu.virt.delivery import guest_config
-
-        return guest_config.GuestMediatedDevice(instance_uuid, slot)
+        return service.guest_config.GuestMediatedDevice(instance_uuid, slot)
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         data.target_mdevs[device_uuid(instance_uuid, old)] = device_uuid(instance_uuid, new)

@@ -15,7 +15,7 @@ from nova_gpu.core.guest import machine_types
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import guest_address_space, pci_aliases
+from nova_gpu.virt.delivery import guest_address_space, pci_aliases, service
 from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
 
@@ -62,10 +62,7 @@ class PCIPassthrough(Delivery):
         self._device_spec = device_spec
         self._peers = peers
         if ledger is not None:
-            # Only now: privsep takes half a second, and the commands give nobody a card.
-            from nova_gpu.virt.delivery import binding
-
-            self.bindings = binding.Bindings(roots, ledger, unbound)
+            self.bindings = service.binding.Bindings(roots, ledger, unbound)
             self.share = self.bindings.share
 
     # What is possible
@@ -93,15 +90,11 @@ class PCIPassthrough(Delivery):
         :raises DeviceUnavailable: where a card cannot be read
         :raises BetterElsewhere: where its driver cannot be told that they reach each other
         """
-        from nova.virt.libvirt import utils as libvirt_utils
-
-        from nova_gpu.virt.delivery import guest_tree
-
         request.check_guest_options()
-        machine_type = libvirt_utils.get_machine_type(instance.image_meta)
+        machine_type = service.guest_config.machine_type(instance)
         machine_types.refuse_without_pci_express(machine_type)
         if cards := _cards(grants):
-            tree = guest_tree.of(instance, request, cards, machine_type, self._roots)
+            tree = service.guest_tree.of(instance, request, cards, machine_type, self._roots)
             has_tree = tree is not None
             guest_address_space.refuse(instance, request, cards, self._roots, tree=has_tree)
             self._peers.cliques(instance, request, cards)
@@ -119,15 +112,13 @@ class PCIPassthrough(Delivery):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        from nova_gpu.virt.delivery import guest_config, guest_tree
-
         if not (cards := _cards(grants)):
             return []
-        tree = guest_tree.of(instance, request, cards, guest.os_mach_type, self._roots)
+        tree = service.guest_tree.of(instance, request, cards, guest.os_mach_type, self._roots)
         if tree is not None:
-            guest_tree.add_cells(guest, tree, self._roots)
+            service.guest_tree.add_cells(guest, tree, self._roots)
         cliques = self._peers.cliques(instance, request, cards)
-        guest_config.add_cards(
+        service.guest_config.add_cards(
             guest, cards, option_rom=request.option_rom, tree=tree, cliques=cliques
         )
         setting = guest_address_space.setting(
@@ -135,11 +126,11 @@ class PCIPassthrough(Delivery):
             request,
             cards,
             self._roots,
-            is_uefi=guest_config.has_uefi(guest),
+            is_uefi=service.guest_config.has_uefi(guest),
             tree=tree is not None,
         )
-        guest_config.give_room(guest, setting)
-        places = {} if tree is None else guest_tree.places(guest, tree)
+        service.guest_config.give_room(guest, setting)
+        places = {} if tree is None else service.guest_tree.places(guest, tree)
         return told_of_cards(cards, places, self._roots)
 
     def clean(self, grant: Grant) -> bool:
