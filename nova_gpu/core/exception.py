@@ -302,8 +302,8 @@ class GuestFilesUnavailable(GuestCannotStart):
 class Reason:
     """The reason why no host can give the GPUs asked for.
 
-    ``full`` is for operators. ``fitting`` has only what the user could also find out by asking for
-    less: neither the number of GPUs nor how many are in use.
+    ``log_text`` is for operators. ``user_text`` has only what the user could also find out by
+    asking for less: neither the number of GPUs nor how many are in use.
     """
 
     log_text: str
