@@ -2,11 +2,16 @@
 """The network functions and disks that Nova's own passthrough gives to instances with GPUs.
 
 Nova claims them first, then the GPUs (``ResourceTracker.instance_claim`` and ``_move_claim``, the
-same in Nova 32 to 34). So the GPUs are chosen near what is claimed already; and that there are
-some, the pools that Nova draws from are kept in an order in which those near free GPUs come
-first. It draws "in any order", as it says itself (``PciDeviceStats.consume_requests``), unless
-Placement has said which (``[filter_scheduler]pci_in_placement``). A claim tells the driver neither
-its instance nor what else it has: doc/source/contributor/upstream.rst.
+same in Nova 32 to 34). So the GPUs are chosen near what is claimed already. A claim tells the
+driver neither its instance nor what else it has: doc/source/contributor/upstream.rst. The start
+knows both, and refuses a guest whose flavor requires what it did not get (:meth:`had_by`); but by
+then the GPUs are the instance's in Nova's records, and to exchange them would be a second claim.
+
+The pools that Nova draws from are kept in an order in which those near free GPUs come first. It
+draws "in any order", as it says itself (``PciDeviceStats.consume_requests``), unless Placement has
+said which (``[filter_scheduler]pci_in_placement``). In its own order all functions of one card are
+drawn before the first of the next, so that a host with two would refuse each instance that requires
+GPUs near its function as soon as those of the first card are in use.
 """
 
 from __future__ import annotations
@@ -58,10 +63,11 @@ class Neighbours:
         GPUs will do.
 
         The tracker does not say whose it is, and its record of PCI devices does: what is claimed
-        and not yet allocated is this claim's. What a claim that failed has left there, until the
-        next period, is older; one without PCI devices is taken for it, and that costs no more than
-        the set that fits tightest. The flavor is read from the database, in which Nova has saved
-        the instance in this very claim, and only of those that have other devices than their GPUs.
+        and not yet allocated is this claim's. What a move under way has there, or a claim that
+        failed, until the next period, is older; one without PCI devices is taken for it, and that
+        costs no more than the set that fits tightest. The flavor is read from the database, in
+        which Nova has saved the instance in this very claim, and only of those that have other
+        devices than their GPUs.
         """
         try:
             with boundary.crossed():
