@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reasons why devices of a host cannot be given: one map from a device to all of them.
+"""The reasons why a host cannot give a device to an instance: a map from device to reasons.
 
-A device is a card, a virtual function or a MIG instance. One without a reason is offered.
+A device is a card, a virtual function or a MIG instance. A device without a reason is offered.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ Device = TypeVar("Device")
 
 
 class Scope(enum.Enum):
-    """The instances that cannot be given a device: new ones, or all, its own one included."""
+    """The instances that cannot get a device: new ones, or all, including the one that holds it."""
 
     NEW = enum.auto()
     ALL = enum.auto()
 
 
 class Source(enum.Enum):
-    """The finders of reasons.
+    """The part of nova-gpu that reports a reason.
 
-    ``HOST``: what the host or its options lack. ``DIVISION``: cards given in parts, or to be.
-    ``SETS``: boards with NVSwitches. ``SERVICE``: what nova-compute could not read.
+    ``HOST``: the host or its options lack something. ``DIVISION``: the card is divided into vGPUs,
+    or is meant to be. ``SETS``: the card is on a board with NVSwitches. ``SERVICE``: nova-compute
+    could not read something.
     """
 
     HOST = enum.auto()
@@ -64,7 +65,7 @@ Reasons: TypeAlias = tuple[Unavailable, ...]
 
 
 def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
-    """Return all reasons of each device without repeats, those of the first map first."""
+    """Merge the reasons of each device, without repeats; those of the first map come first."""
     merged: dict[Device, Reasons] = {}
     for reasons_by_device in maps:
         for device, reasons in reasons_by_device.items():
@@ -74,28 +75,28 @@ def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
 
 
 def for_all(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason that holds for the instance that has the device, too."""
+    """Return the first reason that also applies to the instance that holds the device."""
     return next((reason for reason in reasons if reason.scope is Scope.ALL), None)
 
 
 def of_host(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason why the host cannot give a card that itself may be well."""
+    """Return the first reason that lies with the host, while the card itself may be healthy."""
     return next(
         (reason for reason in reasons if reason.scope is Scope.ALL and not reason.is_fault), None
     )
 
 
 def worst(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason that holds for all instances, else the first."""
+    """Return the first reason that applies to all instances, or else the first reason."""
     return for_all(reasons) or next(iter(reasons), None)
 
 
 def text(reasons: Reasons) -> str | None:
-    """Return the :func:`worst` reason as text."""
+    """Return the text of the :func:`worst` reason, ``None`` without reasons."""
     reason = worst(reasons)
     return None if reason is None else str(reason)
 
 
 def to_new(reasons: Reasons) -> Reasons:
-    """Return the same reasons, which do not hold for an instance that has the device."""
+    """Return *reasons* narrowed to new instances: an instance that holds the device keeps it."""
     return tuple(dataclasses.replace(reason, scope=Scope.NEW) for reason in reasons)

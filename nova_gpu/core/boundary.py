@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The boundary to what runs outside of this project, which may raise any exception.
+"""The boundary to code outside this project, which may raise any exception.
 
 privsep raises what its daemon raised, and errors of its own. The message bus, the database,
-Placement, Keystone and libvirt have no common base class either, nor has a malformed answer. Where
-a failure must cost one card or one instance, not the period or the start of the service, the call
-stands in :func:`crossed`, and the caller catches :class:`Failure`.
+Placement, Keystone and libvirt have no common base class, and a malformed answer raises anything.
+Where a failure may cost one card or one instance, but not the period or the start of the service,
+the call runs inside :func:`crossed`, and the caller catches :class:`Failure`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Failure(Exception):
-    """A failure outside; its text is that of ``error``, the exception that was raised there."""
+    """A failed call of outside code; its text is that of ``error``, the original exception."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -28,8 +28,8 @@ class Failure(Exception):
 def crossed(*passing: type[Exception]) -> Iterator[None]:
     """Turn any exception of the block into a :class:`Failure`.
 
-    :param passing: exceptions that the caller catches itself, and which pass unchanged
-    :raises Failure: where the block raises anything else
+    :param passing: exceptions that pass unchanged, because the caller catches them itself
+    :raises Failure: if the block raises anything else
     """
     try:
         yield

@@ -16,10 +16,10 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GuestContents:
-    """Everything one container needs for its GPUs.
+    """The device nodes, mounts and environment that one container needs for its GPUs.
 
-    ``nodes`` are paths below /dev, the same in the host and in the guest, in a stable order without
-    repetition. ``env`` is what the guest's init starts with.
+    ``nodes`` are paths below /dev, the same on the host and in the guest, sorted and without
+    duplicates. ``env`` is the environment of the guest's init process.
     """
 
     nodes: tuple[str, ...] = ()

@@ -18,13 +18,13 @@ Device: TypeAlias = PciAddress | Slot
 def parse(text: str) -> Device:
     """Parse ``0000:3b:00.0`` or ``0000:3b:00.0/nvidia-35/0``, the reverse of ``str()``.
 
-    :raises InvalidValue: where *text* is neither
+    :raises InvalidValue: if *text* is neither
     """
     return Slot.parse(text) if "/" in text else PciAddress.parse(text)
 
 
 def mode(device: Device, virt_type: str) -> DeliveryMode:
-    """Return how a host with this ``[libvirt]virt_type`` gives *device*."""
+    """Return the delivery mode of *device* on a host with this ``[libvirt]virt_type``."""
     return DeliveryMode.VGPU if isinstance(device, Slot) else DeliveryMode.of_whole_cards(virt_type)
 
 
@@ -38,7 +38,7 @@ def resource_class_of(key: GroupKey) -> str:
 
 
 def resource_class_in(*, in_parts: bool) -> str:
-    """Return the resource class of whole cards, or of vGPUs."""
+    """Return the resource class of vGPUs if *in_parts*, else that of whole cards."""
     return names.VGPU_RESOURCE_CLASS if in_parts else names.RESOURCE_CLASS
 
 
@@ -53,15 +53,16 @@ def slots(devices: Iterable[Device]) -> frozenset[Slot]:
 
 
 def vgpu_type(device: Device) -> str | None:
-    """Return the id of a vGPU's type, ``None`` for a whole card."""
+    """Return the id of the vGPU type of *device*, ``None`` for a whole card."""
     return device.type_id if isinstance(device, Slot) else None
 
 
 def card_of(function: PciAddress, cards: Iterable[PciAddress]) -> PciAddress | None:
-    """Return the card of *cards* that a function belongs to, also one that is not there now.
+    """Return the card in *cards* that the virtual function *function* belongs to.
 
-    The kernel numbers the virtual functions of a card behind it (``pci_iov_virtfn_bus`` in its
-    drivers/pci/iov.c), those of a GPU on its own bus or the next one.
+    The card is derived from the address, so the function need not exist now. The kernel numbers the
+    virtual functions of a card after the card (``pci_iov_virtfn_bus`` in its drivers/pci/iov.c),
+    those of a GPU on the same bus or the next one.
     """
     near = (card for card in cards if card.domain == function.domain and card <= function)
     nearest = max(near, default=None)
@@ -69,12 +70,12 @@ def card_of(function: PciAddress, cards: Iterable[PciAddress]) -> PciAddress | N
 
 
 def function(device: Device) -> PciAddress:
-    """Return the PCI function that *device* is, or is made at."""
+    """Return the PCI function of *device*: the card's own, or the one that the vGPU is made at."""
     return device.parent if isinstance(device, Slot) else device
 
 
 def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices of guests, each with the uuids of all guests that have it."""
+    """Map each device that guests have to the UUIDs of these guests."""
     uuids: dict[Device, tuple[str, ...]] = {}
     for uuid, devices in sorted(devices_by_uuid.items()):
         for device in devices:
@@ -83,7 +84,7 @@ def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tup
 
 
 def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices that several guests have, each with the uuids of these guests."""
+    """Map each device that several guests have to the UUIDs of these guests."""
     uuids = users(devices_by_uuid)
     several = (device for device, guests in uuids.items() if len(guests) > 1)
     return {device: uuids[device] for device in sorted(several, key=str)}
@@ -92,8 +93,8 @@ def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tu
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:
     """Return the devices of *wanted* that conflict with *taken*.
 
-    A function is given whole, or in parts at different slots. A MIG instance stays the same one
-    whatever its profile is now.
+    A PCI function is given either whole, or as vGPUs at different slots. A MIG instance keeps its
+    identity when its profile changes.
     """
     places = {device.place for device in taken if isinstance(device, Slot)}
     whole = {device for device in taken if isinstance(device, PciAddress)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of nova-gpu, named after the fact.
+"""Errors of nova-gpu, named after what failed.
 
 ::
 
@@ -14,18 +14,18 @@
     ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
     ├── FileChanged             a file that nova-gpu wrote was changed since
     ├── NotClean                a card may not be given to the next tenant
-    ├── NotRepaired             nova-gpu verify --repair left something as it was
+    ├── NotRepaired             nova-gpu verify --repair left a contradiction unrepaired
     ├── PlacementFailed         Placement did not answer: url, reason
     └── GuestError              a guest does not start: host, address, reason, remedy, others
         ├── RequestMismatch         an instance does not hold what its flavor asks for
-        ├── GuestUnfit              what image and flavor make of it cannot take the GPUs
+        ├── GuestUnfit              a guest with this image and flavor cannot take the GPUs
         └── GuestCannotStart        not on this host now; on another it may
             ├── DeviceUnavailable       a device is missing, faulty or another guest's
-            ├── DomainsUnreadable       libvirt does not say which guests there are
-            ├── ProvidersUnknown        Placement does not say which groups are this host's
-            ├── BindingFailed           a card did not change hands between host and guests
+            ├── DomainsUnreadable       libvirt does not list its domains
+            ├── ProvidersUnknown        Placement does not list this host's GPU groups
+            ├── BindingFailed           a card was not bound to the driver it needs
             │   └── CardInUse               because a process of the host has it open
-            ├── BetterElsewhere         nothing is wrong here, but another host is the right one
+            ├── BetterElsewhere         another host fits better; this host has no fault
             ├── DeviceNodeMissing       a node the guest needs is not there
             └── GuestFilesUnavailable   the driver's files cannot be gathered
 
@@ -48,9 +48,9 @@ def _line(text: str) -> str:
 
 
 class GPUError(Exception):
-    """The root: everything this package raises on purpose.
+    """The base class of all errors that this package raises deliberately.
 
-    It reads as one printable line, whatever the values in it are: logs and faults have it.
+    Its text is one printable line, whatever values it contains, because logs and faults show it.
     """
 
     def __str__(self) -> str:
@@ -62,7 +62,10 @@ class InvalidValue(GPUError):
 
 
 class InvalidPciAddress(InvalidValue):
-    """A text that is no PCI address. It comes through privsep as :class:`GuestError` does."""
+    """A text that is not a PCI address.
+
+    It passes through privsep unchanged, like :class:`GuestError`.
+    """
 
     def __init__(self, value: str) -> None:
         super().__init__(value)
@@ -111,7 +114,10 @@ class DiscoveryFailed(GPUError):
 
 
 class KernelLogUnreadable(GPUError):
-    """The kernel's log cannot be read. It comes through privsep as :class:`GuestError` does."""
+    """A kernel log that cannot be read.
+
+    It passes through privsep unchanged, like :class:`GuestError`.
+    """
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -136,7 +142,8 @@ class FileNotOurs(GPUError):
 class NotClean(GPUError):
     """A card, or a part of one, that is not clean after its last guest.
 
-    Privsep sends the arguments as they are, and makes the error again from them.
+    Privsep sends the constructor's arguments and rebuilds the error from them, so they are kept as
+    they are.
     """
 
     def __init__(self, address: str, reason: str, remedy: str) -> None:
@@ -148,7 +155,7 @@ class NotClean(GPUError):
 
 
 class NotCleanedYet(NotClean):
-    """A card that the host's driver kept from being cleaned, which may be over soon."""
+    """A card that the host's driver kept from being cleaned; a later attempt may succeed."""
 
 
 class NotRepaired(GPUError):
@@ -164,16 +171,16 @@ class PlacementFailed(GPUError):
 
 
 class GuestError(GPUError):
-    """A guest does not start with its GPUs on this host.
+    """A failed start of a guest with GPUs on this host.
 
-    ``address`` is the card it is about, ``None`` where it is about no single one; ``reason`` is the
-    fact and ``remedy`` what can be done. ``others`` are also concerned, in addition to the
-    instance's own user, such as another tenant's instance or a process of the host: the log names
-    them,
-    :attr:`user_text` does not. ``host`` is set where it becomes an error of Nova's, and
-    ``for_user`` where the remedy is the operator's alone: what the user can do.
+    ``address`` is the card that caused it, ``None`` if no single card did. ``reason`` is what
+    failed and ``remedy`` what the operator can do. ``others`` names instances or processes of the
+    host that are involved, such as another tenant's instance: the log shows them, :attr:`user_text`
+    does not. ``host`` is set when the error becomes one of Nova's. ``for_user`` replaces ``remedy``
+    in the user's text where only the operator can apply the remedy.
 
-    Its arguments are kept as they are: privsep sends those, and makes the error of them anew.
+    Privsep sends the constructor's arguments and rebuilds the error from them, so they are kept as
+    they are.
     """
 
     host: str | None = None
@@ -188,24 +195,24 @@ class GuestError(GPUError):
 
     @property
     def fact(self) -> str:
-        """The reason, and the instances or processes it concerns, for operators."""
+        """The reason, with the instances or processes involved, for operators."""
         return f"{self.reason}: {self.others}" if self.others else self.reason
 
     def __str__(self) -> str:
-        """Return the text for the log."""
+        """Return the text for the operator's log."""
         text = f"{self._begin.format(address=self.address)}{self.fact}; {self.remedy}"
         return _line(f"on {self.host}: {text}" if self.host else text)
 
     @property
     def user_text(self) -> str:
-        """The text for the instance's user, who reads neither host nor device."""
+        """The text for the instance's user, without the host and the device."""
         begin = self._begin.replace("GPU {address}", "a GPU")
         remedy = self.for_user or self.remedy
         return _line(_PLACE.sub("a device", f"{begin}{self.reason}; {remedy}"))
 
 
 class RequestMismatch(GuestError):
-    """An instance that does not hold what its flavor asks for."""
+    """An instance whose GPUs or vGPUs do not match its flavor."""
 
     _begin = ""
 
@@ -223,7 +230,7 @@ class GuestUnfit(GuestError):
 
 
 class GuestCannotStart(GuestError):
-    """Not on this host as it is now; on another one it may."""
+    """A guest that cannot start on this host now, but may start on another one."""
 
 
 class DeviceUnavailable(GuestCannotStart):
@@ -235,7 +242,7 @@ GAVE_BACK = "the instance gave its GPUs back"
 
 
 class NoneFree(GuestCannotStart):
-    """An instance that gave its GPUs back finds none to start with."""
+    """An instance that gave its GPUs back when it stopped, and gets none at its start."""
 
     _begin = f"{GAVE_BACK}, and gets none now: "
 
@@ -245,7 +252,7 @@ class NoneFree(GuestCannotStart):
 
 
 class OverQuota(NoneFree):
-    """An instance that gave its GPUs back is refused others by the quota of its project."""
+    """An instance that gave its GPUs back when it stopped, and is refused new ones by quota."""
 
     _begin = "the instance has no GPUs while it is stopped, and is refused some: "
 
@@ -273,7 +280,7 @@ class BindingFailed(GuestCannotStart):
 
 
 class CardInUse(BindingFailed):
-    """A card that a process has open, such as a guest's QEMU. It was not touched."""
+    """A card that was not bound, because a process such as a guest's QEMU has it open."""
 
 
 class BetterElsewhere(GuestCannotStart):
@@ -300,10 +307,10 @@ class GuestFilesUnavailable(GuestCannotStart):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason why no host can give the GPUs asked for.
+    """The reason why no host can give the requested GPUs, in two versions.
 
-    ``log_text`` is for operators. ``user_text`` has only what the user could also find out by
-    asking for less: neither the number of GPUs nor how many are in use.
+    ``log_text`` is for operators. ``user_text`` leaves out how many GPUs exist and how many are in
+    use.
     """
 
     log_text: str
@@ -311,5 +318,8 @@ class Reason:
 
     @classmethod
     def of_both(cls, text: str) -> Reason:
-        """Return a reason that says nothing of hosts, or which kinds of GPUs there are."""
+        """Return a reason with the same *text* for operators and users.
+
+        The text must not reveal anything about hosts, or which kinds of GPUs exist.
+        """
         return cls(text, text)

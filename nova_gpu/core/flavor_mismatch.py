@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of the GPUs and vGPUs that an instance holds with those that its flavor asks for."""
+"""Comparison of the GPUs and vGPUs that an instance holds with those its flavor requests."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """GPUs an instance holds of one group and in one place: how many, and what the group is.
+    """GPUs that an instance holds of one group and in one place: their number and properties.
 
-    ``traits`` are read only for a flavor that says something of the driver's own. ``circle`` is the
-    same for cards that direct links join, and alone for each of the others.
+    ``traits`` are the group's traits; they are read only for a flavor with a condition on a trait
+    that the virt driver sets. ``circle`` numbers the set of GPUs that direct links join: GPUs of
+    one set have the same number, and a GPU without links has a number of its own.
     """
 
     count: int
@@ -39,10 +40,10 @@ class Held:
 def gpu_mismatch(
     request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
 ) -> str | None:
-    """Return why the GPUs held are not what the flavor asks for, ``None`` where they are.
+    """Return why the GPUs in *held* do not match the flavor's request, ``None`` if they do.
 
-    Of the flavor's traits only those that the virt driver sets are compared: Placement has checked
-    the others, with any scheduler. Each request group by itself is compared with all that is held.
+    Only the traits that the virt driver sets are compared: Placement has checked the others. Each
+    request group is compared with all of *held* separately.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
@@ -71,10 +72,9 @@ def gpu_mismatch(
 
 
 def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
-    """Return a mismatch in what NVML may report in one run of the service and not in the next.
+    """Return a mismatch in a fact that NVML may report in one run of nova-compute only.
 
-    It is checked only when the instance is given its GPUs: an instance that had them before keeps
-    them.
+    The check runs only when an instance gets its GPUs. An instance that had them before keeps them.
     """
     for part in held:
         facts = Facts(part.architecture, part.model, part.memory_mib)
@@ -90,7 +90,7 @@ def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
 
 
 def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
-    """Return why what is held is not as near each other as required, ``None`` where it is."""
+    """Return why the GPUs in *held* are farther apart than the flavor permits, ``None`` if not."""
     for group in request.groups:
         topology = request.arrangement.required(group.count)
         if topology is Topology.ANY:
@@ -112,7 +112,7 @@ def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
 def not_beside(
     arrangement: Arrangement, cards: Collection[GPU], neighbours: Collection[Neighbour]
 ) -> str | None:
-    """Return why *cards* are not as near the devices as required, ``None`` where they are."""
+    """Return why *cards* are farther from *neighbours* than the flavor permits, ``None`` if not."""
     if not (cards and arrangement.insists_on_near):
         return None
     wanted = nearness.wanted(arrangement.near, neighbours)
@@ -126,10 +126,10 @@ def not_beside(
 
 
 def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
-    """Return why vGPUs of these types are not what the flavor asks for, ``None`` where they are.
+    """Return why the vGPUs that an instance holds do not match its flavor, ``None`` if they do.
 
-    :param held: the type of each of them
-    :raises InvalidExtraSpec: where the flavor cannot be understood
+    :param held: the type of each vGPU
+    :raises InvalidExtraSpec: if the flavor cannot be parsed
     """
     request = flavor.vgpus
     if request is None:
@@ -148,11 +148,12 @@ def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None
 
 
 def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
-    """Return why a guest cannot have vGPUs of these types together, where that is known.
+    """Return why one guest cannot have all these vGPUs, ``None`` if it can or that is unknown.
 
-    Placement refuses more of one group; flavors in its own words may ask for several groups.
+    Placement refuses too many vGPUs of one group, but a flavor with ``resources:VGPU`` in several
+    request groups may get them from several groups.
 
-    :param held: the type of each of them
+    :param held: the type of each vGPU
     """
     for facts in held:
         count = sum(vgpu_type.id == facts.id for vgpu_type in held)
@@ -165,11 +166,11 @@ def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
 
 
 def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | None:
-    """Return a mismatch in facts that may be known in one run of the service and not in the next.
+    """Return a mismatch in a fact that may be known in one run of nova-compute only.
 
-    It is checked only when the instance is given its vGPUs, as :func:`other_product`.
+    The check runs only when an instance gets its vGPUs, as in :func:`other_product`.
 
-    :param held: the group of each of them
+    :param held: the group of each vGPU
     """
     for group in held:
         product = group.product
@@ -184,7 +185,7 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
 
 
 def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
-    """Return what a request group could have got of *held*."""
+    """Return the members of *held* that could serve the request group *group*."""
     required, forbidden = _own_traits(group)
     if not (required or forbidden):
         return list(held)

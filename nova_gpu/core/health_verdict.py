@@ -45,7 +45,7 @@ _RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the ho
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """PCIe errors that a card and its link reported since it was found on the bus."""
+    """The PCIe errors that a card and its link have reported since the kernel found the card."""
 
     fatal: int
     nonfatal: int
@@ -54,14 +54,14 @@ class ErrorCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlHealth:
-    """The state of one card by NVIDIA's driver; ``None`` is what it does not report.
+    """The state of one card as NVIDIA's driver reports it; ``None`` for a value it does not report.
 
-    ``lost``: it does not answer its driver; ``refused``: why NVML cannot open it, as for one that
-    the driver could not initialise (RmInitAdapter, kernel-open/nvidia/nv.c). ``uncorrected`` are
-    ECC errors since the driver was loaded or the card was reset; those of its whole life would say
-    nothing. ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card
-    has joined the fabric of its NVSwitches, ``fabric_status``, how that ended, and
-    ``compute_mode``, how many programs may use the card.
+    ``lost``: the card does not answer its driver. ``refused``: why NVML cannot open the card, for
+    example because the driver could not initialise it (RmInitAdapter, kernel-open/nvidia/nv.c).
+    ``uncorrected`` counts ECC errors since the driver was loaded or the card was reset; the count
+    over its whole life would not tell whether it is healthy now. The others are nvml.h's numbers:
+    ``recovery_action``; ``fabric_state``, how far the card has joined the fabric of its NVSwitches;
+    ``fabric_status``, how the attempt ended; ``compute_mode``, how many programs may use the card.
     """
 
     lost: bool = False
@@ -77,7 +77,7 @@ class NvmlHealth:
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
-    """Return the verdict on errors of the bus since nova-compute read them *first*."""
+    """Return a reason if PCIe errors have increased since nova-compute first read them."""
     risen = [
         f"{after - before} {kind}"
         for kind, before, after in (
@@ -97,9 +97,9 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
 
 
 def of_nvml(health: NvmlHealth) -> Unavailable | None:
-    """Return the gravest verdict on the driver's report, ``None`` where all is well.
+    """Return the gravest problem in the driver's report, ``None`` if it has none.
 
-    A card that is ``lost`` is not judged here: it cannot be given at all.
+    A ``lost`` card is not judged here: it cannot be given at all.
     """
     if health.remapping_failed:
         return Unavailable(
@@ -140,10 +140,10 @@ def _of_fabric(health: NvmlHealth) -> str | None:
 
 
 def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
-    """Return the verdict on an Xid that the driver reported.
+    """Return the reason that follows from an Xid error of the driver.
 
-    :param text: the driver's own words
-    :param instance: the MIG instance that it names, as ``9/0``
+    :param text: the driver's own text
+    :param instance: the MIG instance that the Xid names, as ``9/0``
     """
     remedy = "see NVIDIA's Xid catalog and reset, repair or replace the card"
     report = f"its driver reported Xid {code}" + (
@@ -153,10 +153,10 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
 
 
 def of_mig_mode() -> Unavailable:
-    """Return the verdict on a card for VMs whose guest left it in MIG mode.
+    """Return the reason for a card of VM guests that its last guest left in MIG mode.
 
-    A100 and A30 keep it over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later ones
-    do not.
+    A100 and A30 keep MIG mode over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later
+    cards do not.
     """
     return Unavailable(
         "it is in MIG mode without instances, which a guest has left on, so that CUDA finds no "

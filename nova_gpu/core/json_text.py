@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in JSON, as RFC 8259 has it, with numbers that a computer's own types hold."""
+"""Parser of JSON as RFC 8259 defines it, with numbers limited to 64-bit integers and doubles."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST = 2**64
 def parse(
     text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
-    """Return what *text* says.
+    """Parse the JSON in *text*.
 
-    Python's own reader takes ``Infinity``, ``NaN`` and ``1e999``, which raise OverflowError where
-    the value is made an integer, and integers that no float holds.
+    Python's own parser accepts ``Infinity``, ``NaN`` and ``1e999``, which raise OverflowError where
+    the value becomes an integer, and integers that no float can hold.
 
-    :param pairs_hook: makes an object of its pairs
-    :raises ValueError: where it is no JSON, has such a number, or is nested too deeply
+    :param pairs_hook: builds an object from its key and value pairs
+    :raises ValueError: if *text* is not JSON, has such a number, or is nested too deeply
     """
     try:
         return json.loads(

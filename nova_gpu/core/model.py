@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values everything else speaks of: a PCI address, a GPU, its links, a group of GPUs."""
+"""The basic values: a PCI address, a GPU, its links, a group of GPUs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", r
 class PciAddress:
     """The address of a PCI function: ``0000:88:00.0``.
 
-    The domain has four hex digits as a rule and five or more behind Intel VMD and on Hyper-V; the
-    kernel prints it with ``%04x``, and so do we.
+    The domain usually has four hex digits, and five or more behind Intel VMD and on Hyper-V; it is
+    printed with ``%04x``, as in the kernel.
     """
 
     domain: int
@@ -32,7 +32,7 @@ class PciAddress:
     def parse(cls, text: str) -> PciAddress:
         """Parse ``domain:bus:slot.function``.
 
-        :raises InvalidPciAddress: where *text* is not of that form
+        :raises InvalidPciAddress: if *text* does not have that form
         """
         match = _ADDRESS.fullmatch(text)
         if match is None or int(match[3], 16) > 0x1F:
@@ -45,7 +45,7 @@ class PciAddress:
 
 
 class LinkType(enum.StrEnum):
-    """A direct connection of two GPUs, without the host bridge."""
+    """The type of a direct connection between two GPUs, without the host bridge."""
 
     NVLINK = "nvlink"
     XGMI = "xgmi"
@@ -61,7 +61,7 @@ class Link:
 
 
 class DeliveryMode(enum.StrEnum):
-    """A way to give GPUs to guests: PCI devices, the host's device nodes, or parts of cards."""
+    """How guests get GPUs: as PCI devices, by the host's device nodes, or as vGPUs."""
 
     PCI = "pci"
     LXC = "lxc"
@@ -69,15 +69,16 @@ class DeliveryMode(enum.StrEnum):
 
     @classmethod
     def of_whole_cards(cls, virt_type: str) -> DeliveryMode:
-        """Return how a host with this ``[libvirt]virt_type`` gives whole cards."""
+        """Return the mode in which a host with this ``[libvirt]virt_type`` gives whole cards."""
         return cls.LXC if virt_type == "lxc" else cls.PCI
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Product:
-    """A product, with ids of four lower-case hex digits, as in sysfs without ``0x``.
+    """A product of a PCI vendor, with its known facts.
 
-    ``None`` is "not known", which satisfies no condition of a flavor.
+    The ids have four lower-case hex digits, as in sysfs without ``0x``. A fact that is ``None`` is
+    unknown, and satisfies no condition of a flavor.
     """
 
     vendor_id: str
@@ -93,7 +94,7 @@ class Product:
         return f"{self.vendor_id}:{self.product_id}"
 
     def completed_by(self, other: Product) -> Product:
-        """Return this product with *other*'s facts where its own are not known."""
+        """Return this product with unknown facts filled in from *other*."""
         return Product(
             self.vendor_id,
             self.product_id,
@@ -106,10 +107,10 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class MIGInstance:
-    """A compute instance of a GPU instance; ``None`` is what the library would not tell.
+    """A compute instance of a GPU instance; ``None`` for a value that NVML does not report.
 
-    ``profile`` is its size as NVIDIA's tools call it (``1g.18gb``), ``slices`` how many of those of
-    its card's compute it has.
+    ``profile`` is its size in NVIDIA's notation (``1g.18gb``), ``slices`` its number of compute
+    slices.
     """
 
     gpu_instance: int
@@ -121,17 +122,17 @@ class MIGInstance:
 
     @property
     def index(self) -> str:
-        """``9/0``, the GPU instance and the compute instance as NVIDIA's tools write them."""
+        """The ids of the GPU instance and the compute instance in NVIDIA's notation, ``9/0``."""
         return f"{self.gpu_instance}/{self.compute_instance}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GPU:
-    """One whole card, as the host sees it at the last look.
+    """One whole card of the host, as of the last discovery.
 
-    ``pci_root`` is the root bus it hangs on (``pci0000:80``), ``pcie_switch`` the upstream port of
-    the switch it is behind, ``None`` of one that has a root port of its own. ``mig`` are the MIG
-    instances that NVML tells of, ``None`` where it does not say that the card is in MIG mode.
+    ``pci_root`` is its root bus (``pci0000:80``). ``pcie_switch`` is the upstream port of the
+    switch that the card is behind, ``None`` for a card with a root port of its own. ``mig`` are the
+    MIG instances that NVML reports, ``None`` unless NVML reports that the card is in MIG mode.
     """
 
     address: PciAddress
@@ -149,14 +150,14 @@ class GPU:
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:
-        """All functions of the card's slot, in their order: what a KVM guest gets."""
+        """All PCI functions of the card's slot, in order. A KVM guest gets all of them."""
         return tuple(sorted((self.address, *self.companions)))
 
 
 class GroupKey(NamedTuple):
-    """The key of a group of cards on a host, which is one resource provider.
+    """The identity of a group of cards on a host; each group is one resource provider.
 
-    ``vgpu_type`` is the type's id where the mode is ``VGPU``, and only there.
+    ``vgpu_type`` is the id of the vGPU type; it is set if and only if the mode is ``VGPU``.
     """
 
     vendor_id: str
@@ -171,7 +172,7 @@ class GroupKey(NamedTuple):
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether it is a group of vGPUs."""
+        """Whether the group consists of vGPUs."""
         return self.mode is DeliveryMode.VGPU
 
 
@@ -179,8 +180,8 @@ class GroupKey(NamedTuple):
 class GPUGroup:
     """All cards of one product in one delivery mode on one host: one resource provider.
 
-    ``unavailable`` are those of ``gpus`` that cannot be given now. They stay in the group because
-    they may be assigned to an instance.
+    ``unavailable`` are the members of ``gpus`` that cannot be given to new instances now. They stay
+    in the group because an instance may hold them.
     """
 
     key: GroupKey

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every string that crosses a border between processes, once."""
+"""All strings that nova-gpu's services exchange with each other and with Nova and Placement."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ _GROUP = re.compile(
 
 
 def is_own_trait(trait: str) -> bool:
-    """Return whether the driver sets and removes *trait* on groups, and decides who has it."""
+    """Return whether *trait* is one that the virt driver sets and removes on groups."""
     return trait == TRAIT_GPU or trait.startswith(_OWN_PREFIXES)
 
 
@@ -133,7 +133,7 @@ def word(value: str | None) -> str | None:
     """Return the form in which names are compared: ``xe_hpc`` for ``XE-HPC``, ``None`` for unknown.
 
     In upper case it has only characters that a trait may have. A MIG profile without media
-    extensions stays another than one with them: ``1g.24gb-me`` is ``1g_24gb_minus_me``.
+    extensions stays distinct from one with them: ``1g.24gb-me`` is ``1g_24gb_minus_me``.
     """
     signed = _WITHOUT_EXTENSIONS.sub(r"\1_minus_", (value or "").lower())
     plain = re.sub(r"[^a-z0-9]+", "_", signed).strip("_")
@@ -177,10 +177,11 @@ def vgpu_type_trait(name: str) -> str:
 
 
 def provider_name(nodename: str, key: model.GroupKey) -> str:
-    """Return the name of a group's resource provider, which never changes: that were a reshape.
+    """Return the name of a group's resource provider.
 
-    Where it would be longer than Placement takes, the node's name is cut and a hash of the whole
-    stands for the rest, so that two long names stay two.
+    The name of a group never changes, because a change would be a reshape. If the name is too long
+    for Placement, the node's name is cut and a hash of the whole is appended, so that two long
+    names stay distinct.
     """
     mode = key.mode if key.vgpu_type is None else f"{key.mode}_{key.vgpu_type}"
     suffix = f"_gpu_{key.vendor_id}_{key.product_id}_{mode}"
@@ -192,7 +193,7 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
 
 
 def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
-    """Return the group of *nodename* that *name* stands for, or ``None`` for any other provider."""
+    """Return the group whose provider on *nodename* has this *name*, ``None`` for others."""
     # A node or a type may be called like the end of a provider's name, too.
     for begin in re.finditer("(?=_gpu_)", name):
         match = _GROUP.fullmatch(name, begin.start())
@@ -205,6 +206,9 @@ def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
 
 
 def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:
-    """Return the text after *prefix* in *traits*, in lower case, without the unknown."""
+    """Return the text after *prefix* in each of *traits*, in lower case.
+
+    The trait for an unknown value is left out.
+    """
     values = {trait.removeprefix(prefix) for trait in traits if trait.startswith(prefix)}
     return frozenset(value.lower() for value in values - {UNKNOWN})

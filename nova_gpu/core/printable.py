@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that a tenant, or a service on a tenant's behalf, has written, as people can be shown it."""
+"""Sanitised text: what a tenant, or a service on a tenant's behalf, wrote, made safe to print."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
 
 def printable(text: str, most: int = MOST) -> str:
-    """Return *text* as one line without what a terminal, a log or a page obeys.
+    """Return *text* as one line without characters that control a terminal, a log or a page.
 
-    Unicode's control, format (the marks of direction among them), surrogate and unassigned
-    characters and its separators of lines and paragraphs are replaced; spaces stay spaces.
+    Unicode's control, format (direction marks among them), surrogate and unassigned characters and
+    its line and paragraph separators are replaced; spaces stay spaces.
 
-    :param most: how many characters it has at most
+    :param most: the maximum number of characters
     """
     # What is far too long is cut before each of its characters is looked at.
     cut = f"{text[: most - 3]}..." if len(text) > most else text
@@ -28,12 +28,12 @@ def printable(text: str, most: int = MOST) -> str:
 
 
 def lines(text: str) -> str:
-    """Return *text*, each line of it printable; the line feeds stay."""
+    """Return *text* with each line made :func:`printable`; the line feeds stay."""
     return "\n".join(printable(line, MOST_OF_A_LINE) for line in text.split("\n"))
 
 
 def within(value: Any) -> Any:
-    """Return *value*, of JSON's kinds, with each text in it as :func:`lines` has it."""
+    """Return *value*, built of JSON's types, with each string in it sanitised by :func:`lines`."""
     if isinstance(value, str):
         return lines(value)
     if isinstance(value, Mapping):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations that guests with GPUs cannot do, and what to do instead.
 
-The compute host says it of an operation that it refuses. Nova shows that to administrators; so that
-the instance's user reads it as well, ``openstack gpu explain`` says it of the flavor.
+The compute host raises these texts when it refuses an operation. Nova shows the error to
+administrators only; so that the instance's user reads the reason too, ``openstack gpu explain``
+derives it from the flavor.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _MOST_OFTEN = {
 
 
 def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
-    """Yield the reasons for which *action* of an instance with GPUs is refused or often fails.
+    """Yield the reasons why *action* on an instance with GPUs is refused or often fails.
 
-    :param action: as Nova's instance actions are called
-    :param container: whether its guest is one; ``None`` where that is not known
-    :param whole: whether it has whole cards, not parts of them only
+    :param action: a name of Nova's instance actions
+    :param container: whether its guest is a container; ``None`` if unknown
+    :param whole: whether it has whole cards, not vGPUs only
     """
     reasons = {}
     if container is not False:
@@ -70,7 +71,7 @@ def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
 
 
 def why_without_gpus(action: str) -> Iterator[str]:
-    """Yield the reasons for which *action* may have failed on an instance that asks for no GPUs."""
+    """Yield the reasons why *action* may have failed on an instance that requests no GPUs."""
     if reason := {**_IN_CONTAINERS, "live-migration": None}.get(action):
         yield f"in a container, on a host with GPUs: {reason}"
     if action == "resize":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conditions on a name, ``s== fermi`` or ``<or> LXC <or> QEMU``, and on a number, ``>= 40960``.
 
-The spelling is that of Nova's ComputeCapabilitiesFilter (``extra_specs_ops``), of which only those
-operators remain that mean something for the one or the other. Where that filter reads what it can
-and goes on, this reads all of it or refuses.
+The spelling is that of Nova's ComputeCapabilitiesFilter (``extra_specs_ops``), limited to the
+operators that make sense for a name or for a number. That filter skips what it cannot read; this
+module reads a condition completely or refuses it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _NAME = re.compile(r"[A-Za-z0-9]+(?:[._+-]+[A-Za-z0-9]+)*")
 class Condition:
     """A condition on a name. ``values`` are in the form of :func:`names.word`.
 
-    Two spellings of one condition are equal: a bare name is ``s==``, and so is ``<or>`` with one.
-    ``stated`` are the values as they were written, for messages: ``kvm (qemu)`` is a name and what
-    it means here.
+    Two spellings of one condition are equal: a bare name is ``s==``, and so is ``<or>`` with one
+    name. ``stated`` are the values as the flavor spells them, for messages: ``kvm (qemu)`` is a
+    spelling and the name that it stands for.
     """
 
     operator: Operator
@@ -57,9 +57,9 @@ class Condition:
     stated: tuple[str, ...] = dataclasses.field(compare=False)
 
     def matches(self, value: str | None) -> bool:
-        """Return whether *value* satisfies this.
+        """Return whether *value* satisfies the condition.
 
-        What is not known satisfies nothing, not even ``s!=``.
+        An unknown value satisfies no condition, not even ``s!=``.
         """
         word = names.word(value)
         if word is None:
@@ -74,7 +74,7 @@ class Condition:
 
     @property
     def equal_to(self) -> str | None:
-        """The one name that satisfies this, where that can be said without knowing which exist."""
+        """The only name that satisfies the condition, ``None`` if several names may."""
         return next(iter(self.values)) if self.operator is Operator.EQUAL else None
 
     def __str__(self) -> str:
@@ -86,11 +86,11 @@ class Condition:
 def parse_name(
     key: str, text: str, synonyms: Mapping[str, str] | None = None, *, spaces: bool = False
 ) -> Condition:
-    """Return the condition that the extra spec *key* states as *text*.
+    """Parse the condition on a name that the extra spec *key* states as *text*.
 
     :param synonyms: names that mean another one, both in the form of :func:`names.word`
-    :param spaces: a name may be several words
-    :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED_NAMES`
+    :param spaces: whether a name may consist of several words
+    :raises InvalidExtraSpec: if *text* is not one of the forms in :data:`ALLOWED_NAMES`
     """
     try:
         operator, written = _split(_joined(text.split()) if spaces else text.split())
@@ -106,10 +106,10 @@ def parse_name(
 
 
 def check_syntax(key: str, text: str) -> None:
-    """Refuse what the stock filter cannot evaluate, and nothing else, for a key others use too.
+    """Refuse a value that ComputeCapabilitiesFilter cannot evaluate, for a key that others use too.
 
     :raises InvalidExtraSpec: for an operator without its operand, and for numeric operators, with
-        which the stock filter fails on every host as soon as it compares a name
+        which that filter fails on every host as soon as it compares a name
     """
     try:
         _check(text.split())
@@ -118,7 +118,7 @@ def check_syntax(key: str, text: str) -> None:
 
 
 def _check(words: Sequence[str]) -> None:
-    """Refuse words that no reader can make sense of.
+    """Refuse words that form no condition, neither here nor in ComputeCapabilitiesFilter.
 
     :raises ValueError: with the reason
     """
@@ -156,7 +156,7 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
 
 
 def _joined(words: Sequence[str]) -> Sequence[str]:
-    """Return *words*, with the words of one name joined."""
+    """Return the names in *words*; a name of several words becomes one string."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] not in _OPERATORS and word not in _OPERATORS:
@@ -196,16 +196,16 @@ _COMPARISONS = {"=": Comparison.AT_LEAST} | {
 class Quantity:
     """A condition on a number, in the unit of its extra spec.
 
-    A bare number means at least, as ``=`` does: a request for 40960 MiB is served by more.
+    A bare number means at least, as ``=`` does: 80 GiB serve a request for 40960 MiB.
     """
 
     operator: Comparison
     value: int
 
     def matches(self, value: str | int | None) -> bool:
-        """Return whether *value* satisfies this.
+        """Return whether *value* satisfies the condition.
 
-        What is not known, or is no number, never does.
+        An unknown value, or one that is not a number, never does.
         """
         if value is None or not str(value).isdecimal():
             return False
@@ -219,7 +219,7 @@ class Quantity:
 
     @property
     def equal_to(self) -> str | None:
-        """The one number that satisfies this, where that is known without knowing which exist."""
+        """The only number that satisfies the condition, ``None`` if several numbers may."""
         return str(self.value) if self.operator is Comparison.EQUAL else None
 
     def __str__(self) -> str:
@@ -227,9 +227,9 @@ class Quantity:
 
 
 def parse_number(key: str, text: str) -> Quantity:
-    """Return the quantity that the extra spec *key* states as *text*.
+    """Parse the condition on a number that the extra spec *key* states as *text*.
 
-    :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED_NUMBERS`
+    :raises InvalidExtraSpec: if *text* is not one of the forms in :data:`ALLOWED_NUMBERS`
     """
 
     def refused(reason: str) -> exception.InvalidExtraSpec:

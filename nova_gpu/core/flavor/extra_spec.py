@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extra specs of flavors that are ours, each declared once.
+"""nova-gpu's extra specs of flavors, each declared once.
 
-The API's validators, the request, Placement's query, the comparison with a host's cards, what users
-read of both, the client's options and the reference's table are made of these declarations.
+The API's validators, the request, Placement's query, the comparison with a host's cards, the texts
+for users, the client's options and the table in the reference are built from these declarations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 class About(enum.Enum):
-    """What a word speaks of. It is refused in a flavor that does not ask for that."""
+    """The subject of an extra spec. A flavor that does not request that subject may not have it."""
 
     INSTANCE = enum.auto()
     WHOLE = enum.auto()
@@ -33,7 +33,7 @@ class About(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """The properties of a card, or of vGPUs, that a demand is compared with."""
+    """The properties of a card or of a vGPU that a :class:`Demand` is compared with."""
 
     architecture: str | None
     model: str | None
@@ -43,7 +43,7 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """An option of ``openstack gpu flavor create``; without a ``metavar`` it takes choices."""
+    """An option of ``openstack gpu flavor create``. Without a ``metavar`` it lists its choices."""
 
     flag: str
     help: str
@@ -54,13 +54,13 @@ class Option:
 class Word(Generic[Value]):
     """An extra spec.
 
-    ``parse`` takes the name and the text, and raises InvalidExtraSpec. ``judge`` is what the API
-    checks instead, of a key that other drivers use too. ``meaning`` is reStructuredText.
+    ``parse`` takes the name and the text, and raises InvalidExtraSpec. ``judge`` replaces ``parse``
+    in the API's check of a key that other drivers use too. ``meaning`` is reStructuredText.
 
-    A word with a ``trait``, which is a prefix, is a demand on a provider; ``fact`` is what a host
-    compares it with, and ``holds`` how a refusal calls a card with such a fact, where one may be
-    known in one run of the service and not in the next, and a card without. ``noun`` replaces the
-    name in a summary.
+    A word with a ``trait``, a prefix of trait names, is a demand on a provider. ``fact`` returns
+    the property of a card that the demand is compared with. ``holds`` are the texts with which a
+    refusal describes a card: with such a property, and without one. ``noun`` replaces the name in a
+    summary.
     """
 
     name: str
@@ -77,9 +77,9 @@ class Word(Generic[Value]):
     option: Option | None = None
 
     def of(self, extra_specs: Mapping[str, str]) -> Value | None:
-        """Return what a flavor states with this word, ``None`` where it states nothing.
+        """Return the value that a flavor gives to this word, ``None`` if it has none.
 
-        :raises InvalidExtraSpec: where that cannot be used
+        :raises InvalidExtraSpec: if the value cannot be used
         """
         text = extra_specs.get(self.name)
         return None if text is None else self.parse(self.name, text)
@@ -92,19 +92,22 @@ class Demand(NamedTuple):
     condition: Stated
 
     def fact(self, facts: Facts) -> str | None:
-        """Return what *facts* have of it, ``None`` where that is not known."""
+        """Return the property of *facts* that this demand is about, ``None`` if unknown."""
         fact = self.word.fact(facts) if self.word.fact else None
         return None if fact is None else str(fact)
 
     def is_met(self, facts: Facts) -> bool:
-        """Return whether *facts* satisfy it. Placement alone judges a word without a fact."""
+        """Return whether *facts* satisfy this demand.
+
+        For a word without a ``fact`` return true: only Placement can check it.
+        """
         return self.word.fact is None or self.condition.matches(self.fact(facts))
 
 
 def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]:
-    """Return the demands that a flavor makes on providers with words about these.
+    """Return the demands that a flavor makes on providers with words of the subjects *about*.
 
-    :raises InvalidExtraSpec: where one cannot be used
+    :raises InvalidExtraSpec: if one cannot be used
     """
     stated = ((word, word.of(extra_specs)) for word in WORDS if word.trait and word.about in about)
     return tuple(Demand(word, value) for word, value in stated if value)
@@ -118,7 +121,7 @@ def condition_of(demands: Iterable[Demand], word: Word[Value]) -> Value | None:
 
 
 def names_about(*about: About) -> tuple[str, ...]:
-    """Return the names of the words about these."""
+    """Return the names of the words of the subjects *about*."""
     return tuple(word.name for word in WORDS if word.about in about)
 
 
@@ -131,7 +134,7 @@ def _choice(
     *,
     reason: str = "it is not one of its words",
 ) -> Word[parsers.Choice]:
-    """Return a word whose values are those of *kind*."""
+    """Return a word whose allowed values are the members of *kind*."""
     parse = functools.partial(parsers.parse_word, words=kind, reason=reason)
     return Word(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)
 

@@ -38,10 +38,10 @@ def allowed(words: type[enum.StrEnum]) -> str:
 
 
 def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
-    """Return the one of *words* that *text* is, however it is capitalised.
+    """Return the member of *words* that *text* names, in any capitalisation.
 
-    :param reason: why anything else cannot be used
-    :raises InvalidExtraSpec: where the value of *key* is none of them
+    :param reason: what is wrong with any other value
+    :raises InvalidExtraSpec: if *text* names no member
     """
     try:
         return words(text.strip().lower())
@@ -50,23 +50,23 @@ def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
 
 
 def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Choice | None:
-    """Return the one of *words* that the flavor states as *key*, ``None`` where it states none.
+    """Return the member of *words* that the flavor has as *key*, ``None`` without that key.
 
-    :raises InvalidExtraSpec: where it states something else
+    :raises InvalidExtraSpec: if the value names no member
     """
     text = extra_specs.get(key)
     return None if text is None else parse_word(key, text, words, "it is not one of its words")
 
 
 def is_true(text: str | None) -> bool:
-    """Return whether Nova takes the value of a switch of its own for a yes."""
+    """Return whether Nova reads *text*, the value of a boolean extra spec, as true."""
     return text is not None and text.strip().lower() in _TRUE
 
 
 def parse_count(text: str, key: str = names.GPUS) -> int:
     """Parse the number of GPUs or vGPUs.
 
-    :raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_COUNTS
+    :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_COUNTS
     """
 
     def refused(reason: str) -> exception.InvalidExtraSpec:
@@ -92,17 +92,17 @@ def parse_name(key: str, text: str) -> Condition:
 
     The hypervisor KVM is QEMU, as in Nova.
 
-    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NAMES
+    :raises InvalidExtraSpec: if *text* is not one of condition.ALLOWED_NAMES
     """
     return condition.parse_name(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
 
 
 def parse_vgpu_type(key: str, text: str) -> Condition:
-    """Parse the condition on the name of the vGPU type or on its id.
+    """Parse the condition on the name or the id of a vGPU type.
 
-    A type has two names, so that a list of alternatives or exclusions would be ambiguous.
+    Alternatives and exclusions are refused: as a type has two names, they would be ambiguous.
 
-    :raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_TYPES
+    :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_TYPES
     """
     stated = parse_name(key, text)
     if stated.equal_to is None:
@@ -112,9 +112,9 @@ def parse_vgpu_type(key: str, text: str) -> Condition:
 
 
 def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:
-    """Parse the switch *key* of a flavor, *otherwise* where it has none.
+    """Parse the boolean *key* of a flavor; return *otherwise* if the flavor has none.
 
-    :raises InvalidExtraSpec: where it is neither true nor false
+    :raises InvalidExtraSpec: if it is neither true nor false
     """
     text = extra_specs.get(key)
     if text is None:
@@ -126,7 +126,7 @@ def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -
 
 
 class Consent(enum.StrEnum):
-    """The ways in which a flavor lets its instances be moved to make room for others."""
+    """How a plan that makes room for others may move an instance of the flavor."""
 
     LIVE = "live"
     COLD = "cold"
@@ -134,16 +134,16 @@ class Consent(enum.StrEnum):
 
 
 class OnStop(enum.StrEnum):
-    """The fate of an instance's GPUs when it is stopped, by a flavor, an image or a host."""
+    """Whether an instance keeps or releases its GPUs when it is stopped."""
 
     KEEP = "keep"
     RELEASE = "release"
 
 
 def parse_on_stop(text: str) -> OnStop:
-    """Parse the fate of a stopped instance's GPUs, of a flavor or an image.
+    """Parse whether a stopped instance keeps its GPUs, from a flavor or an image.
 
-    :raises InvalidExtraSpec: where it is neither of the words
+    :raises InvalidExtraSpec: if *text* is not one of the values of :class:`OnStop`
     """
     reason = "it does not say whether a stopped instance has its GPUs"
     return parse_word(names.ON_STOP, text, OnStop, reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of an instance's GPUs: on a host, near functions or disks, and over the hosts."""
+"""The arrangement that a flavor requests for its GPUs: within a host, and over hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nova_gpu.core.flavor import parsers
 
 
 class Topology(enum.StrEnum):
-    """The island that all GPUs of one request group share."""
+    """The island that all GPUs of one request group must share: a NUMA node, or direct links."""
 
     ANY = "any"
     NUMA = "numa"
@@ -20,14 +20,14 @@ class Topology(enum.StrEnum):
 
 
 class TopologyPolicy(enum.StrEnum):
-    """The choice between a required and a preferred topology."""
+    """The values of ``gpu:topology_policy``: whether the topology is required or preferred."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
 
 
 class Near(enum.StrEnum):
-    """The PCI devices of the instance that its GPUs must be near."""
+    """The values of ``gpu:near``: the PCI devices of the instance that its GPUs must be near."""
 
     ANY = "any"
     NIC = "nic"
@@ -35,7 +35,7 @@ class Near(enum.StrEnum):
 
 
 class PeerAccess(enum.StrEnum):
-    """The choice whether a KVM guest's driver lets the GPUs access each other's memory."""
+    """Whether the driver in a KVM guest lets the GPUs access each other's memory."""
 
     NONE = "none"
     PREFERRED = "preferred"
@@ -43,14 +43,14 @@ class PeerAccess(enum.StrEnum):
 
 
 class Distribution(enum.StrEnum):
-    """The choice between as few hosts with GPUs as possible, and as many."""
+    """Whether instances use as few hosts with GPUs as possible (pack), or many (spread)."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 class GuestTopology(enum.StrEnum):
-    """The choice whether a KVM guest has the host's PCI Express tree and NUMA nodes of its GPUs."""
+    """Whether a KVM guest sees the host's PCI Express tree and NUMA nodes of its GPUs."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -59,7 +59,10 @@ class GuestTopology(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The arrangement of a flavor; ``distribution`` is ``None`` where the cloud's option counts."""
+    """The arrangement that one flavor requests for its GPUs.
+
+    ``distribution`` is ``None`` where the flavor leaves it to ``[gpu]distribution``.
+    """
 
     topology: Topology = Topology.ANY
     policy: TopologyPolicy = TopologyPolicy.REQUIRED
@@ -69,20 +72,20 @@ class Arrangement:
     peer_access: PeerAccess = PeerAccess.NONE
 
     def required(self, count: int) -> Topology:
-        """Return what *count* GPUs of one request group must have in common.
+        """Return the topology that *count* GPUs of one request group must share.
 
-        One is never apart.
+        A single GPU always shares it.
         """
         insists = self.policy is TopologyPolicy.REQUIRED and count > 1
         return self.topology if insists else Topology.ANY
 
     @property
     def insists_on_near(self) -> bool:
-        """Whether the instance must have GPUs that are near such a device."""
+        """Whether an instance is refused if its GPUs cannot be near its functions or disks."""
         return self.near is not Near.ANY and self.near_policy is TopologyPolicy.REQUIRED
 
     def insists_on_peers(self, count: int) -> bool:
-        """Return whether *count* GPUs of one request group must have access to each other.
+        """Return whether *count* GPUs of one request group must have access to each other's memory.
 
         A single GPU has no peer, so the answer is ``False``.
         """
@@ -93,10 +96,10 @@ ANY = Arrangement()
 
 
 def parse(extra_specs: Mapping[str, str]) -> Arrangement:
-    """Return the arrangement that a flavor asks for.
+    """Return the arrangement that a flavor requests.
 
-    :raises InvalidExtraSpec: for a word that is none of these, for a policy alone, and for GPUs
-        that reach each other in a guest that is not to see that it is one
+    :raises InvalidExtraSpec: if a value is not allowed, if a policy comes without the extra spec
+        that it qualifies, or if a guest that hides its hypervisor asks for peer access
     """
     policy = parsers.stated(names.TOPOLOGY_POLICY, extra_specs, TopologyPolicy)
     near_policy = parsers.stated(names.NEAR_POLICY, extra_specs, TopologyPolicy)
@@ -131,6 +134,6 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
 def _alone(
     key: str, extra_specs: Mapping[str, str], what: str, key_of_what: str
 ) -> exception.InvalidExtraSpec:
-    """Return the refusal of a policy *key* about what the flavor does not say."""
+    """Return the error for a policy *key* without the extra spec that it qualifies."""
     reason, allowed = f"the flavor says nothing of {what}", f"{key} together with {key_of_what}"
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)

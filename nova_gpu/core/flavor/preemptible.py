@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption in a flavor: whether its instances' GPUs may be taken, when, and how they end."""
+"""The terms on which a flavor lets its instances' GPUs be taken for other instances."""
 
 from __future__ import annotations
 
@@ -32,17 +32,21 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preemptible:
-    """``least_s``: it has its GPUs so long before they may be taken."""
+    """The terms of preemption in one flavor.
+
+    ``least_s``: how many seconds an instance keeps its GPUs at least.
+    """
 
     least_s: int
     end: End
 
     @classmethod
     def of(cls, extra_specs: Mapping[str, str], on_stop: OnStop | None) -> Preemptible | None:
-        """Return the terms of a flavor, ``None`` where it has none.
+        """Return the terms of a flavor, ``None`` if its GPUs may not be taken.
 
-        :param on_stop: what becomes of a stopped instance's GPUs, where the flavor says it
-        :raises InvalidExtraSpec: where a word cannot be used, or the instance would keep its GPUs
+        :param on_stop: what happens to a stopped instance's GPUs, if the flavor says it
+        :raises InvalidExtraSpec: if a value is not allowed, or if a stopped instance would keep its
+            GPUs
         """
         text, end_text = extra_specs.get(names.PREEMPTIBLE), extra_specs.get(names.ON_PREEMPT)
         end = End.STOP if end_text is None else parse_end(end_text)
@@ -63,9 +67,9 @@ class Preemptible:
 
 
 def parse_time(text: str) -> int:
-    """Parse the seconds of a minimum time.
+    """Parse ``30m`` or the like: how long an instance keeps its GPUs at least. Return seconds.
 
-    :raises InvalidExtraSpec: where it is not one of ALLOWED_TIMES
+    :raises InvalidExtraSpec: if *text* is not one of ALLOWED_TIMES
     """
     if not (match := _TIME.fullmatch(text.strip().lower())):
         raise exception.InvalidExtraSpec(
@@ -75,9 +79,9 @@ def parse_time(text: str) -> int:
 
 
 def parse_end(text: str) -> End:
-    """Parse the end of a preempted instance.
+    """Parse what happens to a preempted instance.
 
-    :raises InvalidExtraSpec: where it is neither of the words
+    :raises InvalidExtraSpec: if *text* is not one of the values of :class:`End`
     """
     reason = "it does not say what happens to the instance"
     return parsers.parse_word(names.ON_PREEMPT, text, End, reason)

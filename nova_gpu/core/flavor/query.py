@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request for GPUs as the extra specs of which Nova makes its Placement query."""
+"""Translation of a request for GPUs into extra specs that Nova turns into a Placement query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgp
 
 
 def needs_known(request: Request) -> bool:
-    """Return whether some condition can only be put to Placement by naming what there is."""
+    """Return whether Placement can check some condition only as a list of the traits that exist."""
     return any(
         condition.equal_to is None
         for group in request.groups
@@ -34,14 +34,14 @@ def extra_specs(
     *,
     image_says: bool = False,
 ) -> dict[str, str] | None:
-    """Return the extra specs *flavor* with the words of *request* spelled out for Placement.
+    """Return *flavor* with the properties of *request* translated into traits and resources.
 
-    The result asks for the same and can be put in again.
+    The result makes the same request, and translating it again does not change it.
 
-    :param known: the traits that some provider has; only looked at where :func:`needs_known`
-    :param image_says: whether the image names traits that may be those of GPUs
-    :returns: ``None`` where nothing that is known satisfies a condition
-    :raises InvalidExtraSpec: where a ``trait:`` of the flavor contradicts its words
+    :param known: the traits that some provider has; used only if :func:`needs_known`
+    :param image_says: whether the image requires traits that may be those of GPUs
+    :returns: ``None`` if no known trait satisfies a condition
+    :raises InvalidExtraSpec: if a ``trait:`` of the flavor contradicts its other properties
     """
     specs = dict(flavor)
     for group in request.groups:
@@ -72,9 +72,9 @@ def extra_specs(
 
 
 def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ...] | None:
-    """Return the groups of *request* with all their traits.
+    """Return the groups of *request* with all traits that their conditions require or forbid.
 
-    ``None`` as :func:`extra_specs` has it.
+    Return ``None`` if no known trait satisfies a condition, as :func:`extra_specs` does.
     """
     expressions = []
     for group in request.groups:
@@ -95,7 +95,10 @@ def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ..
 def _verdicts(
     request: Request, group: GroupRequest, known: Collection[str]
 ) -> dict[str, str] | None:
-    """Return the traits of one group with ``required`` or ``forbidden``, as :func:`extra_specs`."""
+    """Return the traits of one group, each with ``required`` or ``forbidden``.
+
+    Return ``None`` if no known trait satisfies a condition.
+    """
     verdicts = {names.TRAIT_GPU: "required"}
     for _, condition, prefix in request.conditions(group):
         traits = _traits(condition, prefix, known)
@@ -106,11 +109,11 @@ def _verdicts(
 
 
 def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> bool:
-    """Return whether the unsuffixed group of the flavor has to stay one.
+    """Return whether the GPUs must stay in the unsuffixed request group of the flavor.
 
-    Its traits are collective: any provider that gives something may have them. One that an operator
-    has made may be the host's or the GPUs', and Nova puts the image's there. But where there is a
-    second device, that could be the wrong one that has them.
+    Any provider of the unsuffixed group may have its traits. A trait that an operator has made may
+    be meant for the host or for the GPUs, and Nova puts the image's traits there. If the flavor
+    requests a second device, however, the wrong provider could be the one with the trait.
     """
     devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
     if devices - {resource_class}:
@@ -122,9 +125,9 @@ def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> 
 
 
 def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
-    """Return *condition* as traits with the verdicts ``required`` or ``forbidden``.
+    """Translate *condition* into traits, each with ``required`` or ``forbidden``.
 
-    Placement can require one trait and forbid many. Only known ones may be named: for any other
+    Placement can require one trait and forbid many. Only known traits may be named: for any other
     it refuses the whole query.
     """
     if condition.equal_to is not None:

@@ -2,9 +2,9 @@
 """The request of a flavor: whole GPUs, vGPUs, and how its guest sees them.
 
 ``gpus``, ``gpu_arch``, ``vgpus``, ``vgpu_type``, ``hypervisor`` (older: ``hypervisor_type``) and
-``gpu:...`` are ours, declared in :mod:`nova_gpu.core.flavor.extra_spec`; ``resources:PGPU``,
+``gpu:...`` are nova-gpu's, declared in :mod:`nova_gpu.core.flavor.extra_spec`; ``resources:PGPU``,
 ``resources:VGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
-flavor may use either or both, and then they must agree.
+flavor may use either or both; if it uses both, they must agree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GPURequest:
-    """The GPUs that a flavor asks for: ``count`` in all, the sum over ``groups``.
+    """The GPUs that a flavor requests: ``count`` in all, the sum over ``groups``.
 
     ``counted`` says that the flavor itself has ``resources:PGPU``, which quota counts.
     """
@@ -58,7 +58,7 @@ class GPURequest:
         return extra_spec.condition_of(self.demands, extra_spec.GPU_ARCH)
 
     def conditions(self, group: GroupRequest) -> _Conditions:
-        """Return what a provider of *group* must be."""
+        """Return the conditions that a provider of *group* must satisfy."""
         yield from _traits_of(self.demands)
         if self.hypervisor:
             yield names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR
@@ -77,7 +77,7 @@ class GPURequest:
 
     @property
     def requires_topology(self) -> bool:
-        """Whether no host will do on which the GPUs do not lie as the flavor says."""
+        """Whether a host is refused if its GPUs do not have the topology that the flavor names."""
         return self.arrangement.insists_on_near or any(
             self.arrangement.required(group.count) is not Topology.ANY for group in self.groups
         )
@@ -85,10 +85,11 @@ class GPURequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPURequest:
-    """The vGPUs that a flavor asks for: ``count`` in all, the sum over ``groups``.
+    """The vGPUs that a flavor requests: ``count`` in all, the sum over ``groups``.
 
     ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
-    one name, of the type or of its id. ``demands`` are on the cards and on each vGPU.
+    the condition on the name or the id of the vGPU type. ``demands`` are conditions on the cards
+    and on each vGPU.
     """
 
     count: int
@@ -100,13 +101,13 @@ class VGPURequest:
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
     def conditions(self, group: GroupRequest) -> _Conditions:
-        """Return what a provider of *group* must be."""
+        """Return the conditions that a provider of *group* must satisfy."""
         if self.type is not None:
             yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
         yield from _traits_of(self.demands)
 
     def takes_type(self, facts: VGPUType) -> bool:
-        """Return whether the vGPUs may be of that type, which goes by its id and by its name."""
+        """Return whether vGPUs with *facts* are of the requested type, by its id or its name."""
         return self.type is None or self.type.matches(facts.id) or self.type.matches(facts.name)
 
 
@@ -115,11 +116,11 @@ Request: TypeAlias = GPURequest | VGPURequest
 
 @dataclasses.dataclass(frozen=True)
 class FlavorRequest:
-    """All that a flavor asks for of GPUs.
+    """The GPU request of a flavor.
 
-    Each part is read once, when it is first asked for, and does not fail for others: an instance
-    without GPUs must not fail of what its flavor says of them, nor a container of what only
-    concerns KVM guests. Of equal flavors :func:`of` gives one and the same.
+    Each part is parsed on first use, so that an error in one part does not affect the others: an
+    instance without GPUs must not fail because of its flavor's GPU properties, nor a container
+    because of properties for KVM guests only. :func:`of` returns one object for equal flavors.
     """
 
     extra_specs: Mapping[str, str]
@@ -129,10 +130,10 @@ class FlavorRequest:
 
     @functools.cached_property
     def whole(self) -> GPURequest | None:
-        """The whole GPUs the flavor asks for, or ``None`` where it asks for none.
+        """The whole GPUs that the flavor requests, or ``None`` if it requests none.
 
-        :raises InvalidExtraSpec: if a value cannot be used, if two contradict each other, or if
-            the flavor describes GPUs but asks for none
+        :raises InvalidExtraSpec: if a value cannot be used, if two contradict each other, or if the
+            flavor describes GPUs but requests none
         """
         specs = self.extra_specs
         gpus = specs.get(names.GPUS)
@@ -157,10 +158,10 @@ class FlavorRequest:
 
     @functools.cached_property
     def vgpus(self) -> VGPURequest | None:
-        """The vGPUs the flavor asks for in our words, or ``None`` where it has none of them.
+        """The vGPUs that the flavor requests with nova-gpu's properties, ``None`` without them.
 
-        A flavor with ``resources:VGPU`` alone is Nova's: any vGPU will do, of ours or of what
-        [devices]enabled_mdev_types names.
+        A flavor with ``resources:VGPU`` alone is Nova's: any vGPU serves it, of nova-gpu or of the
+        types that [devices]enabled_mdev_types names.
 
         :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
         """
@@ -199,24 +200,24 @@ class FlavorRequest:
 
     @functools.cached_property
     def requests(self) -> tuple[Request, ...]:
-        """Whole GPUs, vGPUs, both, or nothing.
+        """The requests for whole GPUs and for vGPUs; empty if the flavor has neither.
 
-        :raises InvalidExtraSpec: where one of them cannot be understood
+        :raises InvalidExtraSpec: if one of them cannot be parsed
         """
         return tuple(request for request in (self.whole, self.vgpus) if request is not None)
 
     @functools.cached_property
     def hypervisor(self) -> Condition | None:
-        """The condition on the host's hypervisor, whether the flavor asks for GPUs or not.
+        """The condition on the host's hypervisor, which a flavor without GPUs may state too.
 
-        :raises InvalidExtraSpec: where that, or what is asked for of GPUs, cannot be understood
+        :raises InvalidExtraSpec: if the condition or the GPU request cannot be parsed
         """
         if self.whole:
             return self.whole.hypervisor
         return extra_spec.HYPERVISOR.of(self.extra_specs)
 
     def check(self) -> None:
-        """Refuse a request that the scheduler could not express.
+        """Refuse a request that the scheduler cannot express.
 
         :raises InvalidExtraSpec: with the property and the reason
         """
@@ -225,35 +226,35 @@ class FlavorRequest:
 
     @functools.cached_property
     def option_rom(self) -> bool:
-        """Whether a KVM guest sees the option ROMs of its GPUs: unless the flavor says no.
+        """Whether a KVM guest sees the option ROMs of its GPUs; true unless the flavor says no.
 
-        :raises InvalidExtraSpec: where the flavor says neither yes nor no
+        :raises InvalidExtraSpec: if the flavor's value is not a boolean
         """
         return parsers.parse_switch(names.OPTION_ROM, self.extra_specs, otherwise=True)
 
     @functools.cached_property
     def guest_topology(self) -> GuestTopology:
-        """Whether a KVM guest sees its GPUs where they are on the host.
+        """Whether a KVM guest sees the host's PCI Express tree and NUMA nodes of its GPUs.
 
-        :raises InvalidExtraSpec: for a word that says nothing of it
+        :raises InvalidExtraSpec: if the flavor's value is not allowed
         """
         return extra_spec.GUEST_TOPOLOGY.of(self.extra_specs) or GuestTopology.AUTO
 
     @functools.cached_property
     def preemptible(self) -> Preemptible | None:
-        """The terms on which the GPUs may be taken for others, ``None`` where they never may.
+        """The terms on which the GPUs may be taken for other instances, ``None`` if they may not.
 
-        :raises InvalidExtraSpec: where that cannot be understood, or would give no GPU back
+        :raises InvalidExtraSpec: if the terms cannot be parsed, or would free no GPU
         """
         return Preemptible.of(self.extra_specs, self.on_stop)
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether the flavor says at all that its GPUs may be taken, however badly."""
+        """Whether the flavor says that its GPUs may be taken, even with an invalid value."""
         return names.PREEMPTIBLE in self.extra_specs
 
     def check_guest_options(self) -> None:
-        """Refuse options of a KVM guest's GPUs that cannot be understood.
+        """Refuse invalid options of a KVM guest's GPUs.
 
         :raises InvalidExtraSpec: with the property and the reason
         """
@@ -261,17 +262,20 @@ class FlavorRequest:
 
     @functools.cached_property
     def on_stop(self) -> OnStop | None:
-        """The choice whether a stopped instance keeps its GPUs, where the flavor makes one.
+        """Whether a stopped instance keeps its GPUs, ``None`` if the flavor does not say it.
 
-        :raises InvalidExtraSpec: where that is neither of the words
+        :raises InvalidExtraSpec: if the flavor's value is not allowed
         """
         return extra_spec.ON_STOP.of(self.extra_specs)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:
-        """Return whether a stopped instance gives its GPUs back, by its flavor or else its *host*.
+        """Return whether a stopped instance gives its GPUs back, by its flavor or else by *host*.
 
-        Tenants write images: an *image* can keep what its host would release, and releases nothing
-        itself. A misspelt word releases nothing.
+        Tenants write images, so the property of an *image* can keep the GPUs where *host* would
+        release them, but cannot release GPUs. An invalid value releases none.
+
+        :param image: the value of the image's property
+        :param host: the host's ``[gpu]on_stop``
         """
         try:
             by_image = OnStop.RELEASE if image is None else parsers.parse_on_stop(image)
@@ -282,9 +286,9 @@ class FlavorRequest:
 
     @functools.cached_property
     def on_stop_move(self) -> bool:
-        """Whether an instance that gave its GPUs back may be started on another host.
+        """Whether an instance that gave its GPUs back may start on another host.
 
-        :raises InvalidExtraSpec: where the flavor says neither yes nor no
+        :raises InvalidExtraSpec: if the flavor's value is not a boolean
         """
         return parsers.parse_switch(names.ON_STOP_MOVE, self.extra_specs, otherwise=False)
 
@@ -295,19 +299,19 @@ class FlavorRequest:
 
     @functools.cached_property
     def asks_for_gpus(self) -> bool:
-        """Whether the flavor asks for whole GPUs at all, however badly."""
+        """Whether the flavor requests whole GPUs, even with invalid values."""
         return names.GPUS in self.extra_specs or request_group.ask_for_gpus(self.extra_specs)
 
     @functools.cached_property
     def asks_for_vgpus(self) -> bool:
-        """Whether the flavor asks for vGPUs at all, however badly, in our words or in Nova's."""
+        """Whether the flavor requests vGPUs, by any property, even with invalid values."""
         return names.VGPUS in self.extra_specs or request_group.ask_for_gpus(
             self.extra_specs, names.VGPU_RESOURCE_CLASS
         )
 
     @functools.cached_property
     def is_cpu_only(self) -> bool:
-        """Whether the flavor asks for no device of any kind, ours or others'."""
+        """Whether the flavor requests no device of any kind, neither GPUs nor other devices."""
         return not (
             self.asks_for_gpus
             or names.VGPUS in self.extra_specs
@@ -317,18 +321,21 @@ class FlavorRequest:
 
     @functools.cached_property
     def vgpu_words(self) -> tuple[str, ...]:
-        """The flavor's words that speak of vGPUs: with any of them these are ours, not Nova's."""
+        """The flavor's properties about vGPUs. With any of them nova-gpu serves the vGPUs.
+
+        Without them the vGPUs of ``resources:VGPU`` may be Nova's own.
+        """
         texts = _VGPU_WORDS + (_PRODUCT_WORDS if self._products_are_vgpus else ())
         return tuple(word for word in texts if word in self.extra_specs)
 
     @property
     def _products_are_vgpus(self) -> bool:
-        """Whether :data:`_PRODUCT_WORDS` are about vGPUs, as they are where no whole GPUs are."""
+        """Whether :data:`_PRODUCT_WORDS` describe vGPUs, as in a flavor without whole GPUs."""
         return self.asks_for_vgpus and not self.asks_for_gpus
 
     @property
     def _whole_are_unsuffixed(self) -> bool:
-        """Whether the whole GPUs are asked for in the unsuffixed request group."""
+        """Whether the unsuffixed request group requests the whole GPUs."""
         unsuffixed = f"resources:{names.RESOURCE_CLASS}" in self.extra_specs
         return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
 
@@ -350,7 +357,10 @@ class FlavorRequest:
 
 
 def of(extra_specs: Mapping[str, str]) -> FlavorRequest:
-    """Return the request of a flavor with these extra specs: one object for all its instances."""
+    """Return the request of a flavor with these extra specs.
+
+    Equal extra specs share one object.
+    """
     return _of(tuple(extra_specs.items()))
 
 

@@ -21,10 +21,10 @@ _KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """One request group of the Placement query that asks for GPUs.
+    """One request group of the Placement query that requests GPUs.
 
-    ``suffix`` is empty for the unsuffixed group. Of that only traits of GPUs count here, because
-    its other traits speak of the host.
+    ``suffix`` is empty for the unsuffixed group. For that group only traits of GPUs count here,
+    because its other traits are about the host.
     """
 
     suffix: str
@@ -36,9 +36,9 @@ class GroupRequest:
 def parse(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> dict[str, GroupRequest]:
-    """Return the request groups that name the resource class, by suffix.
+    """Return the request groups with *resource_class*, by suffix.
 
-    :raises InvalidExtraSpec: for what is not a number of GPUs
+    :raises InvalidExtraSpec: if an amount is not a number of GPUs
     """
     groups = {}
     for key, text in extra_specs.items():
@@ -55,12 +55,13 @@ def parse(
 
 
 def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
-    """Refuse keys that Nova reads as a request for GPUs and that are none here.
+    """Refuse keys that Nova reads as a request for GPUs, but this module does not.
 
-    A key may end in a line feed: ``$`` of the API's schema and of the pattern of
-    ``nova.scheduler.utils.ResourceRequest`` matches before it. Quota counts nothing of such a key.
+    A key may end in a line feed: the API's schema and the pattern of
+    ``nova.scheduler.utils.ResourceRequest`` end in ``$``, which matches before it. Quota does not
+    count such a key.
 
-    :raises InvalidExtraSpec: where there is one
+    :raises InvalidExtraSpec: if there is one
     """
     for key, text in extra_specs.items():
         match = _KEY.fullmatch(key.removesuffix("\n"))
@@ -73,10 +74,10 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
 def agreeing(
     extra_specs: Mapping[str, str], word: str, stated: int | None, resource_class: str
 ) -> dict[str, GroupRequest]:
-    """Return the request groups that name the resource class, as :func:`parse`.
+    """Return the request groups with *resource_class*, as :func:`parse`.
 
-    :param stated: what the flavor's own *word* says of the same
-    :raises InvalidExtraSpec: also where the two do not agree
+    :param stated: the total that the flavor's property *word* states
+    :raises InvalidExtraSpec: as :func:`parse`, and if the two totals differ
     """
     groups = parse(extra_specs, resource_class)
     counted = sum(group.count for group in groups.values())
@@ -93,7 +94,7 @@ def agreeing(
 def ask_for_gpus(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> bool:
-    """Return whether one of them names the resource class, whatever the amount."""
+    """Return whether a key of *extra_specs* requests *resource_class*, whatever the amount."""
     return any(
         (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", resource_class)
         for key in extra_specs
@@ -107,7 +108,7 @@ def suffixes(extra_specs: Mapping[str, str]) -> set[str]:
 
 
 def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return the resource classes of devices asked for, each with the suffix of its group."""
+    """Return the requested resource classes of devices, each with the suffix of its group."""
     return {
         (match[2] or "", match[3])
         for key, amount in extra_specs.items()
@@ -119,20 +120,20 @@ def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
 
 
 def is_gpu_trait(trait: str) -> bool:
-    """Return whether *trait* speaks of GPUs and not of the host they are in."""
+    """Return whether *trait* describes GPUs, and not the host they are in."""
     return names.is_own_trait(trait) or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
 
 
 def may_be_a_gpus(trait: str) -> bool:
-    """Return whether a group of GPUs may have *trait*, as far as its name tells.
+    """Return whether a group of GPUs may have *trait*, judging by its name.
 
-    An operator may have given it any of their own making.
+    Operators may set any ``CUSTOM_`` trait on a group.
     """
     return trait.startswith(("CUSTOM_", "HW_GPU_"))
 
 
 def unsuffixed_traits(extra_specs: Mapping[str, str]) -> set[str]:
-    """Return all that the flavor says of the unsuffixed group, of GPUs or not."""
+    """Return all traits that the flavor names in the unsuffixed group, of GPUs or not."""
     matches = map(_KEY.fullmatch, extra_specs)
     return {match[3] for match in matches if match and match[1] == "trait" and not match[2]}
 
@@ -140,7 +141,7 @@ def unsuffixed_traits(extra_specs: Mapping[str, str]) -> set[str]:
 def traits(extra_specs: Mapping[str, str], suffix: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the required and the forbidden traits of one request group.
 
-    Nova ignores any other verdict, and so does this.
+    Other values than ``required`` and ``forbidden`` are ignored, as Nova does.
     """
     named: dict[str, set[str]] = defaultdict(set)
     for key, verdict in extra_specs.items():

@@ -14,7 +14,7 @@ _KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
 
 
 def kind(request: Request, count: int = 2) -> str:
-    """Return ``GPU`` or ``vGPU``, or several of them."""
+    """Return ``GPU`` or ``vGPU``, in the plural unless *count* is 1."""
     return kind_of(request.resource_class, count)
 
 
@@ -43,9 +43,9 @@ def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
 
 
 def all_of(request: Request) -> str:
-    """Return ``1 GPU (architecture fermi) and 2 GPUs``.
+    """Return each group of the request with its number.
 
-    Each group of the request, with its number.
+    The text looks like ``1 GPU (architecture fermi) and 2 GPUs``.
     """
     return " and ".join(
         f"{group.count} {gpus(request, group, group.count)}" for group in request.groups

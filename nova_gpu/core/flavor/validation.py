@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is wrong with a flavor, where :mod:`nova_gpu.core.flavor.request` stops at the first."""
+"""All mistakes in a flavor. :mod:`nova_gpu.core.flavor.request` stops at the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_own(key: str) -> bool:
 
 
 def mistakes(flavor: FlavorRequest) -> list[str]:
-    """Return the mistakes of a flavor, each with the property, the reason and what is allowed.
+    """Return all mistakes in a flavor, each with the property, the reason and the allowed values.
 
     Properties of other projects are not checked.
     """
@@ -32,7 +32,10 @@ def mistakes(flavor: FlavorRequest) -> list[str]:
 
 
 def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
-    """Yield what the scheduler or the host would refuse, each found without those before it."""
+    """Yield each error that the scheduler or the host would raise for the flavor.
+
+    Each is found by a check without the property of the error before.
+    """
     while True:
         try:
             _check(flavor)

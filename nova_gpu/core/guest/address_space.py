@@ -50,10 +50,10 @@ _OVMF_PORT, _SEABIOS_PORT = 8, 11
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """The facts of one guest that matter for its address space.
+    """The facts of one guest that determine its address space.
 
-    ``memory`` is in bytes; ``ports`` are the PCI Express ports without a card, for which firmware
-    reserves room; ``tree``: the cards are on several roots.
+    ``memory`` is in bytes; ``ports`` is the number of PCI Express ports without a card, for which
+    firmware reserves room; ``tree``: the cards are on several roots.
     """
 
     memory: int
@@ -62,10 +62,10 @@ class Guest:
     tree: bool = False
 
     def span(self, cards: Sequence[Bars]) -> int:
-        """Return the bytes from the begin of the first BAR to the end of the last.
+        """Return the bytes from the start of the first BAR to the end of the last.
 
-        The windows of each root are placed separately: what rounds up the last window of one is not
-        used for those of another.
+        The windows of each root are placed separately: padding after the last window of one root is
+        not used for the windows of another.
         """
         return sum(map(window, cards)) if self.tree else span(cards)
 
@@ -90,9 +90,9 @@ NOTHING = Setting()
 class Room:
     """The address bits that the guests of one host have, or can be given.
 
-    ``least`` is what a guest has whose domain says nothing, ``most`` what it can be told to have.
-    ``amd``: its processor is AMD's. ``gib_pages``: the guests' processors have pages of 1 GiB.
-    ``given_gib`` is the operator's own figure, in place of all that.
+    ``least`` are those of a guest whose domain does not set them, ``most`` is the largest number
+    that a domain can set. ``amd``: the processor is AMD's. ``gib_pages``: the guests' processors
+    have pages of 1 GiB. ``given_gib`` is the operator's own figure, which replaces all of these.
     """
 
     least: int = DEFAULT_BITS
@@ -102,7 +102,7 @@ class Room:
     gib_pages: bool = True
 
     def setting(self, cards: Sequence[Bars], guest: Guest) -> Setting | None:
-        """Return the settings of the domain for these cards, ``None`` where nothing helps."""
+        """Return the domain settings with which *guest* can have *cards*, ``None`` without any."""
         if self.given_gib is not None:
             needed = sum(map(window, cards))
             return NOTHING if needed <= self.given_gib * GIB else None
@@ -117,11 +117,11 @@ class Room:
         return None
 
     def most_cards(self, bars: Bars, guest: Guest, limit: int) -> int:
-        """Return how many such cards one guest can have, up to *limit*."""
+        """Return how many cards with these *bars* one guest can have, up to *limit*."""
         return self.most_of([bars] * limit, guest)
 
     def most_of(self, cards: Sequence[Bars], guest: Guest) -> int:
-        """Return how many of *cards* one guest can have, in their order."""
+        """Return how many of *cards*, counted from the first, one guest can have."""
         return next((n for n in range(len(cards), 0, -1) if self.setting(cards[:n], guest)), 0)
 
     def _is_placed(self, cards: Sequence[Bars], guest: Guest, bits: int) -> bool:
@@ -151,7 +151,7 @@ def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> b
 def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, ports: int) -> bool:
     """Return whether OVMF can place BARs of this *span*.
 
-    :param used: how many of *bits* it uses, ``None`` where it does not believe the processor
+    :param used: how many of *bits* OVMF uses, ``None`` if it does not trust the processor's number
     """
     if used is None:
         # It lies behind the memory then, wherever that ends.
@@ -165,7 +165,7 @@ def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, po
 
 
 def _hole(cards: Sequence[Bars], guest: Guest) -> int:
-    """Return the bytes from the end of memory to that of the BARs, where they lie above it."""
+    """Return the bytes from the end of the guest's memory to the end of its BARs above it."""
     end = _end_of_memory(guest.memory)
     begin = up(end, max(alignment(cards), GIB))
     return up(begin - end + guest.span(cards), GIB)
@@ -178,10 +178,10 @@ def _end_of_memory(memory: int) -> int:
 
 
 def window(bars: Iterable[int]) -> int:
-    """Return the bytes behind the card's own root port, by its 64-bit prefetchable BARs.
+    """Return the size of the window of a card's root port, by the card's 64-bit prefetchable BARs.
 
-    BARs are aligned to their size, and ports' windows follow each other: a card whose largest BAR
-    has 128 GiB takes 256 GiB if it has another small one.
+    BARs are aligned to their size, and the windows of ports follow each other: a card with one BAR
+    of 128 GiB and a small one takes 256 GiB.
     """
     sizes = sorted(bars)
     if not sizes:
@@ -190,18 +190,15 @@ def window(bars: Iterable[int]) -> int:
 
 
 def alignment(cards: Iterable[Bars]) -> int:
-    """Return the size of the largest BAR, to which the first of the windows is aligned.
-
-    1 without BARs.
-    """
+    """Return the size of the largest BAR, to which the first window is aligned; 1 without BARs."""
     return max((size for bars in cards for size in bars), default=1)
 
 
 def span(cards: Iterable[Bars]) -> int:
-    """Return the bytes from the begin of the first BAR to the end of the last.
+    """Return the bytes from the start of the first BAR to the end of the last.
 
-    Windows are laid out as firmware does: those of the largest BARs first. What rounds up the last
-    window is not used.
+    The windows of ports are laid out as firmware does: those with the largest BARs first. Padding
+    after the last window is not used.
     """
     sizes = sorted((bars for bars in cards if bars), key=max)
     if not sizes:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a guest as metadata: a list of them, and NCCL's topology file.
 
-NCCL finds out by itself what is where, and takes from sysfs how fast a link is. In a guest that is
-the link of a port that QEMU emulates, of a switch's 2.5 GT/s and one lane. What the file says comes
-first: NCCL looks up a device that is in it by its bus id, and keeps its place and its link
-(``ncclTopoGetXmlFromSys`` in NCCL's src/graph/xml.cc). Its parser knows no XML declaration.
+NCCL finds the topology by itself, and reads the speed of links from sysfs. In a guest it finds the
+link of the port that QEMU emulates there, which claims 2.5 GT/s and one lane. The topology file
+takes precedence: NCCL looks up a device in it by its bus id, and uses the file's place and link
+(``ncclTopoGetXmlFromSys`` in NCCL's src/graph/xml.cc). Its parser does not accept an XML
+declaration.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _BRIDGE = "0x060400"
 
 
 class PcieLink(TypedDict):
-    """A link of PCI Express: the speed as Linux has it, ``32.0 GT/s PCIe``, and how many lanes."""
+    """A PCI Express link: its speed in Linux' notation, ``32.0 GT/s PCIe``, and its lanes."""
 
     speed: str
     width: int
 
 
 class Switch(TypedDict):
-    """A PCI Express switch, by the address that its upstream port has in the guest."""
+    """A PCI Express switch, identified by the guest's address of its upstream port."""
 
     address: str
     pcie: PcieLink | None
 
 
 class Peer(TypedDict):
-    """A direct link to the device at ``index``, of so many lanes or bricks."""
+    """A direct link to the device at ``index``, with its number of lanes or bricks."""
 
     index: int
     type: str
@@ -47,10 +48,10 @@ class Peer(TypedDict):
 
 
 class GuestDevice(TypedDict):
-    """A GPU or vGPU of a guest. What is not known is null.
+    """A GPU or vGPU of a guest. Unknown values are null.
 
-    ``numa_node`` and ``address`` are the guest's. ``index`` is nvidia-smi's there, which goes by
-    the addresses; ``pcie`` is the card's link on the host.
+    ``numa_node`` and ``address`` are the guest's. ``index`` is the device's number in the guest's
+    nvidia-smi, which sorts by address; ``pcie`` is the card's link on the host.
     """
 
     index: int
@@ -67,10 +68,10 @@ class GuestDevice(TypedDict):
 def of_cards(
     cards: Iterable[GPU], places: Mapping[PciAddress, Place], pcie: Mapping[PciAddress, PcieLink]
 ) -> list[GuestDevice]:
-    """Return the *cards* of a guest.
+    """Return the metadata of a guest's *cards*.
 
-    :param places: where the guest finds them, by their addresses on the host, as far as is known
-    :param pcie: the links of cards and of upstream ports of switches, by addresses on the host
+    :param places: the known places of cards in the guest, by host address
+    :param pcie: the links of cards and of upstream ports of switches, by host address
     """
     gpus = list(cards)
     if all(card.address in places for card in gpus):
@@ -108,7 +109,7 @@ def _of_card(
 
 
 def of_part(index: int, facts: VGPUType) -> GuestDevice:
-    """Return a vGPU or MIG instance of this type."""
+    """Return the metadata of a vGPU or MIG instance with these *facts*."""
     return {
         "index": index,
         "model": facts.name or facts.id,
@@ -128,7 +129,7 @@ def of_part(index: int, facts: VGPUType) -> GuestDevice:
 def nccl_topology(devices: Sequence[GuestDevice]) -> str | None:
     """Return the content of the file at NCCL_TOPO_FILE.
 
-    ``None`` where it would say nothing: the guest has one device, or their addresses are not known.
+    Return ``None`` if the guest has one device only, or their addresses are unknown.
     """
     if len(devices) < 2 or any(device["address"] is None for device in devices):
         return None
@@ -157,9 +158,9 @@ def _on_node(devices: Sequence[GuestDevice]) -> Iterator[str]:
 
 
 def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> str:
-    """Return a PCI element without its end.
+    """Return the opening tag of a PCI device in NCCL's XML.
 
-    NCCL asks the guest's kernel for missing attributes.
+    Attributes that are unknown are left out: NCCL asks the guest's kernel for these.
     """
     attributes: dict[str, object] = {"busid": address}
     if class_code:
@@ -176,7 +177,7 @@ def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> 
 
 
 def to_metadata(devices: Sequence[GuestDevice]) -> dict[str, str]:
-    """Return the *devices* for an instance's ``system_metadata``: JSON, in pieces."""
+    """Encode *devices* as JSON for an instance's ``system_metadata``, split over several keys."""
     text = json.dumps(devices, separators=(",", ":")) if devices else ""
     pieces = (text[begin : begin + _LENGTH] for begin in range(0, len(text), _LENGTH))
     return {f"{names.GUEST_DEVICES}{number}": piece for number, piece in enumerate(pieces)}
@@ -189,7 +190,7 @@ def keys_of(metadata: Iterable[str]) -> list[str]:
 
 
 def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
-    """Parse the output of :func:`to_metadata`; return nothing where that is not what wrote it."""
+    """Parse the output of :func:`to_metadata`; return an empty list if it is not valid."""
     text = "".join(metadata[key] for key in keys_of(metadata))
     try:
         entries = json_text.parse(text or "[]")

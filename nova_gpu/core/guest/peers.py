@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's cliques: sets of a guest's cards for which the hypervisor vouches for peer access.
+"""NVIDIA's cliques: sets of a guest's cards that the hypervisor declares to be peers.
 
-A guest's driver cannot see what the host's root complex does, so it lets its GPUs reach each other
-only where a capability in their configuration space says that it works, and does not try whether it
-does ("GPUDirect with PCI Pass-Through Virtualization"; QEMU's hw/vfio/pci-quirks.c says where that
-is). Where it is said wrongly, what one GPU writes is lost or goes elsewhere.
+The driver in a guest cannot see what the host's root complex does. It lets GPUs access each other's
+memory only if a capability in their configuration space declares them one clique, and does not test
+it ("GPUDirect with PCI Pass-Through Virtualization"; QEMU's hw/vfio/pci-quirks.c has the place of
+the capability). If the declaration is wrong, what one GPU writes is lost or goes elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST = 16
 
 
 def supports(card: GPU) -> bool:
-    """Return whether the card's driver reads the clique, and NVIDIA supports that.
+    """Return whether the card's driver reads the clique, and NVIDIA supports it on that product.
 
     A card with unknown name or architecture is not supported.
     """
@@ -47,9 +47,10 @@ def supports(card: GPU) -> bool:
 
 
 def too_old(product: Product, libvirt: int | None, qemu: int | None) -> str | None:
-    """Return why a guest with these versions cannot have a clique, ``None`` where it can.
+    """Return why a guest under these versions cannot have a clique, ``None`` if it can.
 
-    :param libvirt: its version as libvirt counts; ``None`` where it is not known, as *qemu*
+    :param libvirt: libvirt's version in its own integer form, ``None`` if unknown
+    :param qemu: QEMU's version in the same form
     """
     if libvirt is None or qemu is None:
         return "the versions of libvirt and QEMU are not known"
@@ -61,7 +62,7 @@ def too_old(product: Product, libvirt: int | None, qemu: int | None) -> str | No
 
 
 def cliques(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """Return the number of each card's clique, of *cards* that all reach each other.
+    """Return the clique number of each card, where all *cards* can access each other.
 
     There is one clique for each product. A single card has none.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PCI Express tree of a guest's cards: that of its host, as far as its cards are in it.
+"""The PCI Express tree of a guest's cards: the part of the host's tree that its cards are in.
 
 ::
 
@@ -10,8 +10,8 @@
                            +-- a downstream port -- a card
                            `-- a downstream port -- a card
 
-Of two cards the guest sees what the host sees: whether they are on one NUMA node, on one root bus
-and behind one switch. A switch with one card of the guest's would say nothing, and is left out.
+For two cards the guest sees what the host sees: whether they are on one NUMA node, on one root bus
+and behind one switch. A switch with only one card of the guest tells nothing, and is left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OVMF_MOST_WITH_IO = 9
 
 
 class Model(enum.StrEnum):
-    """The PCI controllers by libvirt's names."""
+    """The models of PCI controllers, by libvirt's names."""
 
     EXPANDER = "pcie-expander-bus"
     ROOT_PORT = "pcie-root-port"
@@ -49,10 +49,10 @@ class Model(enum.StrEnum):
 class Controller:
     """A PCI controller of the guest.
 
-    ``index`` is its number in the domain, and with it that of the bus behind it to libvirt. It
-    is in the given ``slot`` of the bus behind ``above``, an index too; an expander is wherever
-    there is a slot on the guest's own root. What only expanders have: the ``bus_number`` to the
-    guest, and the ``node`` of the host, ``None`` where that is not known.
+    ``index`` is its number in the domain, and also libvirt's number of the bus behind it. ``above``
+    is the index of the controller whose bus it is on, and ``slot`` its slot there; an expander
+    takes any slot on the guest's own root. Only expanders have a ``bus_number``, as the guest sees
+    it, and a host NUMA ``node``, ``None`` if unknown.
     """
 
     index: int
@@ -65,9 +65,9 @@ class Controller:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a card in a guest: its address and NUMA ``node``, and its switch.
+    """The place of a card in a guest: its address, its NUMA ``node`` and its switch.
 
-    The switch is known by its upstream port, ``None`` for a card that is behind none.
+    The switch is named by its upstream port; ``None`` for a card that is not behind one.
     """
 
     address: PciAddress
@@ -77,14 +77,17 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tree:
-    """``behind``: the index of the controller that each card is behind."""
+    """The PCI controllers of a guest and the places of its cards among them.
+
+    ``behind`` maps each card to the index of the controller that it is behind.
+    """
 
     controllers: tuple[Controller, ...]
     behind: Mapping[PciAddress, int]
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The NUMA nodes of the host that its cards are on, in the order of the expanders."""
+        """The host's NUMA nodes that the cards are on, in the order of the expanders."""
         numbers = (
             controller.node for controller in self.controllers if controller.node is not None
         )
@@ -93,9 +96,9 @@ class Tree:
     def places(self) -> Mapping[PciAddress, Place]:
         """Return the place of each card in the guest, by the card's address on the host.
 
-        Its firmware numbers the buses behind the bridges of a root from the root's own number on,
-        in the order of their slots, and those below a bridge before the next one's. That is the
-        order of ``controllers``.
+        The guest's firmware numbers the buses behind the bridges of a root from the root's own
+        number on, in the order of their slots, and those below a bridge before the next bridge's.
+        That is the order of ``controllers``.
         """
         above = {controller.index: controller for controller in self.controllers}
         behind, number = {}, 0
@@ -115,9 +118,9 @@ class Tree:
 
 
 def says_more(cards: Iterable[GPU]) -> bool:
-    """Return whether a tree would show a guest with these cards more than its own root does.
+    """Return whether a tree tells a guest more about these cards than a flat bus does.
 
-    It does with more than one NUMA node, or with one switch for some of them.
+    It does if the cards are on several NUMA nodes, or if some of them share a switch.
     """
     gpus = list(cards)
     nodes = {card.numa_node for card in gpus}
@@ -126,7 +129,7 @@ def says_more(cards: Iterable[GPU]) -> bool:
 
 
 def of(cards: Iterable[GPU]) -> Tree | None:
-    """Return the tree of a guest with these cards, ``None`` for lack of bus numbers or slots."""
+    """Return the tree for a guest with these cards, ``None`` without enough buses or slots."""
     roots = [
         _grouped(root, lambda card: card.pcie_switch or card.address)
         for root in _grouped(cards, lambda card: (card.numa_node, card.pci_root or card.address))
@@ -146,7 +149,7 @@ def of(cards: Iterable[GPU]) -> Tree | None:
 
 
 def flat(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """Return the index of each card's port where all cards are on the guest's own root."""
+    """Return the port index of each card for a guest whose cards are all on its own root."""
     return {card.address: index for index, card in enumerate(cards, start=1)}
 
 
@@ -162,7 +165,7 @@ class _Growing:
         return index
 
     def add_port(self, expander: int, slot: int, cards: Sequence[GPU]) -> None:
-        """Add a port on the expander, with one card, or with those behind one switch."""
+        """Add a port on the expander, with one card or with all cards behind one switch."""
         below = self.add(Model.ROOT_PORT, expander, slot)
         if len(cards) == 1:
             self.behind[cards[0].address] = below
@@ -182,8 +185,8 @@ def _grouped(cards: Iterable[GPU], key: Callable[[GPU], Hashable]) -> list[list[
 def _buses(root: Sequence[Sequence[GPU]]) -> int:
     """Return how many bus numbers an expander needs.
 
-    These are its own, one behind each of its ports, and for a switch one inside of it and one
-    behind each of its own ports.
+    It needs its own number, one behind each of its ports, and for a switch one inside of the switch
+    and one behind each of the switch's ports.
     """
     return 1 + sum(1 if len(port) == 1 else 2 + len(port) for port in root)
 
@@ -192,8 +195,8 @@ def _buses(root: Sequence[Sequence[GPU]]) -> int:
 class Cell:
     """A NUMA cell of a guest whose flavor and image do not mention NUMA.
 
-    It is for ``node`` of the host, where cards of the guest's are. ``cpus`` are virtual ones; a
-    guest with fewer of them than cells has some without.
+    ``node`` is the host's node that some of the guest's cards are on. ``cpus`` are virtual
+    processors; if the guest has fewer of them than cells, some cells have none.
     """
 
     node: int
@@ -202,7 +205,7 @@ class Cell:
 
 
 def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]:
-    """Return the cells of a guest with cards on these nodes, as equal as possible."""
+    """Return one cell for each of *nodes*, with processors and memory as equal as possible."""
     parts = (_shares(total, len(nodes)) for total in (vcpus, memory_mib))
     return tuple(
         Cell(node, cpus, len(memory)) for node, cpus, memory in zip(nodes, *parts, strict=True)
@@ -210,6 +213,6 @@ def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]
 
 
 def _shares(total: int, count: int) -> list[range]:
-    """Split ``range(total)`` into *count* ranges of nearly equal length, the first a longest."""
+    """Split ``range(total)`` into *count* ranges of nearly equal length, longer ones first."""
     ends = [-(-total * part // count) for part in range(count + 1)] if count else []
     return [range(*pair) for pair in itertools.pairwise(ends)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of GPUs as Placement's facts: inventory and traits."""
+"""Inventory and traits of groups of GPUs, as Placement stores them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESOLUTION = re.compile(rf"{names.TRAIT_RESOLUTION}([0-9]+)H([0-9]+)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """The inventory of one group in Placement; ``max_unit`` is the most of one instance."""
+    """The inventory of one group in Placement. ``max_unit`` limits one instance."""
 
     total: int
     reserved: int
@@ -34,14 +34,15 @@ class Offer:
 
     @property
     def most(self) -> int:
-        """The most that one instance can have, in use or free."""
+        """The most that one instance could get, in use or free."""
         return self.total if self.max_unit is None else min(self.total, self.max_unit)
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """Return how many GPUs of one group, or of several, are neither free nor used.
+    """Return how many GPUs of one or several groups are neither free nor used.
 
-    A reserved one may be used as well: a card that failed while an instance has it.
+    The number reserved is not simply that: a card that failed while an instance has it is both
+    reserved and used.
     """
     return max(total - free - used, 0)
 
@@ -55,7 +56,7 @@ def inventory(
 ) -> Mapping[str, Mapping[str, int | float]]:
     """Return the inventory of a group of *total* GPUs or vGPUs, *reserved* of them unavailable.
 
-    :param most: how many of them one guest can have, where it is not all
+    :param most: how many of them one guest can have, if not all
     :returns: the body of one provider's inventories, keyed by resource class
     """
     return {
@@ -78,10 +79,10 @@ def traits(
     islands: Islands = topology.UNKNOWN,
     near: Iterable[str] = (),
 ) -> frozenset[str]:
-    """Return the traits of a group, of those it has at *present* keeping what others have set.
+    """Return the traits for a group's provider; traits at *present* that others have set stay.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
-    :param near: what a flavor calls that some of the cards are near to
+    :param near: the values of ``gpu:near`` that some of the cards satisfy
     """
     traits_ = {trait for trait in present if not names.is_own_trait(trait)}
     own = {
@@ -103,13 +104,14 @@ def traits(
 def inventory_of(
     rooms: Iterable[Room], *, most: int | None = None
 ) -> Mapping[str, Mapping[str, int | float]]:
-    """Return the inventory of a group on cards with these *rooms*.
+    """Return the inventory of a vGPU type on cards with these *rooms*.
 
-    What another type has of a card is reserved, so that what is left is what can be had.
+    What vGPUs of other types occupy of a card is reserved, so that the rest is what instances can
+    get.
 
     :param most: how many of the type one guest can have, where that is known
-    :returns: the body of one provider's inventories, keyed by resource class; empty where no card
-        carries any, because Placement takes no inventory of nothing
+    :returns: the body of one provider's inventories, keyed by resource class; empty if no card
+        carries any, because Placement does not accept an inventory with a total of 0
     """
     listed = list(rooms)
     total = sum(room.total for room in listed)
@@ -122,10 +124,10 @@ def inventory_of(
 # Asked in every claim, of each type, about the same hundreds of names.
 @functools.lru_cache(maxsize=1024)
 def type_traits(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
-    """Return what the type adds to the traits of its cards' product.
+    """Return the traits that a vGPU type adds to those of its cards' product.
 
-    :param standard: the traits of os-traits: every resolution that a head of it can show is set,
-        and the number of heads where it is one of those that have a trait
+    :param standard: the traits of os-traits. The result has each of them that names a resolution a
+        head can show, and the one with the number of heads, if there is one.
     """
     own = {names.vgpu_type_trait(facts.id), names.heads_trait(facts.heads)}
     if facts.name:

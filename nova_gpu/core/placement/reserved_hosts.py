@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts whose GPUs no preemptible instance gets for a time: the trait that says so, and until when.
+"""The trait that closes a host's GPUs to preemptible instances, and until when.
 
-The time stands in the trait's own name, so that it is over everywhere at once, whatever became of
-who set it. All times are UTC, without a zone.
+The end time is part of the trait's name, so the trait expires everywhere at once, even if the
+process that set it is gone. All times are UTC, without a zone.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 def trait(until: datetime.datetime) -> str:
-    """Return the name of the trait of a compute node's provider."""
+    """Return the trait that closes a compute node until *until*."""
     return f"{names.KEPT_UNTIL}{until:{_FORMAT}}"
 
 
 def until(trait: str) -> datetime.datetime | None:
-    """Return the end of the time, ``None`` for any other trait."""
+    """Return the end time in the name of *trait*, ``None`` for any other trait."""
     if not trait.startswith(names.KEPT_UNTIL):
         return None
     try:

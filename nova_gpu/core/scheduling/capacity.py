@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capacity: how many instances of a flavor could boot now, on which host, and why not more.
 
-It counts what Placement has. Facts that only the scheduler knows (aggregates, images, affinity) can
-only lower the number.
+The count is based on Placement's inventories and usage. What only the scheduler knows (aggregates,
+images, affinity) can only lower it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ _TOLD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group(Offer):
-    """A provider of GPUs. ``board``: of those that guests get in sets alone, of which these are."""
+    """A provider of GPUs.
+
+    ``board`` is set if guests get the provider's GPUs in exact sets only; it describes these sets.
+    """
 
     traits: frozenset[str]
     board: Board | None = None
 
     def places(self, count: int) -> int:
-        """Return how many instances could be given so many each."""
+        """Return how many instances with *count* GPUs each the group can serve now."""
         if self.board is None or self.free < count:
             return self.free // count
         return min(self.free // count, self.board.room().get(count, 0))
@@ -45,10 +48,10 @@ class Group(Offer):
 class Host:
     """A compute node with GPUs.
 
-    :param unusable: why nothing is started there, or ``None``
+    :param unusable: why no new instance starts there, or ``None``
     :param candidate: whether Placement has a candidate for one instance of the flavor there
-    :param free: of the node's own resources, by resource class
-    :param kind: what the groups have, ``GPUs`` or ``vGPUs``
+    :param free: the node's own free resources, by resource class
+    :param kind: what the groups contain, ``GPUs`` or ``vGPUs``
     """
 
     name: str
@@ -61,10 +64,10 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """The number of instances that fit on a host; ``reason``: why not one more.
+    """The number of instances that fit on a host, and the ``reason`` why not one more.
 
-    ``in_service`` are its GPUs but for those that are reserved, which alone all ways to ask
-    Placement tell.
+    ``in_service`` is the number of its GPUs that are not reserved, in use or free. Every way to
+    query Placement returns that number.
     """
 
     host: str
@@ -81,18 +84,18 @@ def answers(
     *,
     isolate: bool = False,
 ) -> list[Answer]:
-    """Return one for each host, those with the most instances first.
+    """Return one answer for each host, those with the most instances first.
 
-    :param requests: the groups of the request as Placement is asked for them
-    :param amounts: of the node's own resources for one instance, by resource class
-    :param isolate: whether no two groups of one instance may be of one provider
+    :param requests: the request groups that Placement is queried with
+    :param amounts: what one instance needs of the node's own resources, by resource class
+    :param isolate: whether the groups of one instance must be of different providers
     """
     rows = [_answer(requests, amounts, host, isolate) for host in hosts]
     return sorted(rows, key=lambda answer: (-answer.instances, answer.host))
 
 
 def could_boot(answers: Iterable[Answer]) -> tuple[int, int]:
-    """Return how many instances, and on how many hosts."""
+    """Return how many instances could boot, and on how many hosts."""
     able = [answer.instances for answer in answers if answer.instances]
     return sum(able), len(able)
 
@@ -145,16 +148,17 @@ def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instanc
 
 
 def fits(part: GroupRequest, group: Group) -> bool:
-    """Return whether GPUs of *group* are what *part* asks for, free or not."""
+    """Return whether GPUs of *group*, free or not, have the traits that *part* requests."""
     return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
 
 
 def ways(
     requests: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
 ) -> list[tuple[int, ...]]:
-    """Return which of the *groups* could serve one instance, one for each part of the request.
+    """Return the combinations of *groups* that could serve one instance.
 
-    The ways that leave least first.
+    A combination has the index of one group for each part of the request. Those that leave the
+    fewest GPUs free come first.
     """
     choices = []
     for way in _possible(requests, groups, isolate):
@@ -169,9 +173,9 @@ def ways(
 def _possible(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the first ways in which *groups* may serve one instance.
+    """Yield the first combinations of *groups* that may serve one instance.
 
-    How many are free of those that are given one by one is not looked at.
+    The number of free GPUs is not checked, except for groups whose GPUs are given in exact sets.
     """
     fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in requests]
     counts = [part.count for part in requests]
@@ -181,7 +185,7 @@ def _possible(
 
 
 def _lacking(part: GroupRequest, host: Host) -> str | None:
-    """Return why no group can give *part* now, or ``None``."""
+    """Return why no group can serve *part* now, or ``None``."""
     fitting = [group for group in host.groups if fits(part, group)]
     if not fitting:
         unlike = sorted({_unlike(part, group, host.kind) for group in host.groups})
@@ -202,7 +206,7 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
 
 
 def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
-    """Return what the GPUs of *group* are and should not be, or should be and are not."""
+    """Return how the GPUs of *group* differ from what *part* requests."""
     for prefix in _TOLD:
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
@@ -216,7 +220,7 @@ def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
 
 
 def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]) -> bool:
-    """Return whether one instance's GPUs of each group are a free set, where sets are given."""
+    """Return whether each group in *way* that gives exact sets has a free set of the size."""
     taken = dict.fromkeys(way, 0)
     for index, count in zip(way, counts, strict=True):
         taken[index] += count
@@ -226,7 +230,10 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 def _packed(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
-    """Return how many instances the free GPUs serve, up to *most*; each part is of one provider."""
+    """Return how many instances the free GPUs serve, up to *most*.
+
+    Each part of the request is served by one provider.
+    """
     if len(requests) == 1:
         part = requests[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)

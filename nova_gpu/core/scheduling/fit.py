@@ -19,9 +19,9 @@ _REPORTED_OF_TYPES = (extra_spec.MEMORY_MIB, extra_spec.HEADS)
 
 
 def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:
-    """Return whether *group* could give all of *part* if all of its cards were free.
+    """Return whether *group* could serve *part* if all of its cards were free.
 
-    What is not known of the group satisfies nothing.
+    An unknown fact about the group satisfies no condition.
     """
     largest = {
         Topology.ANY: group.total,
@@ -42,9 +42,9 @@ def _meets(group: GroupStats, request: GPURequest) -> bool:
 
 
 def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
-    """Yield the groups that serve *part*, by number, each with its free GPUs.
+    """Yield the index and the free GPUs of each group of *report* that could serve *part* now.
 
-    Of those that the host gives in sets the ones with a set of that size free.
+    A group that gives exact sets is left out unless a set of that size is free.
     """
     for number, (group, cells, sets) in enumerate(report.each_group()):
         if serves(group, request, part) and (not group.partitions or dict(sets).get(part.count)):
@@ -52,7 +52,7 @@ def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[
 
 
 def free(report: Report, request: GPURequest, part: GroupRequest) -> int:
-    """Return how many GPUs that serve *part* the host says to be free, in sets or not."""
+    """Return how many free GPUs of *report* could serve *part*, in exact sets or not."""
     return sum(
         count
         for group, cells, _ in report.each_group()
@@ -62,10 +62,10 @@ def free(report: Report, request: GPURequest, part: GroupRequest) -> int:
 
 
 def most_free(request: VGPURequest, divided: Divided) -> int:
-    """Return how many vGPUs of a type that *request* takes a host has room for, on any cards.
+    """Return how many vGPUs of one requested type the host has room for, on all its cards.
 
-    It is 0 where they are given in sets, of which no such one is free. Types share cards, so that
-    the numbers of several do not add up.
+    The number is that of the type with the most room: types share cards, so their numbers do not
+    add up. It is 0 for vGPUs that are given in exact sets if no set of the size is free.
     """
     known = divided.facts or ((None, None),) * len(divided.vgpus)
     sets = divided.sets or ((),) * len(divided.vgpus)
@@ -89,16 +89,15 @@ def _takes(request: VGPURequest, facts: VGPUType) -> bool:
 def stranded(
     vcpus_left: float, memory_mib_left: float, free_gpus: int, reserved: Reserved
 ) -> str | None:
-    """Return why an instance without GPUs takes too much, ``None`` where it does not.
+    """Return why an instance without GPUs would strand GPUs, ``None`` if it would not.
 
-    GPUs are stranded where their host has no CPU or memory left for the instances that would use
-    them.
+    GPUs are stranded if their host has no CPU or memory left for the instances that would use them.
 
-    :param vcpus_left: what the host has left for other instances, as Placement counts: with its
-        allocation ratio, without what the host keeps for itself
-    :param memory_mib_left: the same of memory
-    :param free_gpus: those that no instance has
-    :param reserved: what is to be left for each of them
+    :param vcpus_left: what the host would have left for other instances, as Placement counts: with
+        its allocation ratio, without what the host reserves for itself
+    :param memory_mib_left: the memory that the host would have left, counted in the same way
+    :param free_gpus: the number of GPUs that no instance has
+    :param reserved: what must be left for each free GPU
     """
     for left, resource, what in (
         (vcpus_left, reserved.vcpus, "vCPUs"),

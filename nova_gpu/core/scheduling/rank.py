@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several hosts is the best for a request, by what they have free."""
+"""The order of several hosts for a request, by what they have free."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 
 
 def rank(request: GPURequest, report: Report, distribution: Distribution) -> Rank:
-    """Return how good the host of *report* is for *request*.
+    """Return the rank of the host of *report* for *request*; lower ranks are better.
 
-    1. Whether its free GPUs are too few, in no set in which they are given, or it is not known
-       which are free.
-    2. How many islands too many the set touches that its pool would give, where the flavor says
-       what its GPUs are to share, required or preferred.
-    3. Where the flavor says what its GPUs are to be near, how many of them are not on the NUMA node
-       of the best that is free, and how many not behind its switch.
+    1. Whether the host has too few free GPUs, no free set of the size, or does not report which
+       GPUs are free.
+    2. How many more islands than necessary the set touches that its pool would give, if the flavor
+       names a topology, required or preferred.
+    3. If the flavor has ``gpu:near``: how many of the GPUs cannot be on the NUMA node of one such
+       device, and how many cannot be behind its switch.
     4. The cost of that set (see :mod:`nova_gpu.core.topology.choose`).
-    5. How many GPUs the host has free then.
+    5. How many GPUs would be left free on the host.
 
-    So it is to pack. To spread, the fifth comes before what of the fourth speaks of islands that
-    are broken.
+    This order packs instances. To spread them, the fifth number precedes the part of the fourth
+    that counts the GPUs on broken islands.
     """
     parts = [_of_part(request, part, report) for part in request.groups]
     full, apart = (sum(numbers) for numbers in list(zip(*parts, strict=True))[:2])
@@ -47,7 +47,7 @@ def rank(request: GPURequest, report: Report, distribution: Distribution) -> Ran
 
 
 def _of_part(request: GPURequest, part: GroupRequest, report: Report) -> _Part:
-    """Return the numbers of the best group of cards for one request group."""
+    """Return the numbers of a rank for one request group, for the group of cards that is best."""
     cells = [
         _of_cells(request, part, cells, _far(request, part, report, number))
         for number, cells in fit.giving(report, request, part)

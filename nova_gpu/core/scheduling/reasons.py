@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why no host can give the GPUs asked for, one sentence for operators and one for the user.
+"""Reasons why no host can give the requested GPUs: one sentence for operators, one for the user.
 
-The sentence ends in the instance's fault, which holds 255 characters in all. It has numbers, and
-names an operator chose to publish as traits; never hosts or other instances.
+The sentence becomes the end of the instance's fault, which holds 255 characters in all. It contains
+numbers, and names that an operator chose to publish as traits; never hosts or other instances.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def _lack(
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
-    """Return the condition that no GPU there is can satisfy, or ``None``.
+    """Return the first condition that no existing GPU can satisfy, or ``None``.
 
-    :param traits: those that some provider has
+    :param traits: the traits that some provider has
     """
     kind = summary.kind(request)
     sign = _SIGNS[request.resource_class]
@@ -114,9 +114,9 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
 def unfit_machine_type(
     request: GPURequest, machine_type: str, traits: Collection[str]
 ) -> Reason | None:
-    """Return why the image's machine type fits none of the GPUs, ``None`` where it does.
+    """Return why the image's machine type fits none of the GPUs, ``None`` if it fits some.
 
-    :param machine_type: one without PCI Express, which a container has no use for
+    :param machine_type: a machine type without PCI Express; containers do not need any
     """
     values = names.known_values(names.TRAIT_HYPERVISOR, traits)
     if request.hypervisor:
@@ -130,10 +130,10 @@ def unfit_machine_type(
 def shortage(
     request: Request, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
 ) -> Reason | None:
-    """Return why no provider of *offers* has what *group* asks for, or ``None`` where one has.
+    """Return why no provider in *offers* has enough GPUs for *group*, ``None`` if one has.
 
-    :param offers: of the providers that have the group's traits, of which there are some
-    :param bound: whether they are those of the one host the request is bound to
+    :param offers: the inventories of the providers with the group's traits; not empty
+    :param bound: whether *offers* are those of the only host that the request permits
     """
     words = summary.gpus(request, group, group.count)
     total = sum(offer.total for offer in offers)
@@ -164,9 +164,9 @@ def shortage(
 
 
 def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """Return the reason that GPUs are free, but no NVSwitch partition of the size.
+    """Return the reason that GPUs are free, but no NVSwitch partition of the requested size.
 
-    :param free: the free GPUs, of *total*
+    :param free: the number of free GPUs, of *total*
     """
     begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
@@ -181,11 +181,11 @@ def nowhere(
     *,
     bound: bool = False,
 ) -> Reason:
-    """Return why no provider has the traits that *group* asks for.
+    """Return why no provider has all traits that *group* requests.
 
-    :param unmet: those of the group that no GPU there is satisfies by itself
+    :param unmet: the traits of the group that no provider satisfies, even alone
     :param known: the traits that some provider has
-    :param bound: whether only the one host was looked at that the request is bound to
+    :param bound: whether the search was limited to the only host that the request permits
     """
     if bound:
         return Reason.of_both(f"the requested host has no {summary.gpus(request, group)}")
@@ -239,7 +239,7 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     """Return the reason that only hosts closed to the request have free GPUs.
 
     :param prefix: the beginning of the traits that close them
-    :param bound: whether only the one host was looked at that the request is bound to
+    :param bound: whether the search was limited to the only host that the request permits
     """
     hosts, host = _CLOSED[prefix]
     if bound:
@@ -250,9 +250,9 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return the reason that the GPUs are there, but something else is missing.
+    """Return the reason that fitting GPUs are free, but another resource is missing.
 
-    :param resources: what else the instance asks for, by resource class
+    :param resources: the other resources that the instance requests, by resource class
     """
     rest = [
         f"{amount} {resource_class}"

@@ -10,26 +10,26 @@
      "divided": {"total": 2, "free": 1, "vgpus": [["nvidia-63", "GRID P4-1Q", 8]],
       "facts": [[1024, 4]]}}
 
-``groups`` is static: what there is. ``free`` is what no instance had at the end of the last period,
-for each group as :func:`nova_gpu.core.topology.topology.cells` has it; there is nothing to refuse a
-host for in it. ``divided`` is the same for the cards that are given in parts: how many there are,
-how many of them have room for a vGPU of any type, and how many of each type there can be more. It
-is left out where there is none. What is not known is null. Hosts that have the same report the
-same.
+``groups`` is static: the GPUs that exist. ``free`` are the GPUs that no instance had at the end of
+the last period, for each group as :func:`nova_gpu.core.topology.topology.cells` returns them; it
+only ranks hosts, and no host is refused because of it. ``divided`` describes the cards that are
+given as vGPUs: how many there are, how many have room for a vGPU of any type, and for each type how
+many more fit. It is absent without such cards. Unknown values are null. Hosts with the same GPUs
+report the same.
 
-On a board with NVSwitches guests get exact sets of cards. Its group then has the sizes of those
-(``"partitions": [1, 2, 4, 8]``), and for each group there is how many guests of each size there
-could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``). For types of vGPUs that are all
-of a card ``divided`` has it for all sizes (``"sets": [[[1, 4], [2, 2], [4, 1], [8, 0]]]``, empty
-for any other type).
+On a board with NVSwitches guests get exact sets of cards. Its group then has the sizes of the sets
+(``"partitions": [1, 2, 4, 8]``), and ``free_partitions`` has for each group how many more guests of
+each size fit (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``). For vGPU types that occupy a
+whole card ``divided`` has the same (``"sets": [[[1, 4], [2, 2], [4, 1], [8, 0]]]``, empty for any
+other type).
 
-Where Nova's own passthrough has free devices near free GPUs, ``near`` says for each group how
-many of its free GPUs one network function has behind its switch at most, how many one has on its
-NUMA node, and the same for NVMe disks (``"near": [[2, 4, 0, 0]]``).
+If devices of Nova's own passthrough are free near free GPUs, ``near`` has for each group four
+numbers: the largest number of its free GPUs behind the switch of one network function, the largest
+number on the NUMA node of one, and both again for NVMe disks (``"near": [[2, 4, 0, 0]]``).
 
-A reader takes what it knows and ignores the rest, so that a later release may say more
-without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
-its hosts are read as ones whose models, memory and topology are not known.
+A reader uses the fields it knows and ignores the rest, so that a later release may add fields
+without a new version. In version 1 a group ended with ``total``; hosts that report it count as
+hosts whose models, memory and topology are unknown.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _CELL = len(topology.LEVELS) + 1
 
 
 def _check_numbers(*numbers: Any, least: int = 0) -> None:
-    """Refuse numbers that are not whole, or below *least*.
+    """Refuse numbers that are not integers, or are below *least*.
 
-    :raises ValueError: for the first of them
+    :raises ValueError: for the first such number
     """
     for number in numbers:
         if type(number) is not int or number < least:
@@ -69,7 +69,7 @@ def _check_numbers(*numbers: Any, least: int = 0) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStats:
-    """A group of cards. Two that offer the same are equal, on whatever host."""
+    """A group of cards. Groups with the same properties are equal, on any host."""
 
     product: str
     architecture: str | None
@@ -98,7 +98,7 @@ class GroupStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostStats:
-    """The GPUs of a host, in use or free."""
+    """The GPUs of a host, in use or free: the part of its report that is static."""
 
     hypervisor: str
     groups: tuple[GroupStats, ...]
@@ -106,7 +106,7 @@ class HostStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reserved:
-    """The processors and memory that instances without GPUs leave for each free GPU."""
+    """The processors and memory that instances without GPUs must leave for each free GPU."""
 
     vcpus: int = 0
     memory_mib: int = 0
@@ -123,12 +123,13 @@ NOTHING = Reserved()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Divided:
-    """The cards that are given in parts: how many, and how many have room for a vGPU of any type.
+    """The cards that are given as vGPUs.
 
-    ``vgpus``: id and name of each type, and how many more of it there can be. ``facts``: what each
-    of these has of memory in MiB and of heads; empty of a host that does not say it. ``sets``: of
-    each, where guests get exact sets of cards, how many of each size there could be more; empty
-    where none is given so.
+    ``total`` is their number, ``free`` the number of those with room for a vGPU of any type.
+    ``vgpus`` has id, name and number of further vGPUs for each type. ``facts`` has memory in MiB
+    and number of heads for each type; it is empty if the host does not report it. ``sets`` has for
+    each type that is given in exact sets of cards how many more guests of each size fit; it is
+    empty without such types.
     """
 
     total: int = 0
@@ -154,11 +155,10 @@ UNDIVIDED = Divided()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """All that a host says.
+    """The content of a host's report.
 
     ``free`` has the free GPUs of each of its groups, in their order, and ``free_partitions`` how
-    many guests of each size could be given some of them; they are ``None`` of a host that does not
-    say it.
+    many more guests of each size fit. Both are ``None`` if the host does not report them.
     """
 
     host: HostStats
@@ -169,7 +169,7 @@ class Report:
     near: tuple[tuple[int, ...], ...] | None = None
 
     def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
-        """Yield each group, its free GPUs, and how many guests of each size could get some."""
+        """Yield each group, its free GPUs, and how many more guests of each size fit."""
         for number, group in enumerate(self.host.groups):
             yield (
                 group,
@@ -178,9 +178,9 @@ class Report:
             )
 
     def beside(self, number: int, near: Near) -> tuple[int, int]:
-        """Return the most free GPUs near one function or disk: at its switch, on its node.
+        """Return the most free GPUs near one device: behind its switch, and on its NUMA node.
 
-        They are those of the group of that *number*; none where the host does not say it.
+        The GPUs are those of the group at index *number*; 0 and 0 if the host does not report it.
         """
         at = 2 * NEAR.index(near)
         pair = self.near[number][at : at + 2] if self.near else ()
@@ -193,12 +193,12 @@ class Report:
 
     @property
     def free_cards(self) -> int:
-        """The number of cards of which an instance could have one, or a part."""
+        """The number of cards that an instance could get whole or as a vGPU."""
         return self.free_gpus + self.divided.free
 
     @property
     def free_gpus(self) -> int:
-        """The number of free whole cards; 0 where the host does not say it."""
+        """The number of free whole cards; 0 if the host does not report it."""
         return sum(count for cells in self.free or () for *_, count in cells)
 
 
@@ -232,11 +232,11 @@ def version(text: str) -> int:
 
 
 def loads(text: str) -> Report:
-    """Return what a host reports as *text*.
+    """Parse the report *text* of a host.
 
-    Hosts that have the same share one ``host``.
+    Hosts with the same GPUs share one ``host`` object.
 
-    :raises InvalidStats: where it is not what :func:`dumps` writes, or wrote once
+    :raises InvalidStats: if this or an earlier release's :func:`dumps` cannot have written it
     """
     try:
         fields = json_text.parse(text)
@@ -260,9 +260,9 @@ def loads(text: str) -> Report:
 
 
 def _group(fields: Mapping[str, Any]) -> GroupStats:
-    """Parse a group.
+    """Parse one of ``groups``.
 
-    :raises ValueError, TypeError, AttributeError, KeyError: where it is not one
+    :raises ValueError, TypeError, AttributeError, KeyError: if it is invalid
     """
     islands = fields.get("islands", _NO_ISLANDS)
     return _shared_group(
@@ -301,23 +301,23 @@ def _host(hypervisor: str, groups: tuple[GroupStats, ...]) -> HostStats:
 
 
 def forget() -> None:
-    """Clear what hosts share, as after a start."""
+    """Clear the cache of the ``host`` objects that reports share, as after a start."""
     _shared_group.cache_clear()
     _host.cache_clear()
 
 
 def _reserved(fields: Mapping[str, Any]) -> Reserved:
-    """Parse what is left for each free GPU.
+    """Parse ``reserved_per_free_gpu``.
 
-    :raises ValueError, TypeError, KeyError: where it is none
+    :raises ValueError, TypeError, KeyError: if it is invalid
     """
     return Reserved(fields["vcpus"], fields["memory_mib"])
 
 
 def _divided(fields: Mapping[str, Any]) -> Divided:
-    """Parse the cards that are given in parts.
+    """Parse ``divided``, the cards that are given as vGPUs.
 
-    :raises ValueError, TypeError, KeyError: where it is none
+    :raises ValueError, TypeError, KeyError: if it is invalid
     """
     vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
     facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
@@ -328,7 +328,7 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
 def _check_entries(name: str, entries: Sequence[Any], groups: int) -> None:
     """Refuse a list that does not have an entry for each group.
 
-    :raises ValueError: where *entries* is not of so many groups
+    :raises ValueError: if *entries* does not have the length *groups*
     """
     if len(entries) != groups:
         raise ValueError(f"{name} must have an entry for each of groups")
@@ -337,7 +337,7 @@ def _check_entries(name: str, entries: Sequence[Any], groups: int) -> None:
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
     """Parse the free GPUs of each group.
 
-    :raises ValueError, TypeError: where it does not say that of so many groups
+    :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
     """
     free = tuple(tuple(map(tuple, cells)) for cells in lists)
     _check_entries("free", free, groups)
@@ -352,9 +352,9 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
 
 
 def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Parse the free partitions of each group.
+    """Parse how many more guests of each size fit, for each group.
 
-    :raises ValueError, TypeError: where it does not say that of so many groups
+    :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
     """
     partitions = tuple(tuple((size, count) for size, count in sets) for sets in lists)
     _check_entries("free_partitions", partitions, groups)
@@ -364,9 +364,9 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
 
 
 def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
-    """Parse the free GPUs of each group near functions and disks.
+    """Parse the number of free GPUs near network functions and disks, for each group.
 
-    :raises ValueError, TypeError: where it does not say that of so many groups
+    :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
     """
     distances = tuple(map(tuple, lists))
     _check_entries("near", distances, groups)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact sets in which guests get some cards: the choice of one, and their traits in Placement."""
+"""Exact sets of cards, for boards whose cards guests get in sets only: choice and traits."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions that a board's fabric manager offers, and which of them a guest gets.
+"""The partitions that a board's fabric manager offers, and the choice of one for a guest.
 
-The cards of a guest compute together only where they are exactly one of these sets. They are few,
+A guest's cards can work together only if they are exactly one of these sets. The sets are few,
 fixed by the board, and overlap: on HGX H100 and H200 all eight cards, two sets of four, four pairs
-and each card alone. Their members are numbered by the place on the board (*module*, NVML's module
-id and Fabric Manager's physical id), which is not the order of PCI addresses.
+and each card alone. Cards are numbered by their place on the board (*module*, NVML's module id and
+Fabric Manager's physical id), which is not the order of PCI addresses.
 
-Of equally large free partitions the one is taken that leaves most of the large ones free, the
+Among equally large free partitions, the one is chosen that leaves most of the large ones free, the
 largest size first.
 """
 
@@ -23,10 +23,10 @@ Module = int
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """One set of cards that can be joined.
+    """One set of cards that the fabric manager can join by their NVSwitches.
 
-    ``degraded`` are those with fewer NVLinks than they have when all is well, and ``order`` is that
-    in which Fabric Manager lists them.
+    ``degraded``: the partition has fewer NVLinks than it should. ``order`` is its place in Fabric
+    Manager's list.
     """
 
     id: int
@@ -43,7 +43,7 @@ class Partition:
 def free(partitions: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
     """Return the partitions without a taken card, in the order of their numbers.
 
-    :param taken: the modules that cannot be given: a guest's, ill, or otherwise in the way
+    :param taken: the modules that cannot be given: a guest has them, or they are faulty or unusable
     """
     away = frozenset(taken)
     return sorted(
@@ -58,9 +58,9 @@ def choose(
     count: int,
     cost: Callable[[Collection[Module]], tuple[int, ...]] = lambda modules: (),
 ) -> Partition | None:
-    """Return the free partition of exactly *count* cards to give next, ``None`` without one.
+    """Return the free partition of exactly *count* cards to give next, or ``None``.
 
-    :param cost: what counts before all else, less being better
+    :param cost: a cost that precedes all other criteria; lower is better
     """
     candidates = [card for card in free(partitions, taken) if card.size == count]
 
@@ -73,13 +73,16 @@ def choose(
 
 
 def exactly(partitions: Iterable[Partition], modules: Collection[Module]) -> Partition | None:
-    """Return the partition of exactly these cards, ``None`` where they cannot be joined."""
+    """Return the partition of exactly the cards *modules*, ``None`` if there is none."""
     wanted = frozenset(modules)
     return next((partition for partition in partitions if partition.modules == wanted), None)
 
 
 def room(partitions: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
-    """Return how many guests of each size could get a partition at once, without sizes of none."""
+    """Return how many guests of each size could get a partition at once.
+
+    Sizes of which no guest could get one are left out.
+    """
     by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
     for card in free(partitions, taken):
         by_size[card.size].append(card.modules)
@@ -87,7 +90,7 @@ def room(partitions: Collection[Partition], taken: Collection[Module]) -> Mappin
 
 
 def _most_disjoint(sets: list[frozenset[Module]]) -> int:
-    """Return how many of *sets* at most have no member in common."""
+    """Return the largest number of *sets* of which no two have a common member."""
     if not sets:
         return 0
     first, *others = sets
@@ -98,9 +101,9 @@ def _most_disjoint(sets: list[frozenset[Module]]) -> int:
 
 
 def refusal(partitions: Collection[Partition], taken: Collection[Module], count: int) -> str:
-    """Return why a guest of *count* cards is given none.
+    """Return why a guest of *count* cards cannot get a partition.
 
-    ``6 of 8 free, no free partition of 4``.
+    The text looks like ``6 of 8 free, no free partition of 4``.
     """
     modules = frozenset[Module]().union(*(partition.modules for partition in partitions))
     state = f"{len(modules.difference(taken))} of {len(modules)} free"
@@ -114,11 +117,11 @@ def refusal(partitions: Collection[Partition], taken: Collection[Module], count:
 def joined(
     partitions: Iterable[Partition], modules: Mapping[PciAddress, Module]
 ) -> Mapping[int, frozenset[PciAddress]]:
-    """Return the cards of each partition, by its number.
+    """Return the cards of each partition, by the partition's number.
 
-    Those of which a card is not known are left out, as no instance could get them.
+    A partition with a card that *modules* lacks is left out, as no instance could get it.
 
-    :param modules: the module that each card is
+    :param modules: the module number of each card
     """
     cards = {module: address for address, module in modules.items()}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traits of a board with NVSwitches: Placement counts cards and does not know sets."""
+"""Traits that describe the partitions of a board: Placement counts cards and knows no sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Board:
 
     @property
     def free(self) -> frozenset[Module]:
-        """The modules that an instance could be given."""
+        """The modules that an instance could get."""
         return (
             frozenset[Module]().union(*(partition.modules for partition in self.partitions))
             - self.taken
@@ -33,15 +33,15 @@ class Board:
 
     @property
     def sizes(self) -> list[int]:
-        """The sizes of the sets, whatever is taken."""
+        """The sizes of all partitions, free or not."""
         return sorted({partition.size for partition in self.partitions})
 
     def room(self) -> Mapping[int, int]:
-        """Return how many guests of each size there could be more (:func:`partitions.room`)."""
+        """Return how many more guests of each size fit (:func:`partitions.room`)."""
         return _room(self)
 
     def choose(self, count: int) -> Partition | None:
-        """Return the partition that the host would give a guest of *count* cards."""
+        """Return the partition that the host would give a guest of *count* cards, or ``None``."""
         return _choose(self, count)
 
     def given(self, modules: Collection[Module]) -> Board:
@@ -64,9 +64,9 @@ def _choose(board: Board, count: int) -> Partition | None:
 
 
 def traits(table: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
-    """Return what a provider with cards of a board has.
+    """Return the traits for a provider with cards of a board.
 
-    :param free: the modules that an instance could be given now
+    :param free: the modules that an instance could get now
     """
     sets = ("_".join(map(str, sorted(partition.modules))) for partition in table)
     return frozenset(f"{names.TRAIT_PARTITION}{modules}" for modules in sets) | frozenset(
@@ -76,7 +76,7 @@ def traits(table: Iterable[Partition], free: Collection[Module]) -> frozenset[st
 
 @functools.lru_cache(maxsize=1024)
 def board(traits_: frozenset[str]) -> Board | None:
-    """Return the board that a provider's traits describe, or ``None``."""
+    """Return the board that a provider's traits describe, ``None`` if they describe none."""
     sets = [
         frozenset(map(int, match[1].split("_")))
         for trait in sorted(traits_)

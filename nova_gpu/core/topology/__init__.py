@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances between GPUs, and the choice among free ones for an instance."""
+"""Distances between GPUs, and the choice of an instance's GPUs among the free ones."""

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the free GPUs an instance gets.
+"""The choice of an instance's GPUs among the free ones.
 
-Sets of equally many GPUs are compared by their :data:`Cost`, and then by address. At each level of
-:data:`nova_gpu.core.topology.topology.Place`, what matters most first, it has two numbers: how many
-islands the set touches, and how many free GPUs there are on those that it leaves broken. So an
-instance is on as few islands as can be, and takes the smallest ones that it fits, which leaves the
-large ones whole for who needs them.
+Sets of equally many GPUs are compared by their :data:`Cost`, and then by address. The cost has two
+numbers for each level of :data:`nova_gpu.core.topology.topology.Place`, the most important level
+first: the number of islands that the set touches, and the number of GPUs that remain free on these
+islands. So an instance is on as few islands as possible, and takes the smallest ones that it fits,
+which leaves the large ones whole for larger instances.
 
-Where the GPUs are to be near something (:class:`Beside`), how far they are from it comes before
-all that: how many of the set are not on its NUMA node, then on its root, then behind its switch.
+If the GPUs must be near another device (:class:`Beside`), the distance precedes all of these: how
+many GPUs of the set are not on the device's NUMA node, then not on its root, then not behind its
+switch.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ _Table = list[tuple[Cost, tuple[_T, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside(Generic[_T]):
-    """Costs that count before the numbers of a :data:`Cost`.
+    """Numbers that precede those of a :data:`Cost`.
 
-    These are the number of islands of the level ``within`` that a set is on, where it may be on no
-    more than need be; and how much of it is on another node, another root, behind another switch.
+    They are the number of islands at the level ``within`` that a set touches, if the flavor
+    requires a topology; and how many of its GPUs are on another node, on another root, and behind
+    another switch than the device they must be near.
 
-    ``distance``: of each free GPU, from 0 to :data:`nova_gpu.core.topology.nearness.FAR`.
+    ``distance`` is that of each free GPU, from 0 to :data:`nova_gpu.core.topology.nearness.FAR`.
     """
 
     distance: Mapping[_T, int]
     within: int | None = None
 
     def cost(self, members: Collection[_T]) -> Cost:
-        """Return what *members* add, wherever they are."""
+        """Return the numbers that *members* add by their distance, wherever they are."""
         distances: list[int] = [self.distance[member] for member in members]
         return (
             0,
@@ -59,16 +61,16 @@ class Beside(Generic[_T]):
         )
 
     def of_islands(self, level: int, touched: int) -> Cost:
-        """Return what so many islands of *level* add."""
+        """Return the numbers for a set that touches so many islands of *level*."""
         return (touched if level == self.within else 0, *[0] * nearness.FAR)
 
 
 def beside(
     arrangement: Arrangement, gpus: Iterable[GPU], neighbours: Iterable[Neighbour]
 ) -> Beside[PciAddress] | None:
-    """Return what a flavor's *arrangement* puts before all else, ``None`` where that is nothing.
+    """Return the costs of ``gpu:near``, ``None`` if the flavor or the instance has no such device.
 
-    :param neighbours: what the instance has of Nova's own passthrough
+    :param neighbours: the devices that the instance has by Nova's own passthrough
     """
     wanted = nearness.wanted(arrangement.near, neighbours)
     if not wanted:
@@ -88,9 +90,9 @@ def choose(
 ) -> tuple[PciAddress, ...]:
     """Return the best *count* of *free*, sorted.
 
-    *places* must know every address of *free*.
+    *places* must contain every address of *free*.
 
-    :raises ValueError: where *free* has fewer than *count*
+    :raises ValueError: if *free* has fewer than *count*
     """
     if not 0 <= count <= len(free):
         raise ValueError(f"{count} of {len(free)} free GPUs")
@@ -99,7 +101,7 @@ def choose(
 
 @functools.lru_cache(maxsize=4096)
 def costs(free: Cells) -> tuple[Cost, ...]:
-    """Return the cost of the best set of each size, from none to all, of these free GPUs."""
+    """Return the costs of the best sets among these free GPUs, for each size from 0 to all."""
     places: dict[int, Place] = {}
     for *place, count in free:
         for _ in range(count):
@@ -120,9 +122,10 @@ def _best(
     order: Sequence[int],
     beside: Beside[_T] | None,
 ) -> _Table[_T]:
-    """Return the costs of disjoint sets add up, and so does the order of their addresses.
+    """Return the best set of each size among *members*.
 
-    What is best for two islands together is made of what is best for each.
+    Costs of disjoint sets add up, and so does the order of their addresses. So the best sets of two
+    islands together are combinations of the best sets of each.
     """
     if not order:
         return _alike(members, beside)
@@ -134,7 +137,7 @@ def _best(
 
 
 def _alike(members: Sequence[_T], beside: Beside[_T] | None) -> _Table[_T]:
-    """Return the best sets of *members* that are in one place, by their size."""
+    """Return the best sets of each size among *members*, which are all in one place."""
     if beside is not None:
         distance = beside.distance
         members = sorted(members, key=lambda member: (distance[member], member))
@@ -157,7 +160,7 @@ def _islands(
 
 
 def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:
-    """Return *table*, of what is inside of one island of *level*, with the cost of the island."""
+    """Return *table*, of sets within one island of *level*, with the cost of the island added."""
     size = len(table) - 1
     result: _Table[_T] = []
     for count, (cost, members) in enumerate(table):
@@ -173,7 +176,7 @@ def _at(level: int, touched: int, broken: int) -> Cost:
 
 
 def _joined(one: _Table[_T], other: _Table[_T]) -> _Table[_T]:
-    """Return the best sets of two disjoint supplies together."""
+    """Return the best sets of each size over two disjoint tables."""
     result: _Table[_T] = []
     for count in range(len(one) + len(other) - 1):
         first = max(0, count - len(other) + 1)

@@ -17,7 +17,7 @@ _NVM = 0x0108
 
 
 class Nearness(enum.StrEnum):
-    """The path between two cards without a direct link, nearest first."""
+    """The path between two cards without a direct link, shortest first."""
 
     SAME_SWITCH = "PIX"
     SAME_ROOT = "PHB"
@@ -43,7 +43,7 @@ _DISTANCES = {Nearness.SAME_SWITCH: 0, Nearness.SAME_ROOT: 1, Nearness.SAME_NODE
 
 
 class Placed(Protocol):
-    """A PCI function with its place on the host, as :class:`nova_gpu.core.model.GPU` is one."""
+    """A PCI function with its place on the host. :class:`nova_gpu.core.model.GPU` is one."""
 
     @property
     def numa_node(self) -> int | None: ...
@@ -57,7 +57,7 @@ class Placed(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A PCI function that Nova's own passthrough gives to instances, and where it is."""
+    """A PCI function that Nova's own passthrough gives to instances, with its place."""
 
     class_code: int
     numa_node: int | None = None
@@ -66,14 +66,14 @@ class Neighbour:
 
     @property
     def kind(self) -> Near:
-        """The value of ``gpu:near`` for such a device; ``ANY`` where there is none."""
+        """The value of ``gpu:near`` for such a device; ``ANY`` if no value names it."""
         if self.class_code >> 16 == _NETWORK:
             return Near.NIC
         return Near.NVME if self.class_code >> 8 == _NVM else Near.ANY
 
 
 def between(one: GPU, other: GPU) -> str:
-    """Return one of the keys of :data:`LEGEND`, with the number of links for ``#``."""
+    """Return the path between two GPUs as a key of :data:`LEGEND`, with a link count for ``#``."""
     for link in one.links:
         if link.peer == other.address:
             return f"NV{link.width}" if link.type == "nvlink" else "XGMI"
@@ -81,7 +81,7 @@ def between(one: GPU, other: GPU) -> str:
 
 
 def of_places(one: Placed, other: Placed) -> Nearness:
-    """Return what is between two places, regardless of links."""
+    """Return the path between two places, regardless of direct links."""
     if one.pcie_switch and one.pcie_switch == other.pcie_switch:
         return Nearness.SAME_SWITCH
     if one.pci_root and one.pci_root == other.pci_root:
@@ -92,14 +92,11 @@ def of_places(one: Placed, other: Placed) -> Nearness:
 
 
 def distance(one: Placed, others: Collection[Placed]) -> int:
-    """Return how far *one* is from the nearest of *others*, from 0 to :data:`FAR`."""
+    """Return the distance of *one* from the nearest of *others*, from 0 to :data:`FAR`."""
     distances = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
     return min(distances, default=FAR)
 
 
 def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
-    """Return the *neighbours* that GPUs must be near.
-
-    None where they are to be near nothing.
-    """
+    """Return the *neighbours* that GPUs must be near for this value of ``gpu:near``."""
     return tuple(neighbour for neighbour in neighbours if near is neighbour.kind is not Near.ANY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs are near each other."""
+"""The islands that GPUs are on: which GPUs are near each other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Cells = tuple[tuple[int, ...], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Islands:
-    """The most cards of a group in one place: on one NUMA node, and in one circle of direct links.
+    """The largest number of a group's cards on one NUMA node, and in one circle of direct links.
 
-    A card of which nothing is known is alone.
+    A card whose place is unknown counts as alone.
     """
 
     numa: int = 1
@@ -40,16 +40,16 @@ UNKNOWN = Islands()
 
 
 def islands(gpus: Collection[GPU]) -> Islands:
-    """Return the largest that there are among *gpus*, in use or free."""
+    """Return the largest islands of *gpus*, in use or free."""
     nodes = collections.Counter(gpu.numa_node for gpu in gpus if gpu.numa_node is not None)
     joined = collections.Counter(circles(gpus).values())
     return Islands(max(nodes.values(), default=1), max(joined.values(), default=1))
 
 
 def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
-    """Return the place of each GPU among these.
+    """Return the place of each GPU among *gpus*.
 
-    The numbers mean nothing beyond that.
+    The numbers of a place only tell whether two GPUs share an island; they have no other meaning.
     """
     by_address = {gpu.address: gpu for gpu in gpus}
     circle = circles(by_address.values())
@@ -71,11 +71,9 @@ def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
 
 
 def cells(gpus: Iterable[GPU]) -> Cells:
-    """Return how *gpus* lie, with nothing in it that does not matter.
+    """Return how many of *gpus* are in each place, in a canonical form.
 
-    Each place and how many are there.
-
-    Hosts on which they lie alike give the same.
+    Hosts with the same layout of GPUs return the same value, whatever their addresses.
     """
     groups = list(places(gpus).values())
     for level in LEVELS:
@@ -102,10 +100,10 @@ def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
 
 
 def nesting(of: Sequence[Place]) -> tuple[int, ...]:
-    """Return the levels in an order in which each island lies inside of one of the level before.
+    """Return the levels in an order in which each island lies within one of the level before.
 
-    A root is on one NUMA node, and a switch below one root. Circles may be wider than all of these
-    or narrower. Where they cross the others an island counts once in each circle.
+    A root is on one NUMA node, and a switch below one root. Circles may be wider than any of these
+    or narrower. Where a circle crosses other islands, the island counts once in each circle.
     """
     rest = [level for level in LEVELS if level != CIRCLE]
     levels = (CIRCLE, *rest)
@@ -120,7 +118,7 @@ def nesting(of: Sequence[Place]) -> tuple[int, ...]:
 
 
 def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
-    """Return the first in *order* with an island that is larger than the one around it is."""
+    """Return the first level in *order* with an island that the outer level divides."""
     for depth, (outer, inner) in enumerate(itertools.pairwise(order)):
         around: dict[int, object] = {}
         for place in of:
@@ -133,7 +131,7 @@ def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
 
 
 def _node_of_root(root: int) -> int:
-    """Return a number that no NUMA node has."""
+    """Return a negative number for *root*, which no NUMA node has."""
     return ALONE if root == ALONE else ALONE - 1 - root
 
 

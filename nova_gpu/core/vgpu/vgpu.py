@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of cards that are divided: types of vGPUs, the functions they are made at, slots."""
+"""The values of divided cards: types of vGPUs, the PCI functions that make vGPUs, slots."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ LOST = "the MIG instance is no longer on its card"
 
 
 def is_type_id(text: str) -> bool:
-    """Return whether *text* can be the id of a vGPU type, ``nvidia-35``."""
+    """Return whether *text* can be the id of a vGPU type, such as ``nvidia-35``."""
     return _TYPE_ID.fullmatch(text) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUType:
-    """The facts of each vGPU of one type; ``None`` is what the driver does not report.
+    """The facts of each vGPU of one type; ``None`` for a fact that the driver does not report.
 
-    ``per_card`` is how many of it an otherwise empty card carries, ``resolution`` the largest of
-    one head in pixels, ``slices`` the part of a MIG card's compute that is behind it, ``profile``
-    the driver's number for the GPU instances that it is made of: types of different ones take
-    nothing from one another. ``per_guest`` is how many of it one guest can have.
+    ``per_card`` is how many vGPUs of the type an otherwise empty card carries, ``per_guest`` how
+    many one guest can have. ``resolution`` is the largest one of a head, in pixels. ``slices`` is
+    the share of a MIG card's compute. ``profile`` is the driver's number of the GPU instance
+    profile that the vGPUs are made from: types with different profiles do not share capacity.
     """
 
     id: str
@@ -57,11 +57,11 @@ class VGPUType:
 
 
 class Kind(enum.Enum):
-    """The form in which a function provides vGPUs.
+    """The form in which a PCI function provides vGPUs.
 
-    MEDIATED, as mediated devices; TYPED, as a virtual function with an NVIDIA vGPU type; PLAIN, as
-    a virtual function without a type, of FUNCTION_TYPE; INSTANCE, as MIG instances that the
-    operator has made.
+    MEDIATED: mediated devices. TYPED: the function is a virtual function that gets an NVIDIA vGPU
+    type. PLAIN: the function is a virtual function without a type; its vGPU has the type
+    FUNCTION_TYPE. INSTANCE: MIG instances that the operator has made.
     """
 
     MEDIATED = enum.auto()
@@ -72,11 +72,11 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parent:
-    """A PCI function that vGPUs are made at: a card, or one of its virtual functions.
+    """A PCI function that provides vGPUs: a card, or one of its virtual functions.
 
-    ``available`` is how many more of each type its driver says it can make, ``made`` how many
-    there are, both by the type's id. At a plain one nothing is made. ``numbers`` are those of the
-    slots of MIG instances, by type: only the operator changes which there are.
+    ``available`` is how many more vGPUs of each type its driver can make, ``made`` how many exist,
+    both by the type's id. A plain function makes none. ``numbers`` are the slot numbers of MIG
+    instances, by type: only the operator adds or removes these.
     """
 
     kind: Kind
@@ -85,7 +85,7 @@ class Parent:
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
 
     def is_made(self, slot: Slot) -> bool:
-        """Return whether a vGPU is at *slot* of a function without mediated devices."""
+        """Return whether the vGPU of *slot* exists, for a function without mediated devices."""
         if self.kind is Kind.INSTANCE:
             return slot.number in self.numbers.get(slot.type_id, ())
         return slot.type_id in self.made
@@ -93,11 +93,11 @@ class Parent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DividedCard:
-    """A card that can be divided, or is.
+    """A card that is divided into vGPUs or MIG instances, or can be.
 
-    ``unread``: why nothing is known of it, and then it is not known either whether it is divided.
-    ``sharing``: the numbers of its MIG instances that share the memory of their GPU instance and
-    that new guests are not given.
+    ``unread``: why the division is unknown; then it is also unknown whether the card is divided at
+    all. ``sharing``: the numbers of MIG instances that share the memory of their GPU instance with
+    others; new guests do not get them.
     """
 
     types: Mapping[str, VGPUType]
@@ -107,7 +107,7 @@ class DividedCard:
 
     @property
     def has_instances(self) -> bool:
-        """Whether the operator has divided it, into MIG instances."""
+        """Whether the operator has divided the card into MIG instances."""
         return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
 
 
@@ -115,7 +115,7 @@ class DividedCard:
 class Slot:
     """The place of one vGPU of a type, made or not: ``0000:3b:00.0/nvidia-35/0``, counted from 0.
 
-    Of a MIG instance the number is :func:`slot_number`.
+    The number of a MIG instance is :func:`slot_number`.
     """
 
     parent: PciAddress
@@ -126,7 +126,7 @@ class Slot:
     def parse(cls, text: str) -> Slot:
         """Parse ``address/type/number``.
 
-        :raises InvalidValue: where *text* is not of that form
+        :raises InvalidValue: if *text* does not have that form
         """
         address, _, rest = text.partition("/")
         type_id, _, number = rest.partition("/")
@@ -147,17 +147,17 @@ class Slot:
     def is_mig(self) -> bool:
         """Whether the slot is a MIG instance's.
 
-        A profile begins with how many slices it has, the ids of all other types with a driver's
+        A MIG profile begins with its number of slices, the id of any other type with a driver's
         name.
         """
         return self.type_id[0].isdecimal()
 
     @property
     def place(self) -> Slot:
-        """The place that only one guest may have.
+        """The slot without what may change of it; only one guest may have a place at a time.
 
-        For MIG instances it is the number alone, which identifies the instance and its device
-        nodes. The profile may change.
+        A MIG instance is identified by its card and its number, by which its device nodes are
+        found. Its profile may change.
         """
         return Slot(self.parent, "", self.number) if self.is_mig else self
 
@@ -165,9 +165,9 @@ class Slot:
 def device_uuid(instance_uuid: str, slot: Slot) -> str:
     """Return the uuid of the mediated device that an instance has at *slot*.
 
-    The same whenever it is made, and no other instance's.
+    It depends on the two arguments only, and differs for each instance.
 
-    :raises InvalidValue: where *instance_uuid* is none
+    :raises InvalidValue: if *instance_uuid* is not a uuid
     """
     try:
         namespace = uuid.UUID(instance_uuid)
@@ -177,12 +177,11 @@ def device_uuid(instance_uuid: str, slot: Slot) -> str:
 
 
 def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
-    """Return the number of the slot of a MIG instance: 900 of ``9/0``.
+    """Return the slot number of a MIG instance: 900 for ``9/0``.
 
-    ``None`` where it can have none.
-
-    It is made of the ids that the driver's nodes are found by, and that an instance keeps as long
-    as it is there. A place in the list of all would be another's as soon as the layout changes.
+    Return ``None`` for ids that are too large. The number is made of the ids that the driver's
+    device nodes are found by; an instance keeps them as long as it exists. Its position in a list
+    of all instances would change with the layout.
     """
     if compute_instance in range(_COMPUTE_INSTANCES) and gpu_instance in range(_GPU_INSTANCES):
         return gpu_instance * _COMPUTE_INSTANCES + compute_instance
@@ -190,5 +189,8 @@ def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
 
 
 def of_slot(number: int) -> tuple[int, int]:
-    """Return the GPU instance and the compute instance: the reverse of :func:`slot_number`."""
+    """Return the ids of the GPU instance and compute instance with this slot number.
+
+    This is the reverse of :func:`slot_number`.
+    """
     return divmod(number, _COMPUTE_INSTANCES)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A card's capacity: how many more vGPUs of a type it has room for.
 
-Types that share a card take from one another: what one has, the other has reserved. How much, the
-driver says for what is there. Only nova-gpu knows what is promised and not made yet, so that
-until it is made its card is for that type alone. MIG instances take nothing from one another: they
-are there, each of its type, free or in use.
+Types share the capacity of a card: what vGPUs of one type take is reserved in the inventories of
+the others. The driver reports how much the existing vGPUs take. Only nova-gpu knows which vGPUs are
+promised to instances but not made yet; until a promised one is made, its card accepts that type
+only. MIG instances do not share capacity: they exist, each with its type, and are free or in use.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUT
 class Room:
     """The room for vGPUs of one type on one card, as Placement counts.
 
-    ``total`` is what there is of it at most, ``taken`` what instances have or are promised, and
-    ``free`` what one could have now. The rest is reserved: another type has the card, or a
-    program outside Nova.
+    ``total`` is the largest possible number of them, ``taken`` the number that instances hold or
+    are promised, and ``free`` the number that instances could get now. The rest is reserved:
+    another type or a program outside Nova has that part of the card.
     """
 
     total: int
@@ -42,8 +42,8 @@ def room(
 ) -> Room:
     """Return the room of *card* for the type.
 
-    :param taken: the slots of the card, of all types, that instances have or are promised
-    :param pending: those of them at which no vGPU is yet
+    :param taken: the slots of the card, of all types, that instances hold or are promised
+    :param pending: those of *taken* at which no vGPU exists yet
     """
     own = sum(slot.type_id == type_id for slot in taken)
     if card.has_instances:
@@ -59,7 +59,7 @@ def room(
 def free_slots(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> tuple[Slot, ...]:
-    """Return the free slots, as many as :func:`room` counts, in order, none of them *taken*."""
+    """Return as many free slots as :func:`room` counts, in order, without those in *taken*."""
     if card.has_instances:
         return tuple(_untaken(card, type_id, taken))
     count = room(card, type_id, taken, pending).free
@@ -67,7 +67,7 @@ def free_slots(
 
 
 def instances(card: DividedCard, type_id: str) -> list[Slot]:
-    """Return the slots of the card's MIG instances of the type, in their order."""
+    """Return the slots of the card's MIG instances of the type, in order."""
     return sorted(
         Slot(address, type_id, number)
         for address, parent in card.parents.items()
@@ -76,7 +76,10 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
 
 
 def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[Slot]:
-    """Return the free MIG instances of the type, also under their former profile."""
+    """Return the free MIG instances of the type.
+
+    An instance that is taken under a former profile is not free.
+    """
     places = {slot.place for slot in taken}
     return [
         slot
@@ -86,7 +89,7 @@ def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[S
 
 
 def all_instances(card: DividedCard) -> list[Slot]:
-    """Return the MIG instances of all types."""
+    """Return the slots of the card's MIG instances of all types."""
     if not card.has_instances:
         return []
     return [slot for type_id in sorted(card.types) for slot in instances(card, type_id)]
@@ -103,10 +106,10 @@ def _open(
 
 
 def _available(card: DividedCard, type_id: str) -> int:
-    """Return how many more of the type can be made, of what is there.
+    """Return how many more vGPUs of the type the driver can make, given those that exist.
 
-    Each function of a card says what it could make if the others made nothing meanwhile. One vGPU
-    more there can be wherever one says so; for others than that the card itself must have room.
+    Each function of a card reports what it could make if the others made nothing meanwhile. So one
+    more vGPU is possible if any function reports one; for more, the card itself must have room.
     """
     types = [
         count for parent in card.parents.values() if (count := parent.available.get(type_id, 0))
@@ -119,7 +122,7 @@ def _available(card: DividedCard, type_id: str) -> int:
 
 
 def _left(card: DividedCard, facts: VGPUType) -> int | None:
-    """Return how many more the card has room for by its types, ``None`` if too little is known."""
+    """Return how many more such vGPUs the card has room for by its types, ``None`` if unknown."""
     most = carried(card, facts.id)
     if most is None:
         return None
@@ -134,9 +137,9 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
-    """Return how many of *facts* have no room because of one *other*.
+    """Return how many vGPUs of *facts* one vGPU of type *other* displaces.
 
-    Rounded up, all if unknown.
+    The number is rounded up; it is all of them if unknown.
     """
     if other.id == facts.id:
         return 1
@@ -148,7 +151,7 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
 
 
 def _most(card: DividedCard, type_id: str) -> int | None:
-    """Return how many of the type a card's functions can have, ``None`` where not known."""
+    """Return how many vGPUs of the type a card's functions can have, ``None`` if unknown."""
     most = carried(card, type_id)
     parents = card.parents.values()
     if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
@@ -157,10 +160,11 @@ def _most(card: DividedCard, type_id: str) -> int | None:
 
 
 def carried(card: DividedCard, type_id: str) -> int | None:
-    """Return how many of the type an otherwise empty card has room for, ``None`` where not known.
+    """Return how many vGPUs of the type an otherwise empty card carries, ``None`` if unknown.
 
-    NVIDIA's driver reports it for mediated devices. Of profiles it lists those that are possible;
-    the largest has all of the card. A number above what there can be counts as not known.
+    NVIDIA's driver reports the number for mediated devices. For virtual functions it lists the
+    profiles that are possible; the largest takes the whole card. A number larger than possible
+    counts as unknown.
     """
     facts = card.types.get(type_id)
     if facts is None:
@@ -172,7 +176,7 @@ def carried(card: DividedCard, type_id: str) -> int | None:
 
 
 def whole_types(card: DividedCard) -> frozenset[str]:
-    """Return the types whose vGPU is all of the card, and is not made of its GPU instances."""
+    """Return the types whose vGPU takes the whole card and is not made from a GPU instance."""
     return frozenset(
         type_id
         for type_id, facts in card.types.items()
@@ -189,11 +193,11 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
 
 
 class Order(enum.StrEnum):
-    """The order of cards for the next vGPU, in XenServer's words.
+    """The order in which cards get the next vGPU, in XenServer's words.
 
-    The one with the least room left, so that whole cards stay free for large types, or the one with
-    the most, so that each vGPU has as much of a card as can be. Of cards with equal room it is the
-    first by address.
+    Depth first takes the card with the least room left, so that whole cards stay free for large
+    types; breadth first takes the one with the most, so that each vGPU shares its card with as few
+    others as possible. Among cards with equal room, the first by address is taken.
     """
 
     DEPTH_FIRST = "depth_first"
@@ -201,10 +205,10 @@ class Order(enum.StrEnum):
 
 
 def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
-    """Return *count* slots, in the order in which they are drawn: the first n are the choice for n.
+    """Return *count* slots in the order of choice: the first n are the choice for n.
 
     :param free: the free slots of each card
-    :raises ValueError: where there are fewer than *count*
+    :raises ValueError: if there are fewer than *count*
     """
     left = {card: list(slots) for card, slots in free.items()}
     if not 0 <= count <= sum(map(len, left.values())):

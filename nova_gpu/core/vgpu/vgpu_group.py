@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of a host that are given in parts, and the groups of vGPUs they make."""
+"""The divided cards of a host, and the groups of vGPUs that they provide."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nova_gpu.core.vgpu.vgpu_capacity import Room
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharedCard:
-    """A card of which instances get parts.
+    """A card that instances share as vGPUs or MIG instances.
 
-    ``unavailable`` are those of the card, its functions and MIG instances that cannot be given
-    now, ``unavailable_types`` the types of which no new instance is given one.
+    ``unavailable`` are the card, its functions and its MIG instances that cannot be given now;
+    ``unavailable_types`` are the types that new instances do not get.
     """
 
     gpu: GPU
@@ -38,15 +38,15 @@ class SharedCard:
         return devices.function(device) in self.card.parents
 
     def lacks(self, slot: Slot) -> bool:
-        """Return whether *slot* is that of a MIG instance which the card no longer has."""
+        """Return whether *slot* is that of a MIG instance that the card no longer has."""
         return self.card.has_instances and slot not in vgpu_capacity.instances(
             self.card, slot.type_id
         )
 
     def without(self, whole: Set[Device]) -> SharedCard:
-        """Return this card where nothing more is made at functions that are given *whole*.
+        """Return this card without the functions that instances have *whole*.
 
-        Nothing at all is made where the card itself is given whole.
+        It provides no vGPU at all if an instance has the card itself whole.
         """
         parents = self.card.parents
         numbers = parents.keys() if self.gpu.address in whole else parents.keys() & whole
@@ -57,7 +57,10 @@ class SharedCard:
         return dataclasses.replace(self, card=card)
 
     def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
-        """Return the room as :func:`nova_gpu.core.vgpu.vgpu_capacity.room`, for any slots."""
+        """Return the room of this card for the type; *taken* and *pending* may include other cards.
+
+        See :func:`nova_gpu.core.vgpu.vgpu_capacity.room`.
+        """
         room = vgpu_capacity.room(self.card, type_id, *self._own(taken, pending))
         if self.card.has_instances:
             free = len(self.free_slots(type_id, taken, pending))
@@ -95,7 +98,7 @@ class SharedCard:
 class VGPUGroup:
     """All cards of one product that can be divided into one type: one resource provider.
 
-    ``product`` is the cards', but for the memory, which is what each vGPU has.
+    ``product`` is that of the cards, except for the memory, which is that of one vGPU.
     """
 
     key: GroupKey
@@ -108,7 +111,7 @@ class VGPUGroup:
 
 
 def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
-    """Return one for each type of each product among *cards*."""
+    """Return a group for each type of each product among *cards*."""
     by_key: dict[GroupKey, VGPUGroup] = {}
     for address, shared in cards.items():
         for type_id, facts in shared.card.types.items():
