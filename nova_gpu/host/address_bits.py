@@ -21,10 +21,11 @@ _TABLES = {1: 39, 2: 48, 3: 57}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AddressBits:
-    """``processor``: ``None`` where the kernel does not tell, as on other architectures than x86.
+    """The address bits of the host's processor and of its IOMMUs.
 
-    ``iommu``: of the narrowest, ``None`` where no driver tells. AMD's have 48 bits or more.
-    ``gib_pages``: the processor has pages of 1 GiB, or it is unknown.
+    ``processor`` is ``None`` if the kernel does not report it, as on other architectures than x86.
+    ``iommu`` is that of the IOMMU with the fewest bits, ``None`` if no driver reports it; AMD's
+    have 48 bits or more. ``gib_pages``: the processor has pages of 1 GiB, or that is unknown.
     """
 
     processor: int | None
@@ -34,20 +35,23 @@ class AddressBits:
 
     @property
     def usable(self) -> int | None:
-        """The bits that both know: VFIO maps a guest's memory, and cards for one another, by it."""
+        """The smaller of both numbers, ``None`` if that of the processor is unknown.
+
+        It limits the guest's memory and BARs: VFIO maps them for the cards, through the IOMMU.
+        """
         known = [bits for bits in (self.processor, self.iommu) if bits is not None]
         return min(known) if self.processor is not None else None
 
 
 def of_host(roots: Roots) -> AddressBits:
-    """Return the bits that this host has; what cannot be read is not known."""
+    """Return the address bits of this host; what cannot be read counts as unknown."""
     bits = processor.of_host(roots)
     iommu = min(_intel_iommus(roots), default=None)
     return AddressBits(bits.address_bits, iommu, bits.is_amd, bits.gib_pages)
 
 
 def installed_memory(roots: Roots) -> int:
-    """Return the host's memory in bytes, 0 where the kernel does not tell."""
+    """Return the host's memory in bytes, 0 if the kernel does not report it."""
     try:
         match = _TOTAL.search((roots.proc / "meminfo").read_text())
     except OSError:

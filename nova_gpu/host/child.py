@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that may hang in a driver, and must not take this one with them."""
+"""Child processes for calls that may hang in a driver, so that this process does not hang."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REAP_S = 1.0
 
 
 class Failed(Exception):
-    """A process that gave no answer, with words that follow its name: ``ended with 1: ...``."""
+    """A child process that gave no answer. The text follows its name: ``ended with 1: ...``."""
 
 
 class TimedOut(Failed):
-    """The process did not answer in time and was killed.
+    """A child process that did not answer in time and was killed.
 
-    ``output`` is what it had printed; ``process`` may live on inside the kernel until what it waits
-    for comes.
+    ``output`` is what it had printed. ``process`` may live on inside the kernel until the call that
+    it waits for returns.
     """
 
     def __init__(self, reason: str, output: bytes, process: subprocess.Popen[bytes]) -> None:
@@ -37,16 +37,17 @@ class TimedOut(Failed):
 def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
     """Return the command that runs one of this package's scripts.
 
-    The scripts need the standard library only: to find other packages takes as long as to start.
+    The scripts import the standard library only: importing other packages takes as long as to
+    start.
     """
     return [sys.executable, "-I", "-S", str(path), *arguments]
 
 
 class Ahead:
-    """A process of a :func:`script` that is started ahead of time, as its answer is waited for.
+    """A process of a :func:`script` that is started in advance.
 
-    It reads what it is to do from its standard input, and ends where there is nothing to read: so
-    it does not outlive this process. For threads.
+    Its start takes time that a waiting guest saves. It reads its task from its standard input, and
+    ends if that is closed, so it does not outlive this process. Threads may share one object.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -57,19 +58,17 @@ class Ahead:
     def start(self) -> None:
         """Start the process, unless one waits already.
 
-        :raises Failed: where it cannot be started
+        :raises Failed: if it cannot be started
         """
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._process = _start_reader(script(self._path))
 
     def run(self, words: bytes, timeout_s: float) -> bytes:
-        """Return what the process printed after it had read *words*.
+        """Return what the process printed after it had read *words*; start it if none waits.
 
-        It is started here where none waits.
-
-        :raises Failed: where it cannot be started or fails
-        :raises TimedOut: where it takes too long
+        :raises Failed: if it cannot be started or fails
+        :raises TimedOut: if it takes too long
         """
         with self._lock:
             process, self._process = self._process, None
@@ -79,11 +78,11 @@ class Ahead:
 
 
 def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
-    """Return what *command* printed.
+    """Run *command* and return what it printed.
 
-    :param words: for its standard input
-    :raises Failed: where it cannot be started or fails
-    :raises TimedOut: where it takes too long
+    :param words: its standard input
+    :raises Failed: if it cannot be started or fails
+    :raises TimedOut: if it takes too long
     """
     return _output(_start_reader(command), timeout_s, words)
 
@@ -103,12 +102,12 @@ def _output(process: subprocess.Popen[bytes], timeout_s: float, words: bytes | N
 def status_and_output(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str]
 ) -> tuple[int, bytes]:
-    """Return how *command* ended and what it printed, errors too.
+    """Run *command* and return its exit status and what it printed, errors included.
 
-    It runs in ``/`` and with no other *environment*.
+    It runs in ``/`` and with no other environment than *environment*.
 
-    :raises Failed: where it cannot be started
-    :raises TimedOut: where it takes too long
+    :raises Failed: if it cannot be started
+    :raises TimedOut: if it takes too long
     """
     nothing, both = subprocess.DEVNULL, subprocess.STDOUT
     process = _start(command, stdin=nothing, stderr=both, env=environment, cwd="/")
@@ -119,7 +118,7 @@ def status_and_output(
 def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
     """Start the process in a session of its own.
 
-    :param kwargs: of :class:`subprocess.Popen`
+    :param kwargs: arguments of :class:`subprocess.Popen`
     """
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **kwargs)
@@ -141,7 +140,7 @@ def _communicate(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process with its whole session, and do not wait for one that cannot be killed."""
+    """Kill the process with its whole session. Do not wait for one that cannot be killed."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

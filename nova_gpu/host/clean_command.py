@@ -20,13 +20,13 @@ _ROOT_UID = 0
 
 
 def check(command: Sequence[str], root: pathlib.Path = pathlib.Path("/")) -> None:
-    """Refuse a command that others than root can change.
+    """Refuse a command that users other than root can change.
 
-    The program and all folders above it are checked, by the name that is given and by the one that
+    The program and all folders above it are checked, both on the given path and on the path that
     links lead to.
 
-    :param root: the folder from which on that is asked
-    :raises InvalidOption: where *command* is not to be run
+    :param root: the folder at which the check of the folders ends
+    :raises InvalidOption: if *command* must not be run
     """
     program = pathlib.Path(command[0])
     try:
@@ -66,11 +66,11 @@ def run(
 ) -> tuple[int, str]:
     """Run the command for *card*, or for its MIG instance at *slot*; return its status and output.
 
-    Its environment names the card, and nothing of a tenant's.
+    Its environment names the card, and contains nothing of a tenant's.
 
-    :raises InvalidOption: where it is not to be run any more
-    :raises Failed: where it cannot be started
-    :raises TimedOut: where it does not end in time
+    :raises InvalidOption: if it must not be run any more
+    :raises Failed: if it cannot be started
+    :raises TimedOut: if it does not end in time
     """
     check(command, root)
     environment = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes: which are a card's alone, which all cards share, and how they come to be there.
+"""Device nodes: which belong to one card, which all cards share, and how they are created.
 
-A node is named as the guest and libvirt name it, ``/dev/...``; it is looked at below ``roots.dev``.
+A node is named as the guest and libvirt name it, ``/dev/...``; it is read below ``roots.dev``.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ _CONTROL_MINOR = 255
 
 
 def own_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that are this card's alone, whether or not they are there now.
+    """Return the nodes that only this card has, whether or not they exist now.
 
-    Of NVIDIA's capability nodes those of the card's own MIG instances, never the ones that
-    configure or monitor MIG. ``()`` where they are not known: no driver of the vendor's, no minor.
+    Of NVIDIA's capability nodes they include those of the card's own MIG instances, never the ones
+    that configure or monitor MIG. Return ``()`` if they are unknown, because the card has not its
+    vendor's driver or no minor number.
     """
     return _own_nodes(gpu.address, gpu.driver, roots)
 
 
 def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return every node that leads to this card only: its own, and DRM's of an NVIDIA card.
+    """Return every node that gives access to this card only: its own, and DRM's of an NVIDIA card.
 
-    nvidia-drm makes the latter where it is loaded. A guest computes without them, so that they are
-    given only where a CDI specification names them.
+    nvidia-drm creates the latter if it is loaded. A guest can compute without them, so it gets them
+    only if a CDI specification names them.
     """
     return _card_nodes(gpu.address, gpu.driver, roots)
 
@@ -75,12 +76,12 @@ def shared_nodes(driver: str | None) -> tuple[str, ...]:
 
 
 def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return what leads to the MIG instance at *slot*.
+    """Return the nodes that a guest of the MIG instance at *slot* needs.
 
-    The node of its card, which leads to nothing by itself, and those of the capabilities of its GPU
-    instance and of its compute instance.
+    They are the node of its card, which gives access to nothing by itself, and the nodes of the
+    capabilities of its GPU instance and of its compute instance.
 
-    ``()`` where the driver has no such instance of the card.
+    Return ``()`` if the driver has no such instance of the card.
     """
     return nodes_by_instance(slot.parent, roots).get(slot.number, ())
 
@@ -102,7 +103,7 @@ def nodes_by_instance(
 
 
 def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that lead to this MIG instance alone."""
+    """Return the nodes that give access to this MIG instance only."""
     there = gpu_instances.of_card(slot.parent, roots)
     gpu_instance, _ = of_slot(slot.number)
     is_shared = sum(instance.gpu_instance == gpu_instance for instance in there) > 1
@@ -110,7 +111,7 @@ def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
-    """Return the nodes of its GPU instance's and of its compute instance's."""
+    """Return the nodes of the capabilities of the slot's GPU instance and compute instance."""
     for instance in there:
         if (instance.gpu_instance, instance.compute_instance) == of_slot(slot.number):
             return _capabilities(instance)
@@ -122,9 +123,9 @@ def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
 
 
 def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return every node that a guest of the device may have, by the driver of its card now.
+    """Return every node that a guest of the device may have, by the present driver of its card.
 
-    ``()`` where it is not that of a card with its vendor's driver.
+    Return ``()`` if the device's card does not exist or has not its vendor's driver.
     """
     if isinstance(device, Slot):
         own = instance_nodes(device, roots)
@@ -137,9 +138,9 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def candidates(roots: host_roots.Roots) -> Iterator[str]:
-    """Yield every node that may be one of a guest's, by where they lie, whatever they lead to.
+    """Yield every node that may be a guest's, by its name alone.
 
-    :raises OSError: where /dev cannot be listed
+    :raises OSError: if /dev cannot be listed
     """
     for folder in ("/dev/", "/dev/dri/", _CAPS):
         try:
@@ -150,16 +151,16 @@ def candidates(roots: host_roots.Roots) -> Iterator[str]:
 
 
 def is_required(node: str) -> bool:
-    """Return whether a card is of no use to a guest without *node*.
+    """Return whether a guest cannot use a card at all without *node*.
 
-    nvidia-uvm is: every CUDA program ends without it, and every driver since 331 brings it. The
-    nodes of MIG instances are not: without them the card's guest lacks that instance.
+    nvidia-uvm is required: every CUDA program fails without it, and every driver since 331 has it.
+    The nodes of MIG instances are not: without them the guest lacks that instance only.
     """
     return node not in _OPTIONAL and not node.startswith(_CAPS)
 
 
 def on_host(node: str, roots: host_roots.Roots) -> pathlib.Path:
-    """Return the path at which *node* is looked at on the host."""
+    """Return the path of *node* below the host's ``roots.dev``."""
     return roots.dev / node.removeprefix("/dev/")
 
 
@@ -168,10 +169,10 @@ def is_there(node: str, roots: host_roots.Roots) -> bool:
 
 
 def number(node: str, roots: host_roots.Roots) -> int | None:
-    """Return major and minor of the device behind *node*, links followed.
+    """Return major and minor of the device behind *node*; links are followed.
 
-    ``None`` for what is no character device below /dev: elsewhere a stat may wait for a file system
-    that does not answer.
+    Return ``None`` unless it is a character device below /dev: elsewhere a stat may wait for a file
+    system that does not answer.
     """
     if not node.startswith("/dev/"):
         return None
@@ -183,20 +184,20 @@ def number(node: str, roots: host_roots.Roots) -> int | None:
 
 
 def open_mode(node: str, mode: int) -> int:
-    """Return *mode* with what others must have so that any user of a guest can open *node*.
+    """Return *mode* with the rights of others that any user of a guest needs to open *node*.
 
-    In a guest with user namespaces the host's node has no owner, so that only the rights of
+    In a guest with user namespaces the host's node has no known owner, so that only the rights of
     others count. A capability node is opened for reading only.
     """
     return mode | (stat.S_IROTH if node.startswith(_CAPS) else stat.S_IROTH | stat.S_IWOTH)
 
 
 def make_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots, timeout_s: float = 60.0) -> None:
-    """Let the vendor's tool make the nodes that the host's NVIDIA cards lack.
+    """Let nvidia-modprobe create the nodes that the host's NVIDIA cards lack.
 
-    They are made on demand by user space: after a host boot there are none until something asks.
-    nvidia-modprobe is setuid root, so that no privilege of ours is needed. A failure is logged with
-    the card's address, never raised: the guests of other cards have to start.
+    User space creates them on demand, so none exist after a boot of the host until a program needs
+    them. nvidia-modprobe is setuid root, so this process needs no privilege. A failure is logged
+    with the card's address, never raised, because the guests of other cards must start.
     """
     cards = [gpu for gpu in gpus if gpu.driver == _NVIDIA]
     if not any(_absent(gpu, roots) for gpu in cards):
@@ -254,7 +255,10 @@ def _absent(gpu: model.GPU, roots: host_roots.Roots) -> list[str]:
 def _modprobe_arguments(
     gpus: Sequence[model.GPU], roots: host_roots.Roots
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the two calls it takes: with ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm."""
+    """Yield the arguments of the two calls of nvidia-modprobe that are needed.
+
+    With ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm, so one call is not enough.
+    """
     arguments = ["-c", str(_CONTROL_MINOR)]
     for gpu in gpus:
         minor = gpu_instances.gpu_minor(gpu.address, roots)
@@ -267,7 +271,7 @@ def _modprobe_arguments(
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
-    """Return what went wrong, or ``None``."""
+    """Run *command*; return why it failed, or ``None``."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of a card in sysfs: whether it answers, and the errors of its link."""
+"""Health of a card by sysfs: whether it answers, and the errors of its link."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _ALL_ONES = b"\xff\xff"
 def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
     """Return the functions of the card whose configuration space reads as all ones.
 
-    ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
-    ``config`` asks the function itself. One that is gone is not silent: discovery tells that.
+    The sysfs files ``vendor`` and ``device`` hold what the kernel read when it found the function;
+    reading ``config`` queries the function itself. A function that is gone is not returned:
+    discovery reports it.
     """
     return tuple(function for function in gpu.functions if _is_silent(function, roots))
 
@@ -42,7 +43,10 @@ def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
-    """Return why the card works for no guest, by what the kernel and its driver show of it."""
+    """Return why no guest can use the card, by what the kernel and its driver report.
+
+    Return ``None`` if they report no obstacle.
+    """
     try:
         for address in gpu.functions:
             if sysfs.has_homeless_bar(address, roots):
@@ -72,10 +76,11 @@ def _fault(reason: str, remedy: str) -> Unavailable:
 
 
 def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
-    """Return the PCIe errors of the card and of the port that it hangs on, or ``None`` without AER.
+    """Return the PCIe errors of the card and of the port above it, or ``None`` without AER.
 
-    From ``aer_dev_fatal`` and its like (Documentation/ABI/testing/sysfs-bus-pci-devices-aer): an
-    error may be counted at the other end of the link instead of at the card that causes it.
+    They are read from ``aer_dev_fatal`` and the files next to it
+    (Documentation/ABI/testing/sysfs-bus-pci-devices-aer). An error may be counted at either end of
+    the link.
     """
     device = os.path.realpath(sysfs.device(gpu.address, roots))
     places = [device]
@@ -104,7 +109,7 @@ def _counts(device: str) -> ErrorCounts | None:
 
 
 def _total(device: str, name: str) -> int:
-    """Return the number in the last line, such as ``TOTAL_ERR_FATAL 0``."""
+    """Return the number in the last line of an AER file, such as ``TOTAL_ERR_FATAL 0``."""
     label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
     if not label.startswith("TOTAL_ERR_"):
         raise ValueError(f"{device}/{name} does not end in a total")

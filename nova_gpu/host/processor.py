@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's description of this host's first processor."""
+"""This host's first processor, as the kernel describes it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FIRST = 16384
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Processor:
-    """The facts of a processor; ``None`` where the kernel does not tell, as on others than x86.
+    """The facts of a processor; ``None`` for a fact that the kernel does not report.
 
-    ``vendor`` as in /proc/cpuinfo. ``gib_pages``: it has pages of 1 GiB, or the kernel does not
-    tell.
+    It reports none on other architectures than x86. ``vendor`` is as in /proc/cpuinfo.
+    ``gib_pages``: the processor has pages of 1 GiB, or that is unknown.
     """
 
     address_bits: int | None = None
@@ -36,7 +36,7 @@ class Processor:
 
 
 def of_host(roots: Roots) -> Processor:
-    """Return this host's first processor; what cannot be read is not known."""
+    """Return this host's first processor; what cannot be read counts as unknown."""
     text = b""
     with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
         text = file.read(_FIRST)

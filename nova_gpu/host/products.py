@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products by product id: the operator's option, and a table that is part of the package.
+"""Products by product id: the operator's option ``[gpu]product``, and the built-in table.
 
-Memory is not in the table: cards of one product id differ in it.
+Memory is not in the table, because cards with one product id differ in it.
 """
 
 from __future__ import annotations
@@ -38,19 +38,22 @@ _MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporati
 
 
 def is_gpu(vendor_id: str, class_code: int) -> bool:
-    """Return whether a function of that vendor and class is a GPU by itself."""
+    """Return whether a function of this vendor and class is a GPU.
+
+    Other functions are offered only if an option names them.
+    """
     kind = class_code >> 8
     return kind in _DISPLAYS or (kind == _ACCELERATOR and vendor_id in _WITH_ACCELERATORS)
 
 
 def parse_key(text: str) -> tuple[str, str] | None:
-    """Parse ``10de:2335`` into vendor id and product id, ``None`` for anything else."""
+    """Parse ``10de:2335`` into vendor id and product id; return ``None`` for any other text."""
     match = _KEY.fullmatch(text)
     return (match[1].lower(), match[2].lower()) if match else None
 
 
 def short_name(name: str | None) -> str | None:
-    """Return a marketing name without its maker: ``NVIDIA H200`` is ``H200``."""
+    """Return a marketing name without its vendor: ``NVIDIA H200`` becomes ``H200``."""
     words = " ".join((name or "").split())
     maker = _MAKERS.match(words.lower())
     return (words[maker.end() :] if maker else words) or None
@@ -58,7 +61,7 @@ def short_name(name: str | None) -> str | None:
 
 @functools.cache
 def table() -> Mapping[str, model.Product]:
-    """Return the built-in products by key (``10de:2335``), read once."""
+    """Return the built-in products by key (``10de:2335``). The file is read once."""
     products = {}
     for vendor_id, product_id, architecture, name in data.products():
         product = model.Product(vendor_id, product_id, short_name(name), architecture or None)
@@ -69,7 +72,7 @@ def table() -> Mapping[str, model.Product]:
 def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
     """Return the products that ``[gpu]product`` describes, by key.
 
-    :raises InvalidOption: where a line cannot be understood or a product has two
+    :raises InvalidOption: if a line is invalid or a product has two
     """
     products: dict[str, model.Product] = {}
     for line in lines:
@@ -81,7 +84,7 @@ def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
 
 
 def merge(best: model.Product, *others: model.Product) -> model.Product:
-    """Return *best*, and for each fact it does not know the first of *others* that does."""
+    """Return *best* with its unknown facts filled in from the first of *others* that knows them."""
     return functools.reduce(model.Product.completed_by, others, best)
 
 
@@ -118,11 +121,11 @@ def _invalid(line: str, reason: str) -> exception.InvalidOption:
 
 
 def how_to_remove_functions(vendor_id: str, address: object) -> str:
-    """Return how an operator takes a card's virtual functions from it: each vendor has its own way.
+    """Return how an operator removes a card's virtual functions, which differs by vendor.
 
-    NVIDIA's driver refuses a write to sriov_numvfs (bigstack-oss/cubecos#905); AMD's have no
-    sriov_configure, so that there is nothing to write to, and gim makes and takes them as it is
-    loaded and unloaded (amd/MxGPU-Virtualization, gim_shim/gim_drv.c).
+    NVIDIA's driver refuses a write to sriov_numvfs (bigstack-oss/cubecos#905). AMD's drivers have
+    no sriov_configure, so that such a write has no effect: gim creates the functions when it is
+    loaded and removes them when it is unloaded (amd/MxGPU-Virtualization, gim_shim/gim_drv.c).
     """
     if vendor_id == NVIDIA:
         return f"run /usr/lib/nvidia/sriov-manage -d {address} while no guest has one"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folders where the host is read.
+"""The folders below which the host is read, such as /sys.
 
-Options, never constants, so that a generated tree can stand in.
+They are options, never constants, so that tests can use a generated tree.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Roots:
     )
 
     def boot_id(self) -> str:
-        """Return which boot of the host this is (Documentation/admin-guide/sysctl/kernel.rst).
+        """Return the id of the host's present boot (Documentation/admin-guide/sysctl/kernel.rst).
 
-        :raises OSError: where the kernel does not tell
+        :raises OSError: if the kernel does not report it
         """
         return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
 
     def shows_all_processes(self) -> bool:
-        """Return whether proc shows all processes of the host, not only those of a container.
+        """Return whether ``proc`` shows all processes of the host, not only those of a container.
 
-        A process may not read that of init without rights, but its own. A kernel without such
-        namespaces has no file of the name.
+        A process without privilege may read its own namespace, but not that of init. A kernel
+        without PID namespaces has no such file.
         """
         is_unread = False
         for process in ("1", "self"):
@@ -53,9 +53,9 @@ class Roots:
 
     @classmethod
     def of(cls, options: Any) -> Roots:
-        """Return the roots of the group ``[gpu]``, or of what has the same attributes.
+        """Return the roots in the option group ``[gpu]``, or in an object with the same attributes.
 
-        :raises InvalidOption: where one of them is no path
+        :raises InvalidOption: if one of them is not a path
         """
         for option in ("sysfs_root", "dev_root", "proc_root", "cdi_spec_dirs"):
             value = getattr(options, option)

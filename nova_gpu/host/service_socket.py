@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket by which the one nova-compute that gives a host's cards is known.
+"""The socket that ensures that only one nova-compute process gives out a host's cards.
 
-Two that each know their own starts alone would give one card to two guests, and clean it while the
-other's guest starts.
+Two processes that each know only their own starts would give one card to two guests, and one would
+clean a card while the other starts a guest with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _own: dict[str, socket.socket] = {}
 
 
 def claim(roots: Roots) -> str | None:
-    """Take the cards below *roots* for this process; return which other process has them.
+    """Bind the socket for the cards below *roots*; return which other process has bound it.
 
-    An abstract socket (unix(7)) goes with its process, however that ends, and needs no folder that
-    both can write. As any user can bind it, only root's and those of this process's user are
-    believed.
+    Return ``None`` if no other process is known to have it. An abstract socket (unix(7)) disappears
+    with its process, however that ends, and needs no folder that both processes can write. As any
+    user can bind it, only a process of root or of this process's user counts.
     """
     name = "\0nova-gpu " + hashlib.sha256(os.fsencode(roots.sysfs.resolve())).hexdigest()
     if name in _own:

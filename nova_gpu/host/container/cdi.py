@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Container Device Interface specifications: what a vendor says a container needs for its card.
+"""Container Device Interface specifications: a vendor's lists of what containers need for a card.
 
-Read anew at every start of a guest: the vendor's tools rewrite the files when the driver changes.
-A file of a newer minor version, or with fields that are not known, is read as far as it is known.
-Hooks are never executed. What create-symlinks is told becomes ``Edits.links``, which with
-update-ldcache is done on the host (:mod:`nova_gpu.host.container.libraries`); what the others do, a
-guest with user namespaces does not need, or is for the guest's own root to do.
+The files are read at every start of a guest, because the vendor's tools rewrite them when the
+driver changes. A file of a newer minor version, or with unknown fields, is used as far as it is
+understood. Hooks are never executed. The arguments of create-symlinks become ``Edits.links``; these
+links and the work of update-ldcache are made on the host
+(:mod:`nova_gpu.host.container.libraries`). A guest with user namespaces does not need the other
+hooks, or its own root can do their work.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _UNFOLDED = 4 * files.LARGEST
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A device node the guest sees at ``path``; ``type`` is one of b, c, u, p or empty."""
+    """A device node that the guest sees at ``path``; ``type`` is b, c, u, p or empty."""
 
     path: str
     host_path: str
@@ -44,7 +45,10 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Edits:
-    """``links`` are (what a symbolic link holds, path of the link in the guest)."""
+    """The nodes, mounts and environment that a specification adds to a container.
+
+    ``links`` are pairs: the target of a symbolic link, and the path of the link in the guest.
+    """
 
     nodes: tuple[Node, ...] = ()
     mounts: tuple[container.Mount, ...] = ()
@@ -64,7 +68,7 @@ class Edits:
 class Device:
     """A device of the specification ``file``; ``name`` is qualified, ``nvidia.com/gpu=0``.
 
-    ``edits`` are the device's own after those its file makes for every device of it.
+    ``edits`` are the edits for all devices of the file, followed by the device's own.
     """
 
     name: str
@@ -74,14 +78,14 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ignored:
-    """A file, or a folder, that is not used; ``text`` is ``None`` where it is not known."""
+    """A file or folder that is not used; ``text`` is ``None`` if it cannot be read."""
 
     path: pathlib.Path
     reason: str
     text: str | None = None
 
     def may_describe(self, nodes: Iterable[str]) -> bool:
-        """Return whether one of *nodes* stands in it, or nothing is known of it."""
+        """Return whether the file names one of *nodes*, or cannot be read."""
         return self.text is None or any(
             re.search(rf"{re.escape(node)}(?![\w-])", self.text) for node in nodes
         )
@@ -89,7 +93,7 @@ class Ignored:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The devices by qualified name, and the files that are ignored."""
+    """The devices by qualified name, and the ignored files."""
 
     devices: Mapping[str, Device]
     ignored: tuple[Ignored, ...] = ()
@@ -98,8 +102,9 @@ class Found:
 def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
     """Read the specifications in *folders*; later folders take precedence.
 
-    A file that is not valid, or that users other than *owner_uid* could have written, is logged and
-    ignored alone. Two files of one folder that describe one device are a conflict: neither counts.
+    A file that is invalid, or that users other than *owner_uid* could have written, is logged and
+    ignored; the others are read. If two files of one folder describe one device, both descriptions
+    are ignored.
     """
     devices: dict[str, Device] = {}
     ignored: list[Ignored] = []
@@ -125,14 +130,14 @@ def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
 
 @functools.lru_cache(maxsize=256)
 def _warn(text: str) -> None:
-    """Log *text* once: the files are read at every start of a guest."""
+    """Log *text* once, because the files are read at every start of a guest."""
     LOG.warning("%s", text)
 
 
 def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device | None:
     """Return the device with the fewest nodes that has one of *nodes*.
 
-    The card, not all cards at once.
+    That is the device for the card, not the one for all cards.
     """
     wanted = frozenset(nodes)
     matches = (
@@ -146,7 +151,7 @@ def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device 
 def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
     """Return the devices of one specification.
 
-    :raises InvalidCDISpec: where it cannot be read, believed or understood
+    :raises InvalidCDISpec: if the file cannot be read, is not trusted, or is invalid
     """
     document = _load(path, owner_uid)
     common = _edits(document.get("containerEdits", {}))
@@ -191,8 +196,8 @@ def _text(path: pathlib.Path) -> str | None:
 def _edits(document: Mapping[str, Any]) -> Edits:
     """Return ``containerEdits`` as far as libvirt can express them.
 
-    It has no words for additionalGids (:func:`nova_gpu.host.nodes.open_mode` is for
-    those), intelRdt and netDevices, nor for options of a mount: every mount is a read-only bind.
+    libvirt cannot express additionalGids (:func:`nova_gpu.host.nodes.open_mode` does their work),
+    intelRdt, netDevices and the options of a mount: every mount is a read-only bind.
     """
     env = (text.partition("=") for text in document.get("env", ()))
     links = (_links(hook.get("args", ())) for hook in document.get("hooks", ()))
@@ -215,9 +220,9 @@ def _edits(document: Mapping[str, Any]) -> Edits:
 
 
 def _plain(path: str) -> str:
-    """Return *path* spelled in the one way that others compare with.
+    """Return *path* in a normal form that can be compared.
 
-    POSIX has two leading slashes be.
+    POSIX permits two leading slashes; they become one.
     """
     return os.path.normpath("/" + path.lstrip("/"))
 
@@ -236,9 +241,11 @@ def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
-    """Return the specification, which is as :data:`nova_gpu.host.container.cdi_schema.SCHEMA` says.
+    """Return the parsed specification after validation.
 
-    :raises InvalidCDISpec: where it cannot be read, believed or understood
+    The schema is :data:`nova_gpu.host.container.cdi_schema.SCHEMA`.
+
+    :raises InvalidCDISpec: if the file cannot be read, is not trusted, or is invalid
     """
     try:
         document, unknown = cdi_schema.known(_document(path, _read(path, owner_uid)))
@@ -262,7 +269,7 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
 
 
 def _read(path: pathlib.Path, owner_uid: int) -> str:
-    """Check and read one open file, so that the checked content is what is read."""
+    """Check and read one open file, so that the content read is that of the checked file."""
     with files.opened(path) as fd:
         reason = files.distrust(os.fstat(fd), owner_uid)
         if reason is not None:
@@ -290,12 +297,12 @@ def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how much text *node* unfolds to.
+    """Return the length of the text that *node* expands to, aliases included.
 
-    YAML would keep the last of two equal keys.
+    YAML's own loader would keep the last of two equal keys.
 
-    :param sizes: of the nodes met before, to which an alias may lead
-    :raises ValueError: where it is too much, without an end, or a key is there twice
+    :param sizes: the lengths of nodes met before, to which an alias may lead
+    :raises ValueError: if the text is too long or endless, or a key occurs twice
     """
     if id(node) in sizes:
         if not sizes[id(node)]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema of a Container Device Interface specification, from version 0.3.0 on.
 
-Written from SPEC.md of cncf-tags/container-device-interface, version 1.1.0. The version is one of
+Written from SPEC.md of cncf-tags/container-device-interface, version 1.1.0. The version follows
 Semantic Versioning 2.0: a newer minor version adds fields, of which a reader uses those it knows; a
-newer major version may mean something else by all of them. Which version a field came in is for
-those who write a file.
+newer major version may give all of them another meaning. The schema does not check in which version
+a field was introduced; that concerns only those who write a file.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def fault(document: object) -> str | None:
-    """Return what is wrong with *document*, ``None`` where nothing is.
+    """Return what is wrong with *document*, ``None`` if it is valid.
 
     :param document: a parsed specification, from which :func:`known` has removed unknown fields
     """
@@ -140,7 +140,7 @@ def fault(document: object) -> str | None:
 
 
 def known(document: object) -> tuple[object, list[str]]:
-    """Return *document* without the fields that are not known, and what is not known of it."""
+    """Return *document* without unknown fields, and the list of these."""
     unknown: list[str] = []
     stripped = _stripped(document, SCHEMA, unknown)
     version = document.get("cdiVersion") if isinstance(document, dict) else None
@@ -164,7 +164,7 @@ def _stripped(value: object, schema: Mapping[str, Any], unknown: list[str]) -> o
 
 
 def _unfit(version: str) -> str | None:
-    """Return why nothing can be said of a file of that version, where nothing can."""
+    """Return why files of that version cannot be used, ``None`` if they can."""
     numbers = _numbers(version)
     if not numbers:
         return f"cdiVersion: {version[:64]!r} is not a version, such as 1.1.0"
@@ -180,6 +180,6 @@ def _unfit(version: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the major and the minor version, or nothing if it is not a version."""
+    """Return the major and the minor version, or an empty tuple if *version* is not a version."""
     match = _VERSION.fullmatch(version)
     return (int(match[1]), int(match[2])) if match else ()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contents of a container for its GPUs: device nodes, mounts and environment.
+"""The device nodes, mounts and environment of a container with GPUs.
 
-The device nodes a whole card takes are always given: a CDI specification may have been written
-before nvidia-uvm was there. A specification that describes the card adds further nodes of the card
-itself, the driver's files and environment. It is the operator's, and yet by it no guest is given a
-node that is not known to lead to its own card only, or what others than root could have put there.
+A guest always gets the device nodes of its whole cards: a CDI specification may have been written
+before nvidia-uvm existed. A specification that describes the card adds further nodes of the card
+itself, the driver's files and environment. The operator writes it, but it cannot give a guest a
+node unless that is known to lead to the guest's own card only, nor files that users other than root
+could have written.
 
-That the files are mounted read-only prevents accidents. Root in a guest can mount them again, as
-tried with libvirt 9.0; what it cannot is write to files of a user that it has no id for, which is
-why their owner and mode are looked at.
+The files are mounted read-only, which prevents accidents only: root in a guest can mount them
+again, as tried with libvirt 9.0. Root in the guest cannot write to files of a user for whom the
+guest has no id, which is why the files' owner and mode are checked.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ def contents(
 ) -> values.GuestContents:
     """Return nodes, mounts and environment of a container with *gpus* and MIG instances at *slots*.
 
-    The folders it has to make are made below *library_root*. *owner_uid* is who must own the CDI
-    specifications and the files they name: root. *more* are nodes that they may add to those
-    of the guest's cards.
+    Folders for the driver's files are created below *library_root*. *owner_uid* must own the CDI
+    specifications and the files they name: root. *more* are further nodes that the specifications
+    may add.
 
-    :raises DeviceNodeMissing: a card or a MIG instance without nodes, or with one that is not there
-    :raises DeviceUnavailable: a file that the card's CDI specification names is not there
-    :raises GuestFilesUnavailable: the driver's files cannot be gathered below *library_root*
+    :raises DeviceNodeMissing: if a card or MIG instance has no nodes, or one of them does not exist
+    :raises DeviceUnavailable: if a file that the card's CDI specification names does not exist
+    :raises GuestFilesUnavailable: if the driver's files cannot be gathered below *library_root*
     """
     nodes_given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
     allowed = nodes_given.union(more, *(nodes.card_nodes(gpu, roots) for gpu in gpus))
@@ -138,9 +139,9 @@ def _described(
     roots: host_roots.Roots,
     owner_uid: int,
 ) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
-    """Yield the cards that a usable CDI device describes, with it.
+    """Yield each card that a usable CDI device describes, with that device.
 
-    :raises DeviceUnavailable: where only a file that cannot be used may describe one
+    :raises DeviceUnavailable: if only an unusable file may describe a card
     """
     if not gpus and not slots:
         return
@@ -187,24 +188,24 @@ def _described(
 
 
 def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
-    """Return the nodes of a card by which a CDI device is known to describe it."""
+    """Return the nodes of a card that identify a CDI device as the card's."""
     return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
 
 
 def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
-    """Return the device's nodes that are among *allowed*, here or in the guest.
+    """Return the device's nodes that are in *allowed*, by their path on the host or in the guest.
 
-    What else there may be with the card, nvidia-ctk's own /dev/nvidia-modeset included, may reach
-    every card.
+    Other nodes, such as /dev/nvidia-modeset in nvidia-ctk's own files, may give access to every
+    card.
     """
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
 
 def _is_expressible(node: cdi.Node, roots: host_roots.Roots) -> bool:
-    """Return whether a node of the specification can be given to a guest.
+    """Return whether libvirt can give the specification's node to a guest.
 
-    A driver that is in a container itself (NVIDIA's GPU Operator) has nodes of its own, such as
-    /run/nvidia/driver/dev/nvidia0: the host's node of the same number is the same device.
+    A driver that runs in a container itself (NVIDIA's GPU Operator) has nodes of its own, such as
+    /run/nvidia/driver/dev/nvidia0: the host's node with the same number is the same device.
     """
     return (
         node.path.startswith("/dev/")
@@ -227,7 +228,7 @@ def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
 def _mounts(
     address: model.PciAddress, device: cdi.Device, owner_uid: int
 ) -> Iterator[values.Mount]:
-    """Yield the device's mounts that are not refused, each from where its source really is."""
+    """Yield the device's mounts that are not refused, each with the resolved path of its source."""
     for mount in device.edits.mounts:
         try:
             status = os.stat(mount.source)
@@ -270,13 +271,14 @@ def _placed(
     links: Iterable[tuple[str, str]],
     library_root: pathlib.Path,
 ) -> list[values.Mount]:
-    """Mount for *mounts* that a guest of any image can start with.
+    """Return mounts that replace *mounts*, with which a guest of any image can start.
 
-    Libraries are in one folder, with *links* (:func:`nova_gpu.host.container.libraries.gather`).
-    Another file is mounted by itself where every image has the folder it is in, else with that
-    folder where it is the driver's own, else not at all.
+    Libraries are gathered in one folder, with *links*
+    (:func:`nova_gpu.host.container.libraries.gather`). Any other file is mounted alone if every
+    image has its folder; else its folder is mounted, if it is the driver's own; else the file is
+    left out.
 
-    :raises GuestFilesUnavailable: where a folder cannot be made below *library_root*
+    :raises GuestFilesUnavailable: if a folder cannot be created below *library_root*
     """
     of_libraries: list[values.Mount] = []
     of_folders: dict[str, list[values.Mount]] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends processes: a script, run by :mod:`nova_gpu.host.container.guest_processes`.
+"""Script that ends processes, run by :mod:`nova_gpu.host.container.guest_processes`.
 
-Its only argument is one JSON object; a process is named by its number and its start, as the kernel
-may give a number to another one::
+Its only argument is one JSON object. A process is identified by its number and its start time,
+because the kernel may give the number to another process later::
 
     {"proc": "/proc", "processes": [[812, 33441], ...], "timeout_s": 30}
 
@@ -28,9 +28,9 @@ _STARTTIME = 19
 
 
 def started(process: str) -> int:
-    """Return when the process in this folder was started, in ticks since the host's boot.
+    """Return when the process with this /proc folder was started, in ticks since the host's boot.
 
-    :raises OSError: where there is none
+    :raises OSError: if there is no such process
     """
     with open(f"{process}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[_STARTTIME])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that outlive their container with the nodes of its card or MIG instance open.
+"""Processes that outlive their container and still have the nodes of its GPU open.
 
-The kernel ends all that are in a container's process namespace. What came into its other namespaces
-from outside, or was given an open node, is not in it; and one that a driver keeps ends late.
+The kernel ends all processes in a container's process namespace. A process that entered its other
+namespaces from outside, or received an open node, is not among these; and a process that a driver
+blocks ends late.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ Range = tuple[int, int]
 
 
 class Process(NamedTuple):
-    """``started`` in ticks since the host's boot: no later process of the same number has that."""
+    """A process of the host.
+
+    ``started`` is in ticks since the host's boot: a later process with the same number has another.
+    """
 
     pid: int
     started: int
@@ -45,9 +49,9 @@ class Process(NamedTuple):
 
 
 def ranges(uid_maps: Sequence[str]) -> list[Range]:
-    """Return the host's user ids of guests, of ``guest:host:count`` each.
+    """Return the host's user ids of guests from ``[libvirt]uid_maps`` (``guest:host:count``).
 
-    What Nova refuses is left out.
+    Entries that Nova refuses are left out.
     """
     spans = []
     for uid_map in uid_maps:
@@ -58,9 +62,9 @@ def ranges(uid_maps: Sequence[str]) -> list[Range]:
 
 
 def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
-    """Return whether a guest's process may be outside of every running container.
+    """Return whether a guest's process may exist outside of every running container.
 
-    It needs no rights. Where it cannot tell the answer is yes.
+    It needs no privilege. If it cannot tell, it returns true.
     """
     if not uids or not roots.shows_all_processes():
         return True
@@ -88,8 +92,8 @@ def end(
 
     The host's own processes, such as nvidia-persistenced, are left alone.
 
-    :returns: the processes that were found, and those of them that still run
-    :raises Failed: where they cannot be looked for or ended
+    :returns: the leftover processes, and those of them that still run
+    :raises Failed: if the search for them, or ending them, fails
     """
     devices = _numbers(device, means)
     holders = list(_left(devices, means, uids))
@@ -113,9 +117,9 @@ def _numbers(device: model.GPU | Slot, means: Means) -> Collection[open_devices.
 def _left(
     devices: Collection[open_devices.Number], means: Means, uids: Sequence[Range]
 ) -> Iterator[Process]:
-    """Yield the guest's processes that have one of *devices* open.
+    """Yield the guests' processes that have one of *devices* open.
 
-    :raises Failed: where the child that looks for them fails
+    :raises Failed: if the child process that searches for them fails
     """
     if not devices:
         return
@@ -133,14 +137,14 @@ def _left(
 def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
     """Return whether the process runs as a guest's user or in a guest's control group.
 
-    :raises OSError: where it has ended
+    :raises OSError: if it has ended
     """
     groups = (process / "cgroup").read_text()
     return _is_guests(_status(process), uids) or any(group in groups for group in _GROUPS)
 
 
 def _status(process: pathlib.Path) -> Mapping[str, str]:
-    """Return ``/proc/PID/status``, which everybody may read."""
+    """Return ``/proc/PID/status``, which all users may read."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -151,7 +155,7 @@ def _is_guests(status: Mapping[str, str], uids: Sequence[Range]) -> bool:
 
 
 def _is_contained(status: Mapping[str, str], statuses: Mapping[str, Mapping[str, str]]) -> bool:
-    """Return whether a container's controller is among the process's ancestors."""
+    """Return whether libvirt's container controller is an ancestor of the process."""
     seen: set[str] = set()
     while (parent := status.get("PPid", "0")) in statuses and parent not in seen:
         seen.add(parent)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files a vendor's driver wants in a container, gathered in folders made on the host.
+"""The files of a vendor's driver that a container needs, gathered in folders on the host.
 
-Nothing is written into a guest: its linker must find SONAME links, which vendors' hooks would make
-in there. They are made here, next to copies of the libraries, in one folder that is bound
-read-only.
+Nothing is written into a guest: its linker needs SONAME links, which the vendors' hooks would make
+inside the guest. They are made on the host, next to copies of the libraries, in one folder that the
+guest has as a read-only bind mount.
 
-A folder is ``<library_root>/<digest>``. The digest names the files with their sizes and times, so
-that guests of one driver version share a folder and a new version gets another. The old one stays
-as long as a guest may have it bound; :func:`prune` removes what no container names any more.
+A folder is ``<library_root>/<digest>``. The digest covers the files with their sizes and times, so
+that guests of one driver version share a folder and a new version gets another. The old folder
+stays as long as a guest may have it mounted; :func:`prune` removes folders that no container uses.
 """
 
 from __future__ import annotations
@@ -47,13 +47,12 @@ def gather(
     links: Iterable[tuple[str, str]],
     library_root: pathlib.Path,
 ) -> container.Mount:
-    """Return one folder with the libraries in *mounts*, seen by the guest at ``TARGET``.
+    """Gather the libraries in *mounts* in one folder, and return its mount at ``TARGET``.
 
-    *links* are (what a link holds, path of the link), as of
-    :class:`nova_gpu.host.container.cdi.Edits`; of those the ones that lead from one library to
-    another are made, by their names alone.
+    *links* are pairs of target and path, as in :class:`nova_gpu.host.container.cdi.Edits`. Those
+    that lead from one library to another are made in the folder, by their names alone.
 
-    :raises GuestFilesUnavailable: where the folder cannot be made
+    :raises GuestFilesUnavailable: if the folder cannot be created
     """
     files: dict[str, str] = {}
     for mount in sorted(mounts, key=lambda mount: not _is_64_bit(mount.source)):
@@ -76,11 +75,11 @@ def gather(
 def gather_folder(
     mounts: Sequence[container.Mount], target: str, library_root: pathlib.Path
 ) -> container.Mount:
-    """Return one folder with the files in *mounts*, which the guest sees below *target*.
+    """Gather the files in *mounts* in one folder, and return its mount at *target*.
 
-    libvirt makes a folder that the guest lacks, but not the folder of a file.
+    libvirt creates a mount point that is a folder, but not the folder of a file.
 
-    :raises GuestFilesUnavailable: where the folder cannot be made
+    :raises GuestFilesUnavailable: if the folder cannot be created
     """
     files = {os.path.relpath(mount.target, target): mount.source for mount in mounts}
     return container.Mount(str(_folder(files, library_root, None)), target)
@@ -89,12 +88,12 @@ def gather_folder(
 def prune(
     library_root: pathlib.Path, in_use: Collection[str], older_than_s: float = 3600
 ) -> list[str]:
-    """Remove the folders below *library_root* that *in_use* does not name; says which.
+    """Remove the folders below *library_root* that *in_use* does not name; return their names.
 
-    *in_use* are sources of mounts of every guest of this host, running or not. What was gathered
-    within *older_than_s* stays too: its guest may be about to be defined.
+    *in_use* are the sources of mounts of every guest of this host, running or not. Folders younger
+    than *older_than_s* stay too, because their guest may be about to be defined.
 
-    :raises OSError: where it cannot be listed
+    :raises OSError: if *library_root* cannot be listed
     """
     limit = time.time() - older_than_s
     used = {os.path.realpath(path) for path in in_use}
@@ -109,11 +108,11 @@ def prune(
 def _folder(
     files: dict[str, str], library_root: pathlib.Path, links: list[tuple[str, str]] | None
 ) -> pathlib.Path:
-    """Return the folder with *files*, source by name, made unless it is there.
+    """Return the folder with *files*, source by name; create it unless it exists.
 
-    It is made under another name and renamed when whole: of two starts at once one finds the
-    other's folder in its place and throws its own away. With *links*, a list that may be empty,
-    SONAME links are made as well.
+    It is created under a temporary name and renamed when it is complete. If two starts create it at
+    once, the second finds the folder in place and removes its own. With *links*, a list that may be
+    empty, SONAME links are made as well.
     """
     try:
         library_root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -160,7 +159,7 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
 
 
 def _copy(source: str, path: pathlib.Path) -> None:
-    """Make a hard link, or a copy where file system or fs.protected_hardlinks forbid one."""
+    """Create a hard link, or a copy if the file system or fs.protected_hardlinks forbids links."""
     real = os.path.realpath(source)
     try:
         os.link(real, path)
@@ -191,9 +190,9 @@ def _library_name(mount: container.Mount) -> str | None:
 
 
 def _is_64_bit(source: str) -> bool:
-    """Return a host with 32-bit libraries has two of each name.
+    """Return whether the library is for 64 bits, by EI_CLASS of its ELF header (elf(5)).
 
-    EI_CLASS of the ELF header (elf(5)).
+    A host with 32-bit libraries has two libraries of each name.
     """
     try:
         with open(source, "rb") as file:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG instances of NVIDIA cards, by the capabilities that lead to them.
+"""The MIG instances of NVIDIA cards, as the driver's capability files in /proc list them.
 
-Source: NVIDIA's MIG user guide, "Device nodes and capabilities". What is read here is there
-whatever made the layout; what an instance's profile is only NVML tells.
+Source: NVIDIA's MIG user guide, "Device nodes and capabilities". The files exist whatever tool made
+the instances; only NVML reports the profile of an instance.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Capability:
-    """A capability file that one must be able to open to use a GPU instance or compute instance.
+    """A file that a process must be able to open to use a GPU instance or compute instance.
 
-    ``access`` is the file that nvidia-modprobe takes, ``minor`` that of the node
-    ``/dev/nvidia-caps/nvidia-cap<minor>``; ``compute_instance`` is ``None`` for a whole GPU
-    instance.
+    ``access`` is the file in /proc that nvidia-modprobe takes, ``minor`` is the minor number of the
+    node ``/dev/nvidia-caps/nvidia-cap<minor>``; ``compute_instance`` is ``None`` for the capability
+    of a GPU instance.
     """
 
     gpu_instance: int
@@ -37,9 +37,9 @@ class Capability:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Instance:
-    """One compute instance of a GPU instance: what CUDA shows as a device, named by ``index``.
+    """One compute instance of a GPU instance, which CUDA shows as a device; ``index`` names it.
 
-    ``minors`` are those of the two capability nodes that lead to it.
+    ``minors`` are those of the two capability nodes that give access to it.
     """
 
     gpu_instance: int
@@ -48,31 +48,31 @@ class Instance:
 
     @property
     def index(self) -> str:
-        """``1/0``, the GPU instance and the compute instance as NVIDIA's tools write them."""
+        """The ids of the GPU instance and the compute instance in NVIDIA's notation, ``1/0``."""
         return f"{self.gpu_instance}/{self.compute_instance}"
 
 
 def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
-    """Return N of /dev/nvidiaN, which is not the index that NVIDIA's tools count by."""
+    """Return N of the card's /dev/nvidiaN, ``None`` if unknown. It is not NVIDIA's GPU index."""
     return _number(proc.card(address, roots).get("Device Minor"))
 
 
 def is_divided(card: PciAddress, roots: Roots) -> bool:
-    """Return whether the driver has a GPU instance of the card, whatever can be read of it."""
+    """Return whether the driver has a GPU instance of the card, even if it is unreadable."""
     minor = gpu_minor(card, roots)
     return minor is not None and any(_folder(minor, roots).glob("gi*"))
 
 
 def of_card(card: PciAddress, roots: Roots) -> tuple[Instance, ...]:
-    """Return the instances that the driver has of the card."""
+    """Return the compute instances that the driver lists for the card."""
     minor = gpu_minor(card, roots)
     return () if minor is None else instances(capabilities(minor, roots))
 
 
 def is_slot_there(slot: Slot, roots: Roots) -> bool:
-    """Return true where the instance of *slot* is there; :raises OSError.
+    """Return whether the MIG instance of *slot* exists.
 
-    Where the driver does not tell.
+    :raises OSError: if the driver does not report it
     """
     minor = gpu_minor(slot.parent, roots)
     if minor is None:
@@ -92,7 +92,7 @@ def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
 def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
     """Return the capabilities of the MIG instances of /dev/nvidia*gpu_minor*, sorted by path.
 
-    A file that cannot be read leads to nothing, and is left out.
+    Unreadable files are left out.
     """
     folder = _folder(gpu_minor, roots)
     paths = []
@@ -106,7 +106,7 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
 
 
 def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
-    """Return the compute instances that a card's *capabilities* lead to, sorted.
+    """Return the compute instances that a card's *capabilities* give access to, sorted.
 
     One is left out if the capability of its GPU instance is missing, as its user needs both.
     """

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards are divided into MIG instances, and into what.
+"""The cards that are divided into MIG instances, their instances, and the division of a card.
 
-And their division, where an option wants that.
-
-Two have to say the same: the driver, by its capabilities, which instances there are and which nodes
-lead to them; NVML what size each of them has. A layout that is there is never changed.
+The driver's capabilities and NVML must agree: the driver lists the instances and the nodes that
+lead to them, NVML reports their size. An existing layout is never changed.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ def divided(
 ) -> dict[PciAddress, vgpu.DividedCard]:
     """Return the *cards* that are divided, by address.
 
-    With the reason where it is not known into what.
+    A card whose MIG instances are unknown has the reason in ``unread``.
 
     :param shares: whether guests may share the memory of a GPU instance, which is not divided
         between its compute instances (NVIDIA's MIG user guide, "Compute instance")
@@ -55,14 +53,17 @@ def divided(
 
 
 def is_divided(card: GPU, roots: Roots) -> bool:
-    """Return whether *card* has instances, or is in MIG mode and so of no use as a whole."""
+    """Return whether *card* has MIG instances, or is in MIG mode and so cannot be given whole."""
     if card.driver != nvml.DRIVER:
         return False
     return card.mig is not None or gpu_instances.is_divided(card.address, roots)
 
 
 def _unread(card: GPU, roots: Roots) -> str | None:
-    """Return why the card's MIG instances are unknown, and the remedy."""
+    """Return why the card's MIG instances are unknown, and the remedy.
+
+    Return ``None`` if they are known.
+    """
     if card.mig is None:
         return (
             "the driver has MIG instances of it, and NVML does not tell what they are; see why in "
@@ -107,7 +108,7 @@ def _number(instance: MIGInstance) -> int | None:
 def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.DividedCard:
     """Return the card with its MIG instances as slots.
 
-    :param layout: in which :func:`_unread` has found nothing
+    :param layout: the instances by NVML, after :func:`_unread` has returned ``None``
     """
     numbers: dict[str, list[int]] = collections.defaultdict(list)
     facts = {}
@@ -137,9 +138,9 @@ def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.
 
 
 def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:
-    """Return the profiles of ``[gpu]mig_profile`` by address or product, as :class:`GPU` has them.
+    """Return the profiles of ``[gpu]mig_profile``, by address or product.
 
-    :raises InvalidOption: where an entry is not of its form
+    :raises InvalidOption: if an entry does not have the form
     """
     return selection.parse_by_card(_OPTION, entries, _profile, _FORM)
 
@@ -151,12 +152,12 @@ def _profile(text: str) -> str:
 
 
 def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
-    """Divide *card* into as many instances of *profile* as it has room for.
+    """Divide *card* into as many instances of *profile* as it has room for. For root.
 
-    Returns how many were made, 0 where it is divided already. For root.
+    Return how many were made, 0 if the card is divided already.
 
-    :raises DeviceUnavailable: where it is not divided; nothing of it is then either, but where
-        *timeout_s* was over before all was made, or undone
+    :raises DeviceUnavailable: if it cannot be divided; then it has no instances, unless *timeout_s*
+        was over before all were made, or removed again
     """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides one card into MIG instances.
+"""Script that divides one card into MIG instances.
 
-The privsep daemon runs it as a process of its own, as all its writes that may hang in a driver
-(:mod:`nova_gpu.host.child`): a thread of the daemon that hangs cannot be ended, and NVML has the
-card open in its process until nvmlShutdown, which a hanging call never reaches. It imports NVIDIA's
-binding and the standard library only. Called with a card's PCI address, a profile (``1g.18gb``) and
-the number of times that it tries to turn MIG mode on, it prints one of ::
+It runs as a process of its own, like every call that may hang in the driver
+(:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and NVML
+keeps the card open in its process until nvmlShutdown, which a hanging call never reaches. It
+imports NVIDIA's binding and the standard library only. Its arguments are a card's PCI address, a
+profile (``1g.18gb``) and the number of attempts to turn MIG mode on; it prints one of ::
 
     {"made": 7}
     {"error": "why there are none"}
@@ -33,11 +33,11 @@ _NOT_NOW = "MIG mode cannot be turned on now: a process uses the card, or it mus
 
 
 class _Refused(Exception):
-    """The reason why a card is not divided."""
+    """The reason why a card was not divided."""
 
 
 def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
-    """Return how many instances were made: as many of the profile as the card has room for."""
+    """Divide the card into as many instances of *profile* as it has room for; return how many."""
     card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
     undo: list[Callable[[], object]] = []
     try:
@@ -92,7 +92,7 @@ def _profiles(nvml: Any, card: Any) -> dict[str, int]:
 
 
 def _largest(nvml: Any, instance: Any) -> int:
-    """Return the id of the compute instance that has all of a GPU instance."""
+    """Return the id of the compute instance profile that takes a whole GPU instance."""
     sizes = []
     for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Xids that NVIDIA's driver reported in the kernel's log.
+"""Xid errors that NVIDIA's driver reported in the kernel's log.
 
-NVML tells of Xids too, but only of those that come while a process waits for them ("All events that
-occurred before this call are not recorded", nvmlDeviceRegisterEvents), which would have to hold
-the cards for good. The log has them all, those from before nova-compute was started as well.
+NVML reports Xids too, but only those that occur while a process waits for them ("All events that
+occurred before this call are not recorded", nvmlDeviceRegisterEvents); that process would have to
+keep the cards open all the time. The log has all of them, also those from before nova-compute
+started.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _TEXT_LENGTH = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Xid:
-    """``text`` is the driver's, without the process that the card worked for.
+    """An Xid error of a card or of a MIG instance.
 
-    Of a MIG instance it has the GPU instance and, where it is of one alone, the compute instance.
+    ``text`` is the driver's, without the process that the card worked for. For a MIG instance it
+    has the id of the GPU instance and, if only one is affected, of the compute instance.
     """
 
     address: model.PciAddress
@@ -60,10 +62,10 @@ class Position:
 def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
     """Return the number of the newest record, and the lines about Xids newer than *known*.
 
-    They are all lines where the log is not so far yet. It needs root where
-    ``kernel.dmesg_restrict`` is set.
+    If *known* is higher than the newest record, it is of another log, and all lines count as newer.
+    Reading needs root if ``kernel.dmesg_restrict`` is set.
 
-    :raises KernelLogUnreadable: where the log cannot be read in time
+    :raises KernelLogUnreadable: if the log cannot be read in time
     """
     path = str(roots.dev / "kmsg")
     try:
@@ -76,10 +78,7 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
 
 
 def parse(lines: Iterable[str]) -> list[Xid]:
-    """Return the Xids in lines of :func:`read`.
-
-    What is not understood is left out.
-    """
+    """Return the Xids in lines of :func:`read`; lines that cannot be parsed are left out."""
     matches = filter(None, map(_LINE.match, lines))
     return [
         Xid(
@@ -98,7 +97,10 @@ def _number(text: str | None) -> int | None:
 
 
 def load(path: pathlib.Path) -> Position | None:
-    """Return the position that :func:`save` wrote, or ``None``: then the whole log is news."""
+    """Return the position that :func:`save` wrote.
+
+    Return ``None`` if there is none; then all records of the log are new.
+    """
     try:
         fields = files.read_json(path)
         return Position(str(fields["boot_id"]), int(fields["sequence"]))
@@ -109,6 +111,6 @@ def load(path: pathlib.Path) -> Position | None:
 def save(path: pathlib.Path, position: Position) -> None:
     """Write the position to the file at *path*.
 
-    :raises OSError: where it cannot be written
+    :raises OSError: if it cannot be written
     """
     files.write_json(path, dataclasses.asdict(position))

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the kernel's log: a script, run by :mod:`nova_gpu.host.nvidia.kernel_log`.
+"""Script that reads the kernel's log, run by :mod:`nova_gpu.host.nvidia.kernel_log`.
 
-It is a process of its own because only one that is root and has just been executed may read the log
-where ``kernel.dmesg_restrict`` is set: privsep's has not the capability. It needs nothing of this
-package. Its arguments are the file, which never ends but is read to what is there now, and the
-number of the last record that is known. What it prints is JSON::
+It runs as a process of its own because, where ``kernel.dmesg_restrict`` is set, only a process that
+has been executed as root may read the log: privsep's daemon lacks the capability. It imports
+nothing of this package. Its arguments are the file, of which it reads what is there now (the file
+has no end), and the number of the last record that the caller knows. It prints JSON::
 
     {"last": 1234, "lines": [[1231, "NVRM: Xid (PCI:0000:3b:00): 79, ..."], ...]}
 
-``last`` is the newest record of any kind, null where that is the known one. Where it is older than
-that, what is known is not of this log, and all of it is news. The lines are those of NVIDIA's
-driver about Xids. A record (Documentation/ABI/testing/dev-kmsg) begins with
-``priority and facility,sequence,microseconds,flags;``. What processes write there has another
-facility than the kernel's 0 (kernel/printk/printk.c: devkmsg_write), so no process can forge a
-line.
+``last`` is the number of the newest record of any kind, null if the caller knows that already. If
+it is lower than the caller's, the caller knows another log, and all records are new. The lines are
+Xids of NVIDIA's driver. A record (Documentation/ABI/testing/dev-kmsg) begins with ``priority and
+facility,sequence,microseconds,flags;``. Records that processes write have another facility than the
+kernel's 0 (kernel/printk/printk.c: devkmsg_write), so no process can forge a line.
 """
 
 from __future__ import annotations
@@ -44,11 +43,12 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
-    """Return the number of the newest record, and the Xids after record *known* with theirs.
+    """Return the number of the newest record, and the Xids after record *known*.
 
-    If the newest is *known*, return ``None`` and no Xids; if it is older, return all Xids.
+    An Xid is a pair: the number of its record, and its line. If the newest record is *known*,
+    return ``None`` and no Xids; if it is lower, return all Xids.
 
-    :raises OSError: where the log cannot be read
+    :raises OSError: if the log cannot be read
     """
     newest, messages = None, []
     for line in _lines(path):

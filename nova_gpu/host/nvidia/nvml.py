@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of NVIDIA's management library about the cards that the nvidia driver has.
+"""Facts about NVIDIA cards from NVIDIA's management library (NVML).
 
-See :mod:`nova_gpu.host.nvidia.nvml_probe` for the process that asks it.
+The process that calls the library is :mod:`nova_gpu.host.nvidia.nvml_probe`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ FABRIC_COMPLETED = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlFacts:
-    """One card; ``None`` is what the library would not tell.
+    """The facts about one card; ``None`` for a fact that NVML does not report.
 
-    ``minor`` is the N of /dev/nvidiaN, ``mig`` are the instances of a card that is in MIG mode.
+    ``minor`` is the N of /dev/nvidiaN. ``mig`` are the MIG instances of a card in MIG mode.
     """
 
     name: str | None = None
@@ -68,9 +68,9 @@ class NvmlFacts:
 
 
 def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
-    """Return every card the library sees, or nothing: then one log line says why.
+    """Return the facts about every card that NVML sees.
 
-    Raises nothing.
+    If NVML fails, return an empty mapping and log the reason once. Never raise.
     """
     try:
         return _parse(run([], timeout_s))
@@ -82,15 +82,15 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
 def health(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, NvmlHealth]:
-    """Return how the cards are; as :func:`query` where the library fails."""
+    """Return the state of the cards; an empty mapping if NVML fails, as in :func:`query`."""
     return _of_cards((), addresses, timeout_s, NvmlHealth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilization of a card, in percent of the last moments, and bytes of its memory.
+    """The utilization of a card, in percent over the last moments, and bytes of its memory.
 
-    ``None`` is what the library does not report for it.
+    A value that NVML does not report is ``None``.
     """
 
     utilization: int | None = None
@@ -101,16 +101,19 @@ class Usage:
 def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
-    """Return the usage of the cards that the library has.
+    """Return the usage of the cards that NVML sees.
 
-    As :func:`query` where it fails.
+    If NVML fails, return an empty mapping, as in :func:`query`.
     """
     return _of_cards(["--usage"], addresses, timeout_s, Usage)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Modes:
-    """The modes of a card: MIG, and correction of memory errors (ECC), 1 or 0, ``None`` without."""
+    """The modes of a card: MIG and error correction of memory (ECC). 1 is on, 0 is off.
+
+    ``None``: the card has no such mode.
+    """
 
     mig: int | None = None
     ecc: int | None = None
@@ -119,9 +122,9 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """Return the modes of the cards that the library has.
+    """Return the modes of the cards that NVML sees.
 
-    As :func:`query` where it fails.
+    If NVML fails, return an empty mapping, as in :func:`query`.
     """
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
@@ -129,9 +132,9 @@ def modes(
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
-    """Return the board modules of the cards that the library has.
+    """Return the board modules of the cards that NVML sees.
 
-    As :func:`query` where it fails.
+    If NVML fails, return an empty mapping, as in :func:`query`.
     """
     answers = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
     numbers = {address: item.get("module") for address, item in answers.items()}
@@ -149,12 +152,12 @@ _hanging: list[subprocess.Popen[bytes]] = []
 
 
 class NoAnswer(Exception):
-    """The reason why the library's answer is missing."""
+    """The reason why NVML gave no answer."""
 
 
 @functools.cache
 def report(reason: str) -> None:
-    """Log a reason once: the periodic task asks every minute."""
+    """Log *reason* once, because the periodic task queries NVML every minute."""
     LOG.warning(
         "NVML does not answer about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
         "ECC errors are unknown. Set [gpu]nvml = false if this is intended.",
@@ -163,9 +166,9 @@ def report(reason: str) -> None:
 
 
 def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
-    """Return the facts in what the probe printed.
+    """Return the facts in the probe's output.
 
-    :raises NoAnswer: where it printed none
+    :raises NoAnswer: if the output is an error or invalid
     """
     cards = read(output, "gpus")
     bricks = {address: told(address, "nvlinks", card, _bricks) for address, card in cards.items()}
@@ -179,9 +182,10 @@ def _of_cards(
     timeout_s: float,
     kind: Callable[..., _Told],
 ) -> Mapping[model.PciAddress, _Told]:
-    """Return the library's answers about the cards that it has.
+    """Return the answers of NVML about the cards that it sees, read into objects of *kind*.
 
-    As :func:`query` where it fails. Of no cards it is not asked.
+    If NVML fails, return an empty mapping, as in :func:`query`. Without *addresses* do not start
+    the probe.
     """
     wanted = [str(address) for address in addresses]
     try:
@@ -194,7 +198,7 @@ def _of_cards(
 def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:
     """Parse the probe's output into facts by card.
 
-    :raises NoAnswer: where the probe printed no answer
+    :raises NoAnswer: if the probe printed no answer
     """
     cards = {}
     for address, card in read(output, "cards").items():
@@ -207,7 +211,7 @@ def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.Pci
 def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
     """Check the types of one card's facts.
 
-    :raises TypeError: where one is something else
+    :raises TypeError: if a fact has another type
     """
     kinds = {"refused": str}
     return {
@@ -218,9 +222,9 @@ def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
-    """Return the answer about each card that can be identified.
+    """Return the answer about each card whose address can be parsed.
 
-    :raises NoAnswer: where there is none
+    :raises NoAnswer: if there is no answer
     """
     try:
         answer = json.loads(output)
@@ -244,9 +248,9 @@ def told(
     card: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], _Told],
 ) -> _Told | None:
-    """Return one fact of one card, ``None`` where it cannot be read.
+    """Return one fact of one card, ``None`` if it cannot be parsed.
 
-    The others count all the same.
+    The other facts of the card stay valid.
     """
     try:
         return read(card)
@@ -280,10 +284,10 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
 
 
 def _peer(spelled: str | None) -> model.PciAddress | None:
-    """Return ``None`` of what is not on PCI.
+    """Return the PCI address of the device at the other end of a link.
 
-    The library spells that ``FFFFFFFF:FF:FF.0``, empty or with bytes that are no text, and nccl's
-    src/graph/xml.cc reads all three.
+    Return ``None`` for a device that is not on PCI. NVML spells that ``FFFFFFFF:FF:FF.0``, as an
+    empty text or as bytes that are not text; nccl's src/graph/xml.cc reads all three too.
     """
     try:
         return model.PciAddress.parse(spelled or "")
@@ -292,9 +296,9 @@ def _peer(spelled: str | None) -> model.PciAddress | None:
 
 
 def _fabric(fabric: Mapping[str, Any] | None) -> str:
-    """Return a name for what the card's switches join, the same for all that they join.
+    """Return a name for the fabric of the card's NVSwitches, the same for all cards on it.
 
-    Of one host they are one fabric, unless the cards say that they are parts of different ones.
+    The switches of one host form one fabric, unless the cards report different clusters or cliques.
     """
     if fabric is None or fabric["state"] != FABRIC_COMPLETED:
         return ""
@@ -340,9 +344,9 @@ def _instance(instance: Mapping[str, Any]) -> MIGInstance:
 
 
 def known(kind: type[_Told], value: Any) -> _Told | None:
-    """Return *value*, which is of that kind or null.
+    """Return *value*, which must be of the type *kind* or null.
 
-    :raises TypeError: where *value* is neither
+    :raises TypeError: if it is of another type
     """
     if value is None or isinstance(value, kind):
         return value
@@ -352,7 +356,10 @@ def known(kind: type[_Told], value: Any) -> _Told | None:
 def _links(
     address: model.PciAddress, bricks: Mapping[model.PciAddress, _Bricks]
 ) -> tuple[model.Link, ...]:
-    """Return the links to peers at the other end, and to those on the same switches."""
+    """Return the direct links of a card.
+
+    They lead to peers at the other end of its NVLinks, and to the cards on the same NVSwitches.
+    """
     widths: collections.Counter[model.PciAddress] = collections.Counter()
     mine = bricks[address]
     for (peer, kind), width in mine.items():
@@ -370,9 +377,9 @@ def _links(
 
 
 def run(arguments: Sequence[str], timeout_s: float) -> bytes:
-    """Return what the probe printed.
+    """Run the probe and return what it printed.
 
-    :raises NoAnswer: where it cannot be started, fails or takes too long
+    :raises NoAnswer: if it cannot be started, fails or takes too long
     """
     _hanging[:] = [process for process in _hanging if process.poll() is None]
     if _hanging:  # in every period there would be one more that cannot be killed

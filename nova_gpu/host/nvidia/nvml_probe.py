@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks NVIDIA's management library and prints one JSON object. Run as a script, never imported.
+"""Script that queries NVIDIA's management library and prints one JSON object; never imported.
 
-It is a process of its own because the library opens every card, because a card whose node is open
-cannot be given to a guest, and because a library call can hang. It needs nothing of this package,
-so that it starts fast::
+It runs as a process of its own because the library opens every card, because a card with an open
+node cannot be given to a guest, and because a library call can hang. It imports nothing of this
+package, so that it starts fast::
 
     {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
                "memory": 150754820096, "compute_capability": [9, 0], "uuid": "GPU-...",
@@ -12,43 +12,42 @@ so that it starts fast::
                "mig": null}, ...]}
     {"error": "why there are none"}
 
-``architecture``, the second of each NVLink (the kind of device at its other end) and those of the
-fabric, which the card has joined by way of switches, are NVML's own numbers. The first of an NVLink
-is null where the library spells it so that it is no text; of a switch that is not on PCI it is
-whatever the library says. What it does not know of a card is null. Of one that is in MIG mode
-``mig`` are its instances::
+``architecture``, the second value of each NVLink (the type of the device at its other end) and the
+values of the fabric that the card has joined through switches are NVML's own numbers. The first
+value of an NVLink is the other end's address as the library spells it: null if it is not text, and
+any text for a switch that is not on PCI. Unknown facts of a card are null. For a card in MIG mode
+``mig`` has its instances::
 
     [{"gpu_instance": 9, "compute_instance": 0, "name": "NVIDIA H200 MIG 1g.18gb",
       "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
 
-With addresses for arguments it says how
-those cards are instead; of one that the library does not have, or cannot open, ``refused`` is why,
-except where the caller's rights are the reason::
+With addresses as arguments it prints the state of these cards instead. For a card that the library
+does not have or cannot open ``refused`` is the reason, unless the caller lacks rights::
 
     {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
                 "recovery_action": 0, "fabric_state": 3, "fabric_status": 0,
                 "compute_mode": 0}, ...]}
 
-With ``--usage`` before the addresses it says what is used of them, by any process::
+With ``--usage`` before the addresses it prints how much of the cards is used, by any process::
 
     {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
                 "memory_total": 150754820096}, ...]}
 
-With ``--modes`` it says which of them are in MIG mode and which correct errors of their memory,
-null of those that cannot::
+With ``--modes`` it prints whether the cards are in MIG mode and whether they correct memory errors,
+null for a card without that mode::
 
     {"cards": [{"address": "0000:19:00.0", "mig": 1, "ecc": 1}, ...]}
 
-With ``--modules`` it says which place on its board each of them has, null of one that is on none::
+With ``--modules`` it prints the place of each card on its board, null for a card that is on none::
 
     {"cards": [{"address": "0000:86:00.0", "module": 1}, ...]}
 
-With ``--vgpus`` before the addresses it says into which vGPUs a vGPU host's driver can divide
-them; ``most`` are those of a type on a card of which nothing else is made, ``per_instance`` those
-on one GPU instance of the ``profile`` that the type needs, and ``instances`` how many GPU instances
-there are, by profile, of a card in MIG mode. To count those takes root. ``per_guest`` is how many
-of it one guest can have::
+With ``--vgpus`` before the addresses it prints the vGPU types that the driver of a vGPU host can
+make of the cards. ``most`` is the number of vGPUs of the type on an otherwise empty card,
+``per_instance`` the number on one GPU instance of the ``profile`` that the type needs,
+``per_guest`` the number that one guest can have. ``instances`` is the number of GPU instances by
+profile, for a card in MIG mode; counting them takes root::
 
     {"cards": [{"address": "0000:3b:00.0", "instances": {"19": 7}, "types": [
         {"id": 1414, "name": "NVIDIA H200X-1-18C", "memory": 19327352832, "heads": 1,
@@ -73,9 +72,10 @@ except ImportError as missing:  # it is not on all hosts
 
 
 def _asking(nvml: Any) -> Callable[..., Any]:
-    """Call a function of the library.
+    """Return a function that calls the library's function of a given name.
 
-    ``None`` where that refuses, has no such function or says what the binding cannot make text of.
+    It returns ``None`` if the library refuses, lacks the function, or returns what the binding
+    cannot decode.
     """
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -127,7 +127,7 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
 
 
 def _field(nvml: Any, card: Any, name: str) -> Any:
-    """Return the number of a field of nvml.h, null where the card or the binding has it not."""
+    """Return the number of a field of nvml.h, ``None`` if the card or the binding lacks it."""
     field = getattr(nvml, name, None)
     values = _asking(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
     value = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
@@ -135,7 +135,7 @@ def _field(nvml: Any, card: Any, name: str) -> Any:
 
 
 def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
-    """Return the fabric's state in the newest form that the driver knows.
+    """Return the state of the card's fabric in the newest form that the driver knows.
 
     Drivers before 545 know the first form only.
     """
@@ -224,7 +224,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _held(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the handles of the cards that the library has."""
+    """Yield the address and the handle of each card that the library has."""
     for address in addresses:
         if (handle := _asking(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
             yield address, handle
@@ -267,9 +267,10 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _memory_info(nvml: Any, card: Any) -> Any:
-    """Return the card's memory, with what the driver keeps for itself where it reports that.
+    """Return the card's memory, with the part that the driver reserves, if it reports that.
 
-    That is half a GiB of an H100. NVML's guide of driver 470 has no such form, that of 525 has.
+    The reserved part is half a GiB on an H100. NVML's guide for driver 470 has no such field, that
+    for 525 has.
     """
     ask = _asking(nvml)
     second = getattr(nvml, "nvmlMemory_v2", None)
@@ -326,7 +327,10 @@ def _instances(nvml: Any, card: Any, profile: int) -> int | None:
 
 
 def text(value: Any) -> Any:
-    """Return a text of the binding, whose old releases give bytes; null for what is no text."""
+    """Return a text of the binding, ``None`` for bytes that are not text.
+
+    Old releases of the binding return bytes.
+    """
     try:
         return value.decode() if isinstance(value, bytes) else value
     except ValueError:
@@ -334,7 +338,7 @@ def text(value: Any) -> Any:
 
 
 def address(pci: Any) -> Any:
-    """Return a PCI address as the library spells it, null where it tells none."""
+    """Return a PCI address as the library spells it, ``None`` if it gives none."""
     try:
         return None if pci is None else text(pci.busId)
     except ValueError:  # the binding makes text of it, which it may not be

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of NVIDIA's management library about the vGPU types of a host's cards.
+"""vGPU types of a host's cards, as NVIDIA's management library (NVML) reports them.
 
-sysfs lists the names of those that can be made now; how many of one a card carries and
-what each has only the library reports, above all for a card in MIG mode, where each type is made of
-the GPU instances of one profile that the operator has made.
+sysfs lists the names of the types that can be made now. Only NVML reports how many vGPUs of a type
+a card carries and what each has. That matters most for a card in MIG mode, where vGPUs of a type
+are made from the GPU instances of one profile, which the operator has made.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Types = Mapping[str, VGPUType]
 
 
 def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
-    """Return the library's answer as text, for :func:`parse`.
+    """Return NVML's answer as text, for :func:`parse`; if NVML fails, the text has the reason.
 
-    As root, since GPU instances are counted. One that says why where it fails.
+    It needs root, because GPU instances are counted.
     """
     try:
         return nvml.run(["--vgpus", *map(str, addresses)], timeout_s).decode(errors="replace")
@@ -32,9 +32,10 @@ def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
 
 
 def parse(answer: str) -> Mapping[PciAddress, Types]:
-    """Parse the types of each card by id, including types that its present division excludes.
+    """Parse NVML's answer into the vGPU types of each card, by type id.
 
-    One log line says why there are no types.
+    They include types that the present division of the card excludes. If there are none, one log
+    line has the reason.
     """
     try:
         cards = nvml.read(answer.encode(), "cards")
@@ -55,9 +56,9 @@ def _of_card(address: PciAddress, card: Mapping[str, Any]) -> Types:
 
 
 def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
-    """Parse one type.
+    """Parse one vGPU type.
 
-    :raises TypeError, ValueError, LookupError: where it cannot be understood
+    :raises TypeError, ValueError, LookupError: if it is invalid
     """
     memory, profile = nvml.known(int, fields["memory"]), nvml.known(int, fields["profile"])
     resolution = fields["resolution"]
@@ -77,9 +78,9 @@ def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None)
 def _most(
     fields: Mapping[str, Any], profile: int | None, instances: Mapping[str, int | None] | None
 ) -> int:
-    """Return how many of the type the card as it is divided can have, 0 where none can be.
+    """Return how many vGPUs of the type the card can have as it is divided now, 0 if none.
 
-    A card in MIG mode has those of its GPU instances only, any other none of those.
+    A card in MIG mode can have the types of its GPU instances only, any other card none of these.
     """
     most = nvml.known(int, fields["most"]) or 0
     if (profile is None) != (instances is None):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of NVIDIA's driver in /proc, about itself and its cards."""
+"""Files of NVIDIA's driver in /proc about itself and its cards."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _VERSION = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)\s", re.MULTILIN
 
 
 def version(roots: Roots) -> str | None:
-    """Return the driver's, which on a vGPU host is that of the vGPU manager: ``550.54.16``.
+    """Return the driver's version, ``550.54.16``; on a vGPU host that of the vGPU manager.
 
-    ``None`` where it is not loaded or does not tell.
+    Return ``None`` if the driver is not loaded or does not report it.
     """
     match = _VERSION.search(_text(roots.proc / "driver/nvidia/version"))
     return match[1] if match else None
 
 
 def card(address: PciAddress, roots: Roots) -> Mapping[str, str]:
-    """Return the fields about a card: ``Model``, ``Device Minor`` and others.
+    """Return the fields of the card's information file: ``Model``, ``Device Minor`` and others.
 
-    ``GPU UUID`` has question marks before the card was initialised.
+    The value of ``GPU UUID`` consists of question marks until the card is initialised.
     """
     return fields(roots.proc / f"driver/nvidia/gpus/{address}/information")
 
 
 def reset_mode(roots: Roots) -> int | None:
-    """Return the mode that NVIDIA's tool sets each node to when a program initialises the driver.
+    """Return the mode that nvidia-modprobe sets on device nodes when a program starts the driver.
 
-    ``None`` where it leaves them alone or the driver does not tell. Both parameters are decimal
-    numbers (kernel-open/nvidia/nv-procfs.c); nvidia-modprobe reads them
+    Return ``None`` if it leaves the modes alone, or the driver does not report it. Both parameters
+    are decimal numbers (kernel-open/nvidia/nv-procfs.c); nvidia-modprobe reads them
     (modprobe-utils/nvidia-modprobe-utils.c, init_device_file_parameters).
     """
     params = fields(roots.proc / "driver/nvidia/params")
@@ -49,7 +49,7 @@ def reset_mode(roots: Roots) -> int | None:
 
 
 def fields(path: pathlib.Path) -> Mapping[str, str]:
-    """Return a file of lines ``name: value``; nothing where it cannot be read."""
+    """Parse a file of lines ``name: value``; return an empty mapping if it cannot be read."""
     lines = (line.partition(":") for line in _text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 

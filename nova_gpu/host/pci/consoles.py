@@ -22,9 +22,9 @@ _FRAMEBUFFER_CONSOLE = "frame buffer device"
 
 
 def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return what of the host's console is on a card of these functions, ``None`` for nothing.
+    """Return which console of the host is on a card with these functions, ``None`` for none.
 
-    A function that VFIO has shows nothing any more.
+    A function that is bound to VFIO shows nothing any more.
     """
     for address in addresses:
         device = sysfs.device(address, roots)
@@ -39,20 +39,20 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Return whether the host's firmware showed itself on one of these functions."""
+    """Return whether the host's firmware used one of these functions as its display."""
     return any(
         sysfs.decimal(sysfs.device(address, roots), "boot_vga") == 1 for address in addresses
     )
 
 
 def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return what the firmware's framebuffer in a BAR of these functions is called, if one is.
+    """Return the name of the firmware's framebuffer if it lies in a BAR of these functions.
 
-    The kernel keeps that memory until a driver of the host takes the card over, or vfio-pci a VGA
-    controller (``vfio_pci_vga_init``, Linux 6.0), as it does for no other class. Who is not root
-    reads /proc/iomem without addresses, and what lies in what (kernel/resource.c, ``r_show``).
+    The kernel keeps that memory until a driver of the host takes the card over, or vfio-pci takes a
+    VGA controller (``vfio_pci_vga_init``, Linux 6.0), as it does for no other class. Users other
+    than root see /proc/iomem without addresses, but still nested (kernel/resource.c, ``r_show``).
 
-    :raises OSError, ValueError: where the kernel does not tell
+    :raises OSError, ValueError: if the kernel does not report it
     """
     functions = tuple(addresses)
     names = {str(function) for function in functions}
@@ -73,11 +73,11 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
 
 
 def _console_framebuffer(roots: Roots) -> str | None:
-    """Return the framebuffer that the kernel's console is shown on, ``None`` where it is on none.
+    """Return the framebuffer that shows the kernel's console, ``None`` if none does.
 
-    fbcon maps every virtual terminal to the one that registered first, which has the lowest number.
-    On a host whose console is a serial line alone those are not seen, and fbcon moves to the
-    first framebuffer there is: also to one whose card was just given back to the host.
+    fbcon maps every virtual terminal to the framebuffer that registered first, which has the lowest
+    number. If the host's console is a serial line only, the terminals are not seen, and fbcon moves
+    to the first framebuffer there is, even one whose card was just given back to the host.
     """
     if not _has_terminal_for_console(roots):
         return None
@@ -89,10 +89,7 @@ def _console_framebuffer(roots: Roots) -> str | None:
 
 
 def _has_terminal_for_console(roots: Roots) -> bool:
-    """Return whether the kernel's messages go to virtual terminals.
-
-    True where that cannot be read.
-    """
+    """Return whether the kernel's messages go to virtual terminals; true if that is unreadable."""
     try:
         active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
     except OSError:
@@ -101,7 +98,7 @@ def _has_terminal_for_console(roots: Roots) -> bool:
 
 
 def _is_framebuffer_console(vtconsole: str) -> bool:
-    """Return whether the console is fbcon, and shown."""
+    """Return whether *vtconsole* is fbcon, and is shown."""
     try:
         name = sysfs.attribute(vtconsole, "name")
     except OSError:

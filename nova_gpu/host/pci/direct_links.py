@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards direct links join, where NVML does not say it: by KFD, or by the operator.
+"""Direct links between cards that NVML does not report: from KFD, or from the operator.
 
-NVIDIA's driver knows its NVLinks, but on a host whose cards go to guests it is not there; and no
-product id says which cards of a host a bridge joins. Of XGMI the kernel's KFD driver tells (its
-drivers/gpu/drm/amd/amdkfd, kfd_topology.c and kfd_crat.h).
+NVIDIA's driver knows its NVLinks, but it is absent on a host whose cards are bound to vfio-pci; and
+no product id tells which cards of a host a bridge joins. The kernel's KFD driver reports XGMI links
+(its drivers/gpu/drm/amd/amdkfd, kfd_topology.c and kfd_crat.h).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _IOLINK_TYPE_XGMI = 11
 
 
 def parse(lines: Iterable[str]) -> Sets:
-    """Return the sets of cards that ``[gpu]link_groups`` names.
+    """Return the sets of joined cards in ``[gpu]link_groups``.
 
-    :raises InvalidOption: where one cannot be understood, or a card is in two
+    :raises InvalidOption: if an entry is invalid, or a card is in two sets
     """
     sets: list[frozenset[model.PciAddress]] = []
     for line in lines:
@@ -49,7 +49,7 @@ def parse(lines: Iterable[str]) -> Sets:
 
 
 def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
-    """Return *gpus*; those without links of their own get the links in *sets*."""
+    """Return *gpus* with the links in *sets* added to those without links of their own."""
     linked = tuple(gpus)
     present = {gpu.address for gpu in linked}
     peers = {address: members & present for members in sets for address in members}
@@ -68,7 +68,7 @@ def _links(
 def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...]]:
     """Return XGMI links by card. The kernel does not report their width.
 
-    What cannot be read is no link.
+    Links that cannot be read are left out.
     """
     nodes = kfd.nodes(root)
     links: dict[model.PciAddress, set[model.PciAddress]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole cards of a host, in one pass over its PCI functions."""
+"""Discovery of a host's whole cards, in one pass over its PCI functions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def discover(
 ) -> tuple[model.GPU, ...]:
     """Return the host's selected cards, sorted by address.
 
-    A card that cannot be read, or goes away meanwhile, is left out alone. *nvml* is called only
-    where the nvidia driver holds a selected card: one that is prepared for a guest must not be
-    opened. Of each fact about a product the operator's *overrides* come before NVML's, and those
-    before the built-in table's.
+    A card that cannot be read, or disappears meanwhile, is left out; the others are returned.
+    *nvml* is called only if the nvidia driver holds a selected card, because a card that is
+    prepared for a guest must not be opened. For each fact about a product the operator's
+    *overrides* precede NVML, and NVML precedes the built-in table.
 
-    :raises DiscoveryFailed: where the PCI functions cannot be listed
+    :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
     cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
     for address in selection.addresses - {card.address for card in cards}:
@@ -63,7 +63,7 @@ def _completed(
 
 
 def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
-    """Return the cards at *addresses*, of whatever vendor, by what sysfs alone tells.
+    """Return the cards at *addresses*, of any vendor, with the facts in sysfs only.
 
     :raises DiscoveryFailed: as :func:`discover`
     """
@@ -75,7 +75,7 @@ def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model
 
 
 def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
-    """Return the only one of :func:`cards_at`, ``None`` where there is none.
+    """Return the card at *address* as :func:`cards_at` does, ``None`` if there is none.
 
     :raises DiscoveryFailed: as :func:`discover`
     """
@@ -83,10 +83,10 @@ def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
 
 
 def _names(root: pathlib.Path) -> list[str]:
-    """Return what the PCI bus has, as the names of folders; nothing on a host without that bus.
+    """Return the addresses on the PCI bus; an empty list on a host without that bus.
 
-    :raises DiscoveryFailed: where that cannot be told, or *root* is no sysfs: a host whose cards
-        cannot be seen is not one without cards
+    :raises DiscoveryFailed: if they cannot be listed, or *root* is not a sysfs. A host whose cards
+        are invisible must not count as one without cards
     """
     folder = root / "bus/pci/devices"
     try:
@@ -100,7 +100,7 @@ def _names(root: pathlib.Path) -> list[str]:
 
 
 def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
-    """Yield the selected cards, as far as sysfs tells about them."""
+    """Yield the selected cards, with the facts in sysfs only."""
     present = frozenset(names)
     slots = set()
     for name in sorted(names):  # function 0 of a slot first
@@ -133,9 +133,9 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
 
 
 def _read(device: str, name: str, class_code: int) -> model.GPU:
-    """Read a card.
+    """Read a card from its sysfs folder.
 
-    :raises OSError, ValueError: where what makes it a card cannot be read
+    :raises OSError, ValueError: if an attribute that every card has cannot be read
     """
     address = model.PciAddress.parse(name)
     if str(address) != name:
@@ -157,8 +157,8 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
 def _iommu_group(device: str) -> int | None:
     """Return the number of the IOMMU group, ``None`` without one.
 
-    :raises OSError: where the kernel does not tell
-    :raises ValueError: where the group's name is not a number
+    :raises OSError: if the kernel does not report it
+    :raises ValueError: if the group's name is not a number
     """
     name = sysfs.link(device, "iommu_group")
     if name is None:
@@ -171,7 +171,7 @@ def _iommu_group(device: str) -> int | None:
 def _companions(
     devices: str, address: model.PciAddress, present: Collection[str]
 ) -> tuple[model.PciAddress, ...]:
-    """Return the other functions of the card's slot, its own virtual ones not among them."""
+    """Return the other functions of the card's slot, without its own virtual functions."""
     functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
     return tuple(
         function
@@ -185,7 +185,7 @@ def _companions(
 def _is_virtual_function(device: str) -> bool:
     """Return whether the device is a virtual function.
 
-    :raises OSError: where that cannot be told
+    :raises OSError: if that cannot be read
     """
     return sysfs.link(device, "physfn") is not None
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which root complexes pass a request of one card on to another card.
+"""Root complexes that forward requests from one card to another card.
 
-PCI Express leaves it to them, and nothing in sysfs says it. Linux knows it of some, for its own DMA
-between devices (``host_bridge_whitelist`` in drivers/pci/p2pdma.c); so it is known here.
+PCI Express does not require it, and sysfs does not show it. Linux has a list for its own DMA
+between devices (``host_bridge_whitelist`` in drivers/pci/p2pdma.c); this module has the same list.
 
-What is between does not matter: of a card that has an IOMMU group of its own all ports above send
-requests to other cards up to the root (``pci_acs_path_enabled``), also behind one switch. There the
-IOMMU translates the guest's addresses, among which QEMU has those of its other cards' memory.
+The path below the root does not matter: if a card has an IOMMU group of its own, all ports above it
+send requests to other cards up to the root (``pci_acs_path_enabled``), even behind one switch.
+There the IOMMU translates the guest's addresses, among which QEMU has mapped the memory of its
+other cards.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ROOT_PORT = 0x0604
 def pass_on(pci_root: str, roots: Roots) -> bool:
     """Return whether requests from *pci_root* (``pci0000:80``) reach cards of other roots.
 
-    What cannot be read does not pass them on.
+    Return false if that cannot be read.
     """
     model = processor.of_host(roots)
     if model.is_amd and (model.family or 0) >= _ZEN:
@@ -48,9 +49,9 @@ def pass_on(pci_root: str, roots: Roots) -> bool:
 
 
 def _is_known(pci_root: str, roots: Roots) -> bool:
-    """Return whether Linux has what is first on that bus on its list.
+    """Return whether the first device on *pci_root* is on Linux' list.
 
-    :raises OSError, ValueError: where it cannot be read
+    :raises OSError, ValueError: if it cannot be read
     """
     bus = pci_root.removeprefix("pci")
     folder = f"{roots.sysfs}/devices/{pci_root}"

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifiers that tell one card from another of its product, wherever it is plugged in.
+"""Identifiers that distinguish one card from another of its product, wherever it is plugged in.
 
-A PCI address is the slot's, and changes when another card or disk is added: the firmware numbers
-the buses. By kind::
+A PCI address belongs to a slot, and changes when another card or disk is added, because the
+firmware renumbers the buses. Identifiers by kind::
 
     {"nvidia": "GPU-4a2b...", "amdgpu": "f1b9...", "pcie": "00-04-4b-ff-fe-12-34-56"}
 
 Sources: /proc/driver/nvidia/gpus/.../information of NVIDIA's driver; unique_id of amdgpu
 (Documentation/gpu/amdgpu/driver-misc.rst); the Device Serial Number of the PCI Express Base
-Specification (7.9.3), of which the kernel shows only root the extended configuration space. Many
-cards have none of them while vfio-pci has them.
+Specification (7.9.3), which lies in the extended configuration space that only root can read. Many
+cards have no readable identifier while they are bound to vfio-pci.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ _SERIAL_NUMBER = 0x0003
 
 
 def read(card: GPU, roots: Roots) -> Identity:
-    """Return what tells the card from others, by kind.
-
-    What this process cannot read is not in it.
-    """
+    """Return the card's identifiers by kind, as far as this process can read them."""
     device = sysfs.device(card.address, roots)
     identities = {
         "nvidia": card.uuid or _nvidia(card.address, roots),
@@ -47,7 +44,7 @@ def read(card: GPU, roots: Roots) -> Identity:
 
 
 def same(one: Identity, other: Identity) -> bool | None:
-    """Return whether they are one card's; ``None`` where they have no kind in common."""
+    """Return whether both are one card's; ``None`` if they have no kind in common."""
     common = one.keys() & other.keys()
     return all(one[kind] == other[kind] for kind in common) if common else None
 
@@ -55,7 +52,7 @@ def same(one: Identity, other: Identity) -> bool | None:
 def addresses(product: str, roots: Roots) -> frozenset[str]:
     """Return the addresses of the host's cards of a product such as ``10de:2335``, selected or not.
 
-    :raises OSError: where sysfs cannot be read
+    :raises OSError: if sysfs cannot be read
     """
     folder = f"{roots.sysfs}/bus/pci/devices"
     present = set()

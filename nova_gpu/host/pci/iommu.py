@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of what VFIO checks: the driver of a function, and its IOMMU group."""
+"""The driver and the IOMMU group of a PCI function, as VFIO checks them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ DRIVER = "vfio-pci"
 
 
 def driver(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return what drives the function now, ``None`` where nothing does.
+    """Return the present driver of the function, ``None`` if it has none.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     return sysfs.link(sysfs.device(address, roots), "driver")
 
 
 def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether the function is for guests.
+    """Return whether the function is bound to vfio-pci or a vendor's variant of it.
 
-    What drives it is vfio-pci, or a vendor's variant of it.
+    A variant may have any name, NVIDIA's is ``nvidia``. Since Linux 6.1 all of them have
+    ``vfio-dev`` below their functions (drivers/vfio/vfio_main.c), and libvirt recognises them by
+    that (virPCIDeviceGetCurrentDriverNameAndType in its src/util/virpci.c).
 
-    A variant may be called anything, NVIDIA's is ``nvidia``. Since Linux 6.1 all of them have
-    ``vfio-dev`` below their functions (drivers/vfio/vfio_main.c), and libvirt knows them by that
-    (virPCIDeviceGetCurrentDriverNameAndType in its src/util/virpci.c).
-
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     present = driver(address, roots)
     if present is None or present == DRIVER:
@@ -39,22 +37,22 @@ def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Return whether all of these functions are with VFIO now, so that nothing needs to be bound.
+    """Return whether all of these functions are bound to VFIO now, so that none needs binding.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     return all(is_with_vfio(address, roots) for address in addresses)
 
 
 def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the regions of memory that the firmware wants the function's group mapped to itself.
+    """Return the memory regions that the firmware wants mapped one to one for the function's group.
 
-    Linux attaches no such group to a guest's domain (drivers/iommu/iommu.c ``require_direct``,
-    before 6.6 drivers/iommu/intel/iommu.c "platform RMRR requirement"). Those that are
-    ``direct-relaxable``, of displays and USB, are in no guest's way
+    Linux refuses to attach such a group to a guest's domain (drivers/iommu/iommu.c
+    ``require_direct``, before 6.6 drivers/iommu/intel/iommu.c "platform RMRR requirement"). Regions
+    that are ``direct-relaxable``, of displays and USB, do not prevent it
     (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     device = sysfs.device(address, roots)
     if sysfs.link(device, "iommu_group") is None:
@@ -65,11 +63,9 @@ def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the devices of the function's IOMMU group, itself included.
+    """Return the sysfs names of the devices in the function's IOMMU group, itself included.
 
-    Nothing where it is in none.
-
-    Names as in sysfs: of a PCI function its address.
+    The name of a PCI function is its address. Return an empty tuple if it is in no group.
     """
     try:
         return tuple(sorted(os.listdir(f"{sysfs.device(address, roots)}/iommu_group/devices")))

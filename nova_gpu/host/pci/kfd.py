@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD's cards, and the parts that one is split into, as the kernel's KFD driver shows them.
+"""AMD's cards, and the partitions of a partitioned card, as the kernel's KFD driver shows them.
 
-Of the parts (CPX, DPX ..., NPS4) each has a render node. The first has that of the card's PCI
-function, the others have theirs at platform devices, of which KFD tells whose they are. Who has the
-first alone computes on a part of the card, and with NPS2 or NPS4 has a part of its memory.
+Each partition (CPX, DPX ..., NPS4) has a render node. That of the first partition is the one of the
+card's PCI function; the others belong to platform devices, and KFD tells to which card. A guest
+with the first node only computes on a part of the card, and with NPS2 or NPS4 has a part of its
+memory.
 
 Source: the kernel's drivers/gpu/drm/amd, amdkfd/kfd_topology.c, amdgpu/amdgpu_gfx.c
 (current_compute_partition) and amdxcp/amdgpu_xcp_drv.c (``amdgpu_xcp_%d``, before Linux 6.10
@@ -29,10 +30,11 @@ _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """``address`` is the card's, ``None`` for a CPU.
+    """A node of KFD's topology: a CPU, a card, or a partition of a card.
 
-    ``render_minor`` that of the node in /dev/dri by which this part of the card is used, ``links``
-    the folders of what leads elsewhere.
+    ``address`` is the card's, ``None`` for a CPU. ``render_minor`` is the minor number of the node
+    in /dev/dri through which programs use this partition; ``links`` are the folders of its links to
+    others.
     """
 
     address: model.PciAddress | None
@@ -43,7 +45,7 @@ class Node:
 def nodes(root: pathlib.Path) -> Mapping[str, Node]:
     """Return the nodes of KFD's topology by number, below *root* of sysfs.
 
-    What cannot be read is none.
+    Nodes that cannot be read are left out.
     """
     folder = f"{root}/{_TOPOLOGY}"
     paths = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
@@ -59,9 +61,9 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
 
 
 def _place(node: Mapping[str, int]) -> model.PciAddress | None:
-    """Return what the low sixteen bits of location_id say: bus, slot and function.
+    """Return the bus, slot and function in the low sixteen bits of location_id.
 
-    ``None`` for a CPU.
+    Return ``None`` for a CPU.
     """
     location = node.get("location_id", 0) & 0xFFFF
     if not node.get("simd_count") or not location:
@@ -73,11 +75,11 @@ def _place(node: Mapping[str, int]) -> model.PciAddress | None:
 def _cards(
     root: pathlib.Path, paths: Iterable[Mapping[str, int]]
 ) -> Mapping[tuple[int | None, model.PciAddress], model.PciAddress]:
-    """Return the card's address by its serial number and each address that one of its parts says.
+    """Map the serial number and each address that a partition reports to the card's address.
 
-    The number of a part is in location_id too: in the high bits, or, in most releases, in those of
-    the function (tests/recorded/kfd.yaml, 1280 to 1287), which then is none that the bus has. All
-    parts of a card have its serial number, where the kernel knows that (0: it does not).
+    location_id also has the number of the partition: in the high bits or, in most releases, in the
+    bits of the function (tests/recorded/kfd.yaml, 1280 to 1287), which then does not exist on the
+    bus. All partitions of a card have its serial number, if the kernel knows that (0: it does not).
     """
     places = {(node.get("unique_id"), at) for node in paths if (at := _place(node)) is not None}
     devices = f"{root}/bus/pci/devices"
@@ -95,7 +97,7 @@ def _cards(
 
 
 def properties(folder: str) -> Mapping[str, int]:
-    """Return the numbers in its file of that name; nothing where it cannot be read."""
+    """Return the numbers in the file ``properties`` of *folder*, empty if it cannot be read."""
     try:
         lines = sysfs.attribute(folder, "properties").splitlines()
     except OSError:
@@ -119,7 +121,7 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return why a guest would not get all of the card, and what to do; ``None`` where it would."""
+    """Return why a guest would not get the whole card, and the remedy, or ``None``."""
     mode = _mode(address, roots)
     if not mode:
         return None
@@ -136,7 +138,10 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return how the card is split, ``None`` of a whole one; not known while it is reset."""
+    """Return the partition mode of the card, ``None`` for a card that is not partitioned.
+
+    While the card is reset, the mode cannot be read; the text then begins with ``unknown``.
+    """
     try:
         device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's boards whose cards compute only where a fabric manager has set up their switches."""
+"""NVIDIA's boards whose cards work only after a fabric manager has set up their NVSwitches."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ _SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
 
 
 def board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return the card's name where it is a module on a board with NVSwitches.
-
-    ``None`` for any other.
+    """Return the card's name if it is a module on a board with NVSwitches, else ``None``.
 
     The four-card boards before Blackwell join their cards without a switch.
     """
@@ -50,9 +48,9 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why no Fabric Manager of this host shares the card's switches, and what to do.
+    """Return why no Fabric Manager on this host can set up the card's switches, and the remedy.
 
-    ``None`` where one can.
+    Return ``None`` if one can.
     """
     listed = products.table().get(gpu.product.key, gpu.product)
     if listed.architecture in _SWITCHES_UNSEEN:
@@ -72,7 +70,7 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _has_switches(roots: Roots) -> bool:
-    """Return whether an NVSwitch is on the PCI bus; true where that cannot be read."""
+    """Return whether an NVSwitch is on the PCI bus; true if that cannot be read."""
     try:
         return bool(switches(roots))
     except OSError:
@@ -82,7 +80,7 @@ def _has_switches(roots: Roots) -> bool:
 def switches(roots: Roots) -> frozenset[str]:
     """Return the addresses of the NVSwitches on the PCI bus.
 
-    :raises OSError: where that cannot be read
+    :raises OSError: if that cannot be read
     """
     return _among(roots, frozenset(os.listdir(f"{roots.sysfs}/bus/pci/devices")))
 

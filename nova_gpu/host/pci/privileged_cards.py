@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards privileged verbs are for.
+"""The cards that privileged functions accept: those that the [gpu] options select.
 
-Those that ``[gpu]addresses``, ``product_ids`` and ``vendors`` choose. Privsep's daemon itself
-refuses any other one.
+The options are ``addresses``, ``product_ids`` and ``vendors``. Privsep's daemon itself refuses any
+other card.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ REMEDY = "see nova-gpu list, and the kernel's log about it"
 
 
 def card(address: PciAddress, options: Any) -> GPU | None:
-    """Return the card at *address*, ``None`` where none of ours is.
+    """Return the selected card at *address*, ``None`` if there is none.
 
-    :param options: the group ``[gpu]``
-    :raises DiscoveryFailed: where sysfs cannot be read
+    :param options: the option group ``[gpu]``
+    :raises DiscoveryFailed: if sysfs cannot be read
     """
     gpu = discovery.card_at(address, Roots.of(options))
     return gpu if gpu is not None and _is_chosen(gpu, options) else None
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
-    """Return the card that a virtual *function* belongs to, or that it is; ``None`` if not ours.
+    """Return the selected card that *function* is or belongs to, ``None`` if there is none.
 
     :raises DiscoveryFailed: as :func:`card`
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the host's cards the operator offers, and what options say of some of them."""
+"""Selection of the host's cards that are offered, and options with a value for each card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Said = TypeVar("_Said")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """The options ``[gpu]vendors``, ``addresses`` and ``product_ids`` (as ``10de:2335``)."""
+    """The options ``[gpu]vendors``, ``addresses`` and ``product_ids`` (``10de:2335``)."""
 
     vendors: frozenset[str]
     addresses: frozenset[model.PciAddress] = frozenset()
@@ -30,7 +30,7 @@ class Selection:
     ) -> Selection:
         """Parse the options that select cards.
 
-        :raises InvalidOption: where an element of an option is not of its form
+        :raises InvalidOption: if an element of an option is invalid
         """
         return cls(
             vendors=frozenset(map(_vendor, vendors)),
@@ -39,10 +39,10 @@ class Selection:
         )
 
     def takes(self, address: model.PciAddress, product: model.Product, class_code: int) -> bool:
-        """Return whether the card is the operator's to offer.
+        """Return whether the options select the card.
 
-        One that is named is, of any vendor and any kind of accelerator. Where any are named no
-        others are. Else its vendor decides, and whether it is a GPU.
+        If cards are named, by address or product, only those are selected, whatever their vendor
+        and their kind of accelerator. Otherwise all GPUs of the vendors are selected.
         """
         if self.addresses or self.product_ids:
             return self.names(address, product)
@@ -50,7 +50,7 @@ class Selection:
         return is_gpu and product.vendor_id in self.vendors
 
     def names(self, address: model.PciAddress, product: model.Product) -> bool:
-        """Return whether the card is named, by its address or its product."""
+        """Return whether the options name the card, by its address or its product."""
         return address in self.addresses or product.key in self.product_ids
 
 
@@ -93,12 +93,12 @@ def _product_id(text: str) -> str:
 def parse_by_card(
     option: str, entries: Iterable[str], read: Callable[[str], _Said], form: str
 ) -> Mapping[str, _Said]:
-    """Return the value for each card, by its address or product as in :class:`GPU`.
+    """Return the values of an option by card: by its address or its product.
 
     :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
-    :param read: of such a text; raises ValueError with the reason where it is none
-    :param form: how an entry is to be written, for who has written another
-    :raises InvalidOption: where an entry is not of its form
+    :param read: parses the text of an entry; raises ValueError with the reason if it is invalid
+    :param form: how to write an entry, for the error
+    :raises InvalidOption: if an entry is invalid
     """
     by_card = {}
     for entry in entries:
@@ -122,5 +122,5 @@ def _key(card: str) -> str:
 
 
 def said_of(card: GPU, statements: Mapping[str, _Said]) -> _Said | None:
-    """Return what is said of *card*; its address has precedence."""
+    """Return the value for *card* in *statements*; an entry for its address takes precedence."""
     return statements.get(str(card.address), statements.get(card.product.key))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sysfs: read with as few system calls as it takes, as a scan meets hundreds of functions.
+"""Reading and writing of sysfs.
 
-Written in a process of its own, with a deadline.
+A scan meets hundreds of functions, so reading takes as few system calls as possible. Writing
+happens in a process of its own, with a deadline.
 
-A device folder is a ``str``: building pathlib objects costs more than the kernel does. It lies
-below all bridges between the function and the CPU::
+A device folder is a ``str``: building pathlib objects costs more than the kernel does. The folder
+lies below all bridges between the function and the CPU::
 
     pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:04.0/0000:84:00.0
     root       root port    a switch: its upstream port and one of those downstream
@@ -42,14 +43,14 @@ _WRITER = pathlib.Path(__file__).with_name("write_attribute.py")
 
 
 def device(address: model.PciAddress | str, roots: Roots) -> str:
-    """Return the folder of a PCI function."""
+    """Return the sysfs folder of a PCI function."""
     return f"{roots.sysfs}/bus/pci/devices/{address}"
 
 
 def attribute(device: str, name: str) -> str:
     """Return the attribute's text without its line end.
 
-    :raises OSError: where it is not there (any longer) or the kernel refuses to read it
+    :raises OSError: if it does not exist (any longer) or the kernel refuses to read it
     """
     path = f"{device}/{name}"
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,10 +64,10 @@ def attribute(device: str, name: str) -> str:
 
 
 def hexadecimal(device: str, name: str) -> int:
-    """Return an attribute such as ``0x10de``.
+    """Return the value of a hexadecimal attribute such as ``0x10de``.
 
     :raises OSError: as :func:`attribute`
-    :raises ValueError: where it is something else
+    :raises ValueError: if it has another form
     """
     text = attribute(device, name)
     try:
@@ -76,9 +77,9 @@ def hexadecimal(device: str, name: str) -> int:
 
 
 def decimal(device: str, name: str) -> int | None:
-    """Return an attribute such as ``-1``.
+    """Return the value of a decimal attribute such as ``-1``.
 
-    ``None`` where it cannot be read or is something else.
+    Return ``None`` if it cannot be read or has another form.
     """
     try:
         return int(attribute(device, name))
@@ -90,7 +91,7 @@ def ids(device: str) -> tuple[str, str]:
     """Return the ids of a PCI function's vendor and of its product: ``10de`` and ``2335``.
 
     :raises OSError: as :func:`attribute`
-    :raises ValueError: where one of them is not of sixteen bits
+    :raises ValueError: if an id has more than sixteen bits
     """
     return _id(device, "vendor"), _id(device, "device")
 
@@ -103,9 +104,9 @@ def _id(device: str, name: str) -> str:
 
 
 def link(device: str, name: str) -> str | None:
-    """Return the last part of where a link such as ``driver`` points, or ``None`` without one.
+    """Return the last component of the target of a link such as ``driver``, ``None`` without one.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     try:
         return os.readlink(f"{device}/{name}").rpartition("/")[2]
@@ -114,7 +115,7 @@ def link(device: str, name: str) -> str | None:
 
 
 def names(folder: str) -> list[str]:
-    """Return the names of what is in *folder*; nothing where it cannot be listed."""
+    """Return the names of the entries of *folder*, empty if it cannot be listed."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -122,19 +123,20 @@ def names(folder: str) -> list[str]:
 
 
 def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
-    """Return sizes in bytes of the BARs that firmware puts above 4 GiB: 64-bit, prefetchable.
+    """Return the sizes in bytes of the 64-bit prefetchable BARs, which firmware puts above 4 GiB.
 
-    :raises OSError: where it cannot be read
-    :raises ValueError: where it is not what the kernel's resource_show() writes
+    :raises OSError: if they cannot be read
+    :raises ValueError: if the file has another form than the kernel's resource_show() writes
     """
     high = bars(address, roots)
     return tuple(end - start + 1 for start, end, flags in high if flags & _HIGH == _HIGH)
 
 
 def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether a guest finds a BAR with I/O ports there.
+    """Return whether a guest would see a BAR with I/O ports at this function.
 
-    Vfio-pci shows none that has no place on the host (``vfio_bar_fixup`` in its vfio_pci_config.c).
+    vfio-pci hides a BAR to which the host has not assigned an address (``vfio_bar_fixup`` in its
+    vfio_pci_config.c).
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -142,7 +144,9 @@ def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def has_homeless_bar(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether the host had no place for a BAR of memory (drivers/pci/setup-res.c).
+    """Return whether the kernel could not assign an address to a memory BAR of the function.
+
+    That happens in the kernel's drivers/pci/setup-res.c.
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -153,7 +157,7 @@ def has_homeless_bar(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
-    """Yield the first address, the last one and the flags of each BAR of the function.
+    """Yield the first address, the last address and the flags of each BAR of the function.
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -165,10 +169,7 @@ def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, in
 
 
 def neighbour(address: str, roots: Roots) -> Neighbour | None:
-    """Return what the function at *address* is and where it is.
-
-    ``None`` where it cannot be read.
-    """
+    """Return the kind and the place of the function at *address*, ``None`` if it cannot be read."""
     folder = device(address, roots)
     try:
         class_code = hexadecimal(folder, "class")
@@ -178,9 +179,9 @@ def neighbour(address: str, roots: Roots) -> Neighbour | None:
 
 
 def numa_node(device: str) -> int | None:
-    """Return the NUMA node of *device*, ``None`` where it is not known.
+    """Return the NUMA node of *device*, ``None`` if it is unknown.
 
-    The kernel says -1 where firmware did not say.
+    The kernel reports -1 if the firmware does not tell the node.
     """
     node = decimal(device, "numa_node")
     return None if node is None or node < 0 else node
@@ -189,8 +190,9 @@ def numa_node(device: str) -> int | None:
 def above(device: str) -> tuple[str | None, model.PciAddress | None]:
     """Return the root bus of *device*, and the upstream port of the switch right above it.
 
-    *device* is a link such as ``bus/pci/devices/0000:84:00.0``. Each is ``None`` where there
-    is none, or it cannot be read. Behind Intel VMD the root is that of the VMD's own domain.
+    *device* is a link such as ``bus/pci/devices/0000:84:00.0``. A value is ``None`` if there is no
+    such bus or port, or it cannot be read. Behind Intel VMD the root is that of the VMD's own
+    domain.
     """
     try:
         parts = os.readlink(device).split("/")
@@ -209,9 +211,9 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 
 
 def pcie_link(device: str) -> PcieLink | None:
-    """Return the capability of the link right above *device*, that of the slower of its ends.
+    """Return the capability of the link right above *device*: that of its slower end.
 
-    ``None`` where the kernel does not tell.
+    Return ``None`` if the kernel does not report it.
     """
     try:
         # Its folder, without asking at each step of the way whether that is a link as well
@@ -227,7 +229,7 @@ def pcie_link(device: str) -> PcieLink | None:
 
 
 def _link_end(device: str) -> PcieLink | None:
-    """Return what a device or a port can do itself: a root bus has no such attributes."""
+    """Return the capability of a device or port itself; ``None`` for a root bus, which has none."""
     try:
         speed = attribute(device, "max_link_speed")
         _transfers(speed)
@@ -240,15 +242,15 @@ def _link_end(device: str) -> PcieLink | None:
 def _transfers(speed: str) -> float:
     """Return the number in a text such as ``32.0 GT/s PCIe``.
 
-    :raises ValueError: where it is none
+    :raises ValueError: if there is none
     """
     return float(speed.partition(" ")[0])
 
 
 def cpulist(node: int, roots: Roots) -> str:
-    """Return the online processors of the node as the kernel lists them (``0-7,16-23``).
+    """Return the online processors of the NUMA node in the kernel's notation (``0-7,16-23``).
 
-    It is empty for a node without, and where the kernel does not tell.
+    It is empty for a node without processors, and if the kernel does not report them.
     """
     with contextlib.suppress(OSError):
         return attribute(f"{roots.sysfs}/devices/system/node/node{node}", "cpulist")
@@ -256,9 +258,9 @@ def cpulist(node: int, roots: Roots) -> str:
 
 
 def write(path: str, text: str, timeout_s: float) -> None:
-    """Write an attribute.
+    """Write *text* to the attribute at *path*.
 
-    :raises Failed: where the kernel refuses, or does not return in time
+    :raises Failed: if the kernel refuses, or does not return in time
     """
     try:
         child.run(child.script(_WRITER, path, text), timeout_s)

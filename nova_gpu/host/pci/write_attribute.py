@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one attribute of sysfs: a script, run by :mod:`nova_gpu.host.pci.sysfs`.
+"""Script that writes one attribute of sysfs, run by :mod:`nova_gpu.host.pci.sysfs`.
 
-It is a process of its own because a driver may take its time over such a write, or for ever. Its
-arguments are the file and what is written there.
+It runs as a process of its own because a driver may take long over such a write, or never return.
+Its arguments are the file and the text to write.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files that may be anything, and reads and writes this project's own files of state.
+"""Reading of arbitrary files, and reading and writing of this project's own state files.
 
-Each of these is one JSON object or one text, and is read whole or not at all. It is written under
-another name, and gets its own when it is on disk: a host that is switched off meanwhile has the old
-one or the new one. doc/source/contributor/state.rst says which there are, and what each is for.
+A state file is one JSON object or one text, and is read completely or not at all. It is written
+under a temporary name and renamed when it is on disk: after a power failure the old file or the new
+one exists. doc/source/contributor/state.rst lists the files and their purpose.
 
-What only root is to write (*trusted*) is believed only where no other user could have: the state
-path is nova's, and what nova put there in the place of root's is refused.
+A *trusted* file, which only root may write, is read only if no other user could have written it.
+The state path belongs to nova, so a file that nova put in the place of root's is refused.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ROOT_GID = 0
 
 
 class Untrusted(Exception):
-    """A folder or a file that is not trusted, with the reason."""
+    """A folder or file that users other than root could have written, with the reason."""
 
 
 @contextlib.contextmanager
 def opened(
     path: str | pathlib.Path, *, dir_fd: int | None = None, follow: bool = True, flags: int = 0
 ) -> Iterator[int]:
-    """Yield a descriptor for reading *path*, also of a pipe without a writer or a folder.
+    """Yield a descriptor for reading *path*, which may also be a folder or a pipe without a writer.
 
-    :param follow: open what a link leads to; else a link is an error
-    :param flags: further ones of :func:`os.open`
-    :raises OSError: where it cannot be opened
+    :param follow: open the target of a link; otherwise a link is an error
+    :param flags: further flags of :func:`os.open`
+    :raises OSError: if it cannot be opened
     """
     flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     fd = os.open(path, flags, dir_fd=dir_fd)
@@ -51,10 +51,10 @@ def opened(
 
 
 def text(fd: int, largest: int = LARGEST) -> str:
-    """Return what the file *fd* has, which must not be more than *largest* bytes of UTF-8.
+    """Return the content of the open file *fd*, at most *largest* bytes of UTF-8.
 
-    :raises OSError: where it cannot be read
-    :raises ValueError: where it is something else, with the reason
+    :raises OSError: if it cannot be read
+    :raises ValueError: if it is no regular file, too large or not UTF-8
     """
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise ValueError("it is not a regular file")
@@ -68,18 +68,18 @@ def text(fd: int, largest: int = LARGEST) -> str:
 
 
 def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
-    """Read the :func:`text` of the file at *path*.
+    """Return the content of the file at *path*, as :func:`text` does.
 
-    :raises OSError, ValueError: as those
+    :raises OSError, ValueError: as :func:`text`
     """
     with opened(path) as fd:
         return text(fd, largest)
 
 
 def believe(path: pathlib.Path, status: os.stat_result) -> None:
-    """Check who could have written what is at *path*.
+    """Check who could have written the file or folder at *path*.
 
-    :raises Untrusted: where another user than this process's and root could
+    :raises Untrusted: if a user other than this process's and root could
     """
     if reason := distrust(status, os.geteuid()):
         raise Untrusted(f"{path} is not believed: {reason}")
@@ -100,13 +100,11 @@ def distrust(status: os.stat_result, owner_uid: int) -> str | None:
 
 
 def read_json(path: pathlib.Path, *, trusted: bool = False) -> Any:
-    """Return what the file at *path* has.
+    """Return the content of the JSON file at *path*. Links are not followed.
 
-    No link is followed.
-
-    :raises OSError: where it cannot be read; FileNotFoundError where there is none
-    :raises ValueError: where it is no file, or no JSON
-    :raises Untrusted: where it is to be *trusted* and another user could have written it
+    :raises OSError: if it cannot be read; FileNotFoundError if it does not exist
+    :raises ValueError: if it is not a file, or not JSON
+    :raises Untrusted: with *trusted*, if another user could have written it
     """
     with _believed(path.parent) if trusted else contextlib.nullcontext() as folder:
         name = path if folder is None else path.name
@@ -125,18 +123,18 @@ def write_json(
     indent: int | None = None,
     trusted: bool = False,
 ) -> None:
-    """Write *content* as JSON, by :func:`write`."""
+    """Write *content* as JSON to the file at *path*, by :func:`write`."""
     write(path, json.dumps(content, indent=indent).encode(), mode=mode, trusted=trusted)
 
 
 def write(
     path: pathlib.Path, content: bytes, *, mode: int | None = None, trusted: bool = False
 ) -> None:
-    """Replace the file at *path*, in a folder that is there, at once or not at all.
+    """Replace the file at *path* completely or not at all. Its folder must exist.
 
-    :param mode: of the file; by default what the umask leaves
-    :raises OSError: where it cannot be written
-    :raises Untrusted: where it is to be *trusted* and another user could change it
+    :param mode: the mode of the file; by default what the umask leaves
+    :raises OSError: if it cannot be written
+    :raises Untrusted: with *trusted*, if another user could change it
     """
     # No ending that anybody reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
@@ -154,10 +152,10 @@ def write(
 
 
 def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
-    """Remove the file at *path*, where there is one.
+    """Remove the file at *path*, if it exists.
 
-    :raises OSError: where it cannot be removed
-    :raises Untrusted: where it is to be *trusted* and its folder is not
+    :raises OSError: if it cannot be removed
+    :raises Untrusted: with *trusted*, if another user could change its folder
     """
     with (
         contextlib.suppress(FileNotFoundError),
@@ -168,9 +166,9 @@ def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
 
 
 def names(folder: pathlib.Path) -> list[str]:
-    """Return the names of the files in *folder*, sorted; none where it does not exist.
+    """Return the names of the files in *folder*, sorted; an empty list if it does not exist.
 
-    :raises OSError: where it cannot be listed
+    :raises OSError: if it cannot be listed
     """
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
@@ -179,14 +177,14 @@ def names(folder: pathlib.Path) -> list[str]:
 
 
 def of_card(folder: pathlib.Path, card: PciAddress) -> pathlib.Path:
-    """Return the file about *card*, in a folder with one for each."""
+    """Return the path of the file about *card*, in a folder with one file for each card."""
     return folder / f"{card}{_SUFFIX}"
 
 
 def cards(folder: pathlib.Path) -> list[PciAddress]:
-    """Return the cards that have a file in *folder*; what is named otherwise is passed over.
+    """Return the cards that have a file in *folder*. Files with other names are skipped.
 
-    :raises OSError: where it cannot be listed
+    :raises OSError: if it cannot be listed
     """
     addresses = []
     for name in names(folder):
@@ -201,10 +199,10 @@ def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContex
 
 @contextlib.contextmanager
 def _believed(folder: pathlib.Path) -> Iterator[int]:
-    """Yield a descriptor of a folder that only its owner can change.
+    """Yield a descriptor of *folder*, which only its owner can change.
 
-    :raises FileNotFoundError: where it does not exist
-    :raises Untrusted: where it is a link, or another user could change it
+    :raises FileNotFoundError: if it does not exist
+    :raises Untrusted: if it is a link, or another user could change it
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Former drivers of a card's functions before guests got it: one file per card.
+"""The drivers that a card's functions had before a guest got the card: one file per card.
 
-Only root writes the files, and only root's are trusted. All users may see which cards have one.
-Drivers are bound anew when the host boots: what was written before that is void.
+Only root writes the files, and only files of root are trusted. All users may see which cards have
+one. A boot of the host binds drivers anew, so files from an earlier boot are void.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, exception.Inval
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Former:
-    """``driver``: ``None`` where it had none.
+    """The driver that one function had before it was bound to vfio-pci.
 
-    ``override``: what an operator had written to the function's driver_override, which is not only
-    for the driver it has.
+    ``driver`` is ``None`` if it had none. ``override`` is what an operator had written to the
+    function's driver_override; it may name another driver.
     """
 
     driver: str | None
@@ -39,7 +39,7 @@ ByFunction = Mapping[model.PciAddress, str | None]  # a driver, an override
 
 
 def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
-    """Return the cards that have a file, of this boot or an earlier one."""
+    """Return the cards that have a file, from this boot or an earlier one."""
     try:
         return frozenset(files.cards(folder))
     except OSError:
@@ -47,9 +47,9 @@ def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
 
 
 def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
-    """Return the record of *card* since the host booted, by function; empty without one.
+    """Return the former drivers of *card* by function; empty without a record from this boot.
 
-    :raises Untrusted: where another user could have written it, or it cannot be understood
+    :raises Untrusted: if another user could have written the file, or it cannot be parsed
     """
     path = files.of_card(folder, card)
     try:
@@ -72,10 +72,10 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
 
 
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
-    """Replace the file of *card*, or remove it without *formers*.
+    """Replace the file of *card*; without *formers* remove it.
 
-    :raises Untrusted: where another user could change it
-    :raises OSError: where it cannot be written
+    :raises Untrusted: if another user could change it
+    :raises OSError: if it cannot be written
     """
     if not formers:
         forget(folder, card)
@@ -91,15 +91,18 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
 
 
 def forget(folder: pathlib.Path, card: model.PciAddress) -> None:
-    """Remove the file of *card*, where there is one.
+    """Remove the file of *card*, if it exists.
 
-    :raises Untrusted: where another user's folder is in the place of ours
+    :raises Untrusted: if the folder belongs to another user
     """
     files.remove(files.of_card(folder, card), trusted=True)
 
 
 def _checked(name: str | None) -> str | None:
-    """Return the name of a driver, checked as it becomes part of a path."""
+    """Return *name* if it can be a driver's, as it becomes part of a path.
+
+    :raises ValueError: if it cannot
+    """
     if name is not None and not _DRIVER.fullmatch(name):
         raise ValueError(f"{name!r} is no driver")
     return name

@@ -9,10 +9,10 @@ A file is one JSON object, named after the device::
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
 
-It is written after a cleaning and removed before a guest starts with the device. It holds for the
-card that was seen, in the boot of the host in which it was seen. A device without a proof that can
-be read is not clean, whatever the reason: it was never cleaned since the host booted, a guest had
-it when nova-compute ended, the disk was full, the folder cannot be read.
+It is written after a cleaning and removed before a guest starts with the device. It is valid for
+the card and the boot of the host that ``seen`` describes. A device without a readable proof counts
+as not clean, whatever the reason: it was not cleaned since the host booted, a guest had it when
+nova-compute ended, the disk was full, or the folder cannot be read.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ UNTOLD = (
 class Proof:
     """The proof that a device was cleaned.
 
-    ``by`` is how, ``after`` the uuid of the instance that had it, where that is known, ``since``
-    when, in ISO 8601 with its offset. ``product`` and ``seen`` are its card's.
+    ``by`` is the method, ``after`` the uuid of the instance that had the device before, if known,
+    ``since`` the time in ISO 8601 with its offset. ``product`` and ``seen`` describe the device's
+    card.
     """
 
     device: str
@@ -57,9 +58,9 @@ class Proof:
 def write(
     folder: pathlib.Path, part: Device, card: GPU, seen: Seen, by: str, after: str | None
 ) -> None:
-    """Write the proof that *device*, *card* or a part of it, is clean from now on.
+    """Write the proof that *part*, the whole *card* or a part of it, is clean from now on.
 
-    :raises OSError: where the proof cannot be written
+    :raises OSError: if the proof cannot be written
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
@@ -70,8 +71,9 @@ def write(
 def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Device] = ()) -> None:
     """Remove the proofs of *used*, and those of former divisions of their cards.
 
-    :param here: what the host has now: proofs of that which has nothing of *used* stay
-    :raises OSError: where one of them may still be there
+    :param here: the devices that the host has now; the proofs of those that share nothing with
+        *used* stay
+    :raises OSError: if one of the proofs may still exist
     """
     cards = tuple(str(device.function(other)) for other in used)
     stay = {_path(folder, other) for other in set(here) - device.clashing(here, used)}
@@ -81,15 +83,15 @@ def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Devi
 
 
 def holds(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> bool:
-    """Return whether there is a proof that *part*, all of *card* or a MIG instance, is clean now.
+    """Return whether a valid proof says that *part*, the whole *card* or a MIG instance, is clean.
 
-    :param seen: what is seen of *card* now, ``None`` where the host does not tell
+    :param seen: the present identity of *card*, ``None`` if the host does not report it
     """
     return missing(folder, part, card, seen) is None
 
 
 def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> str | None:
-    """Return why no proof says that *part* is clean, ``None`` where one does.
+    """Return why no valid proof says that *part* is clean, ``None`` if one does.
 
     The parameters are those of :func:`holds`.
     """
@@ -116,7 +118,7 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
 def see(
     cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities
 ) -> dict[PciAddress, Seen]:
-    """Return what tells each of *cards* from others now, nothing where the host does not tell."""
+    """Return the present identities of *cards*, without those that the host does not report."""
     seen = quarantine.see(cards, roots, identities)
     return {address: card for address, card in seen.items() if card.boot_id}
 
@@ -128,7 +130,7 @@ def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:
 def _read(path: pathlib.Path) -> Proof:
     """Return the proof at *path*.
 
-    :raises OSError, ValueError, LookupError, TypeError: where none can be read
+    :raises OSError, ValueError, LookupError, TypeError: if there is no valid proof
     """
     content = files.read_json(path)
     texts = {name: content[name] for name in ("device", "product", "by", "since")}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that no new instance is given before an operator says so: one file per card.
+"""Quarantine: cards that new instances do not get until an operator releases them.
 
-A file is one JSON object, named after the card's address::
+There is one file per card. It is one JSON object, named after the card's address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
@@ -9,14 +9,15 @@ A file is one JSON object, named after the card's address::
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
 
-It is about the card, not the slot: wherever the one that was seen is now, by what tells it from
-others of its product (:mod:`nova_gpu.host.pci.identity`). Where nothing does, it is about the one
-at the address, as long as the product's cards are where they were; and else about each that it can
-be. Without ``seen``, as older releases and operators write it, it is about the card of the product
-at the address. What cannot be understood is about whatever is there.
+It applies to the card, not to the slot: to the card that ``seen`` identifies, wherever that is
+plugged in now (:mod:`nova_gpu.host.pci.identity`). If the card has no identifier, the entry applies
+to the card at the address as long as all cards of the product are at their former addresses, and
+otherwise to each card that may be the one. Without ``seen``, as older releases and operators write
+it, it applies to the card of the product at the address. An entry that cannot be parsed applies to
+the card at the address.
 
-With ``cleaning``, which older releases wrote, it only says that the card was to be cleaned. Now a
-card without a proof that it is clean is (:mod:`nova_gpu.host.state.proofs`).
+Older releases wrote ``cleaning``, which says only that the card had to be cleaned. Today a card
+without a proof that it is clean is cleaned (:mod:`nova_gpu.host.state.proofs`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from nova_gpu.host.state import files
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """The facts of the card at the time; ``addresses`` are those of all cards of its product."""
+    """What identified a card at the time; ``addresses`` are those of all cards of its product."""
 
     identity: identity.Identity
     addresses: tuple[str, ...]
@@ -47,9 +48,10 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """``product`` as ``10de:2335``, ``None`` for any; ``since`` in ISO 8601, with its offset.
+    """One quarantined card.
 
-    With ``until_boot`` it is over when the host's boot id is another than that.
+    ``product`` is as ``10de:2335``, ``None`` for any; ``since`` is in ISO 8601, with its offset. An
+    entry with ``until_boot`` ends when the host's boot id differs from it.
     """
 
     address: PciAddress
@@ -73,15 +75,15 @@ def entry(
     until_boot: str | None = None,
     seen: Seen | None = None,
 ) -> Entry:
-    """Return an entry about *card*, from now on."""
+    """Return a new entry about *card* that begins now."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
 def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciAddress, Seen]:
-    """Return what tells each of *cards* from others.
+    """Return the present identities of *cards*.
 
-    Nothing where the host does not tell where those are.
+    Return no identity if the addresses of their products' cards cannot be read.
     """
     gpus = tuple(cards)
     products = {gpu.product.key for gpu in gpus}
@@ -104,11 +106,11 @@ def unavailable(
     roots: Roots,
     identities: Identities | None = None,
 ) -> dict[PciAddress, Reasons]:
-    """Return the *cards* that are in quarantine.
+    """Return the reasons for those of *cards* that are in quarantine.
 
-    All of them where the folder cannot be read.
+    If the folder cannot be read, all of them count as in quarantine.
 
-    :param identities: by default what this process can read
+    :param identities: reads the identifiers of cards; by default with this process's rights
     """
     gpus = tuple(cards)
     try:
@@ -147,7 +149,7 @@ def _reasons(reason: str, remedy: str) -> Reasons:
 def cards_of(
     record: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """Return which of the host's *cards* the entry is about or may be about."""
+    """Return those of the host's *cards* that the entry applies to or may apply to."""
     alike = [card for card in cards if record.product in (None, card.product.key)]
     there = [card for card in alike if card.address == record.address]
     if record.seen is None or record.product is None or not alike:
@@ -163,9 +165,9 @@ def cards_of(
 
 
 def _are_where_they_were(product: str, seen: Seen, roots: Roots) -> bool:
-    """Return whether the cards of the product are at the addresses that they had.
+    """Return whether the cards of the product are at their former addresses.
 
-    While the host is up a card may go away, and no other one comes to be where it was.
+    While the host is up, a card may disappear, but no other one takes its place.
     """
     try:
         now, boot_id = identity.addresses(product, roots), roots.boot_id()
@@ -181,9 +183,11 @@ def follow(
     roots: Roots,
     identities: Identities | None = None,
 ) -> list[tuple[PciAddress, PciAddress]]:
-    """Rename the files of cards with new addresses at service start; return old and new ones.
+    """Rename the files of cards whose address has changed; return old and new addresses.
 
-    :raises OSError: where the folder cannot be read or changed
+    Call this when the service starts.
+
+    :raises OSError: if the folder cannot be read or changed
     """
     gpus, entries = tuple(cards), load(folder)
     homes = {}
@@ -209,9 +213,9 @@ def follow(
 
 
 def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> bool:
-    """Return whether *card*, at the entry's address now, is the one that was meant, or may be.
+    """Return whether *card*, which is at the entry's address now, is or may be the entry's card.
 
-    :param own: what tells it from others
+    :param own: the identifiers of *card*
     """
     if record.product not in (None, card.product.key):
         return False
@@ -219,9 +223,9 @@ def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> 
 
 
 def forget_cleaning(folder: pathlib.Path) -> None:
-    """Remove the notes by which older releases remembered which cards were to be cleaned.
+    """Remove the entries of older releases that only say that a card had to be cleaned.
 
-    :raises OSError: where the folder cannot be read or changed
+    :raises OSError: if the folder cannot be read or changed
     """
     for record in load(folder).values():
         if record.cleaning:
@@ -229,9 +233,9 @@ def forget_cleaning(folder: pathlib.Path) -> None:
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
-    """Take away what was to last until the host has booted, and returns it.
+    """Remove the entries that were valid until the next boot of the host, and return them.
 
-    :raises OSError: where the folder cannot be read or changed
+    :raises OSError: if the folder cannot be read or changed
     """
     over = [
         record
@@ -244,9 +248,9 @@ def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]
 
 
 def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
-    """Read all entries of the folder, by address; a folder that does not exist yet has none.
+    """Return all entries of the folder, by address; none if the folder does not exist.
 
-    :raises OSError: where the folder cannot be listed
+    :raises OSError: if the folder cannot be listed
     """
     entries = {}
     for address in files.cards(folder):
@@ -256,9 +260,9 @@ def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
 
 
 def put(folder: pathlib.Path, new: Entry) -> None:
-    """Write an entry in the place of what stood there, at once or not at all.
+    """Write an entry, replacing any entry with its address; it is written completely or not at all.
 
-    :raises OSError: where it cannot be written
+    :raises OSError: if it cannot be written
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     content = {**dataclasses.asdict(new), "address": str(new.address)}
@@ -266,9 +270,9 @@ def put(folder: pathlib.Path, new: Entry) -> None:
 
 
 def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
-    """Take the card's file away; return what it said, ``None`` where there was none.
+    """Remove the card's file; return the entry that it had, ``None`` if there was no file.
 
-    :raises OSError: where it cannot be removed
+    :raises OSError: if it cannot be removed
     """
     path = files.of_card(folder, address)
     try:
@@ -280,9 +284,9 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
-    """Read one entry.
+    """Return the entry in the file at *path*; an invalid file becomes an entry for any product.
 
-    :raises FileNotFoundError: where it went away meanwhile
+    :raises FileNotFoundError: if the file has been removed meanwhile
     """
     try:
         content = files.read_json(path)
@@ -305,9 +309,9 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
 
 
 def parse_seen(content: Any) -> Seen | None:
-    """Parse the facts of a card, ``None`` where there are none.
+    """Parse the identity of a card in an entry or a proof, ``None`` without one.
 
-    :raises LookupError, TypeError: where it is not what :func:`put` wrote
+    :raises LookupError, TypeError: if :func:`put` did not write it
     """
     if content is None:
         return None

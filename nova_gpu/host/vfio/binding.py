@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binding of a whole card to vfio-pci for guests, and back to its former drivers. For root.
 
-A card that was with vfio-pci already, because it was prepared at boot, stays there for ever.
+A card that was bound to vfio-pci before, because it was prepared at boot, stays bound to it.
 
-While a driver does not let go, the kernel holds the function's lock, and a process that reads
-driver_override, sriov_numvfs or another attribute that takes it waits as well and cannot be killed.
-None of those is read here or anywhere else outside of the script.
+While a driver does not release a function, the kernel holds the function's lock. A process that
+reads driver_override, sriov_numvfs or another attribute that takes the lock waits too, and cannot
+be killed. Only the script reads such attributes, never this process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _NotMoved(Exception):
 
 
 class _NotBegun(_NotMoved):
-    """All is as it was."""
+    """A card that was not bound, before any of its functions was touched."""
 
 
 class _InUse(_NotBegun):
@@ -64,13 +64,11 @@ _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
 def give_to_guests(address: model.PciAddress, means: Means) -> None:
-    """Bind all functions of the card to vfio-pci.
+    """Bind all functions of the card to vfio-pci. Those that are bound to it already stay.
 
-    One that is there already stays.
+    Their present drivers are recorded first. If a function cannot be bound, all are bound back.
 
-    What drove them is written down first. Where one of them cannot be bound, all are as before.
-
-    :raises BindingFailed: where a process or the host's console uses the card, or the kernel fails
+    :raises BindingFailed: if a process or the host's console uses the card, or the kernel fails
     """
     with _alone(address):
         gpu = discovery.card_at(address, means.roots)
@@ -103,11 +101,12 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
 
 
 def give_to_host(address: model.PciAddress, means: Means) -> None:
-    """Give the card's functions back to what drove them before :func:`give_to_guests`.
+    """Bind the card's functions to the drivers they had before :func:`give_to_guests`.
 
-    Those for which nothing is written down stay as they are, and those that are gone are forgotten.
+    Functions without a record stay as they are. Records of functions that no longer exist are
+    removed.
 
-    :raises BindingFailed: where a guest has the card, or the kernel fails
+    :raises BindingFailed: if a guest has the card, or the kernel fails
     """
     with _alone(address):
         formers = former_drivers.load(means.records, address, means.roots)
@@ -122,18 +121,19 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
 
 
 def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
-    """Return one without a driver is left over from an earlier try.
+    """Return whether nova-gpu may bind the function: it has no driver, or is bound to VFIO.
 
-    What the operator has bound stays.
+    A function without a driver is left over from an earlier try. One that the operator has bound to
+    another driver stays.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report the driver
     """
     return driver is None or iommu.is_with_vfio(function, roots)
 
 
 @contextlib.contextmanager
 def _alone(address: model.PciAddress) -> Iterator[None]:
-    """Let one thread at a time move a card, and name errors after the card."""
+    """Admit one thread at a time to a card, and add the card to errors."""
     with _locks[address]:
         try:
             yield
@@ -153,10 +153,10 @@ def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
 def _take(
     gpu: model.GPU, formers: Formers, formers_kept: Formers, overrides: ByFunction, means: Means
 ) -> ByFunction:
-    """Bind the functions of *formers* to vfio-pci, where *overrides* are what they have.
+    """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
-    :returns: what they have
-    :raises _NotMoved: where not all of them are bound; then they are as before
+    :returns: their present driver_override
+    :raises _NotMoved: if not all of them could be bound; then they have their former drivers
     """
     devices = open_devices.numbers(gpu, means.roots)
     drivers = dict.fromkeys(formers, Former(iommu.DRIVER, iommu.DRIVER))
@@ -173,9 +173,9 @@ def _take(
 
 
 def _load_driver(means: Means) -> None:
-    """Load vfio-pci where the host has not loaded it.
+    """Load the module vfio-pci, unless it is loaded.
 
-    :raises _NotMoved: where the host has no vfio-pci
+    :raises _NotMoved: if the host has no vfio-pci
     """
     if (means.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
@@ -187,7 +187,7 @@ def _load_driver(means: Means) -> None:
 
 
 def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) -> None:
-    """Bind the functions back to *others*, their former drivers; keep the record if that fails."""
+    """Bind the functions back to *others*, their former drivers; if that fails, keep the record."""
     try:
         _move(gpu, others, (), means)
     except _NotMoved as error:
@@ -203,10 +203,10 @@ def _move(
     means: Means,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
-    """Bind functions to *drivers*, unless a device is open or an override is another.
+    """Bind functions to *drivers*, unless a device is open or a driver_override differs.
 
-    :returns: what each of *overrides* is
-    :raises _NotMoved: where not all of them are bound within the time
+    :returns: the present value of each of *overrides*
+    :raises _NotMoved: if not all of them are bound in time
     """
     moves = [
         {"address": str(driver), **dataclasses.asdict(drivers[driver])}
@@ -221,9 +221,9 @@ def _move(
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Let the script do what *request* says.
+    """Run the script with *request* and return its answer.
 
-    :raises _NotMoved: where the script is not through with it within the time
+    :raises _NotMoved: if the script fails or does not end in time
     """
     _refuse_hanging(gpu.address)
     if request["devices"] and not means.roots.shows_all_processes():
@@ -247,7 +247,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
 
 
 def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
-    """Refuse a card whose killed process still hangs in the kernel.
+    """Refuse a card if an earlier script that was killed still hangs in the kernel.
 
     :raises _NotMoved: while it does
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The boot configuration with which a host's cards are with vfio-pci from the start."""
+"""Boot configuration that binds a host's cards to vfio-pci from the start."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def own_ids(
 ) -> tuple[list[str], dict[model.PciAddress, str]]:
     """Return the ids of the cards' functions, and the functions that vfio-pci cannot take by id.
 
-    The second maps a function to one that stays with the host and has the same ids.
+    The second value maps such a function to one with the same ids that must stay with the host.
 
-    :raises DiscoveryFailed: where the host's functions cannot be listed
-    :raises OSError, ValueError: where a function cannot be read
+    :raises DiscoveryFailed: if the host's functions cannot be listed
+    :raises OSError, ValueError: if a function cannot be read
     """
     mine = {str(address) for gpu in gpus for address in gpu.functions}
     folder = roots.sysfs / "bus/pci/devices"
@@ -59,7 +59,7 @@ def own_ids(
 def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> list[str]:
     """Return the kernel arguments that passthrough needs on this host.
 
-    None of them turns on AMD's IOMMU: it is on unless the firmware has turned it off.
+    None of them turns on AMD's IOMMU, which is on unless the firmware has turned it off.
     """
     vendor = processor.of_host(roots).vendor
     arguments = ["intel_iommu=on"] if vendor == "GenuineIntel" else []
@@ -75,7 +75,7 @@ def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> li
 def texts(
     ids: Iterable[str], arguments: Iterable[str], root: pathlib.Path
 ) -> dict[str, str | None]:
-    """Return the text of each file, or ``None`` for one that the host does not need."""
+    """Return the text of each file, ``None`` for a file that the host does not need."""
     options = f"options vfio-pci ids={','.join(ids)}"
     softdeps = [f"softdep {module} pre: vfio-pci" for module in _DRIVERS]
     line = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(arguments)}"\n'
@@ -89,8 +89,8 @@ def texts(
 def changes(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
     """Return the files below *root* that :func:`write` would change.
 
-    :raises FileNotOurs: where a file has another origin
-    :raises OSError: where a file cannot be read
+    :raises FileNotOurs: if a file was not written by nova-gpu
+    :raises OSError: if a file cannot be read
     """
     changed = []
     for name, text in texts.items():
@@ -109,7 +109,7 @@ def write(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
     """Write the files below *root*, remove those without a text, and return the changed ones.
 
     :raises FileNotOurs: as :func:`changes`; then nothing is changed
-    :raises OSError: where a file cannot be written
+    :raises OSError: if a file cannot be written
     """
     changed = changes(texts, root)
     for name in changed:
@@ -131,9 +131,9 @@ def undo(root: pathlib.Path) -> list[str]:
 
 
 def module_kind(root: pathlib.Path) -> str | None:
-    """Return how the running kernel has vfio-pci.
+    """Return the form in which the running kernel has vfio-pci.
 
-    ``builtin``, as a module (``dep``), or not at all.
+    It is ``builtin``, a module (``dep``), or ``None`` if the kernel does not have it.
     """
     folder = root / "lib/modules" / os.uname().release
     for kind in ("builtin", "dep"):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets a card that a guest had, by the way that works for it. For root.
+"""Reset of a card that a guest had, by the method that works for it. For root.
 
-A function's file ``reset`` may be there and of no use: the kernel looks for methods when it finds
-the function, and function 0 is found while it is still alone on its bus. Its method ``bus`` is then
-refused ever after, because a reset of the bus would hit its neighbours (drivers/pci/pci.c,
-pci_parent_bus_reset; Documentation/ABI/testing/sysfs-bus-pci, reset_method). Such a card is reset
-with its whole bus by VFIO, to which all of it is bound then. VFIO also does that by itself when the
-last guest lets go (drivers/vfio/pci/vfio_pci_core.c, vfio_pci_dev_set_try_reset), but it does
-not report whether it did.
+The file ``reset`` of a function may exist and be useless: the kernel looks for methods when it
+finds the function, and function 0 is found while it is still alone on its bus. Its method ``bus``
+is then refused ever after, because a reset of the bus would affect its neighbours
+(drivers/pci/pci.c, pci_parent_bus_reset; Documentation/ABI/testing/sysfs-bus-pci, reset_method).
+Such a card is reset with its whole bus by VFIO, to which all of its functions are bound then. VFIO
+also does that by itself when the last guest releases the card (drivers/vfio/pci/vfio_pci_core.c,
+vfio_pci_dev_set_try_reset), but it does not report whether it did.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _hanging: dict[model.PciAddress, subprocess.Popen[bytes]] = {}
 
 
 def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
-    """Reset all functions of *gpu*, which must be with VFIO and in no guest.
+    """Reset all functions of *gpu*, which must be bound to VFIO and held by no guest.
 
-    :param required: where it is not, a card for which there is no way must only answer
-    :raises NotClean: where one of them is not reset, or does not answer afterwards
+    :param required: if false, a card without any method of reset passes when it answers
+    :raises NotClean: if a function is not reset, or does not answer afterwards
     """
     functions, roots = gpu.functions, means.roots
     if not roots.shows_all_processes():
@@ -65,7 +65,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
 
 
 def _in_use(gpu: model.GPU, means: Means) -> str | None:
-    """Return the processes that have the card open for longer than a guest's QEMU takes to end."""
+    """Return the processes that still have the card open after the time that QEMU takes to end."""
     deadline = time.monotonic() + means.timeout_s / 2
     while who := open_devices.in_use([gpu.address], means).get(gpu.address):
         if time.monotonic() > deadline:
@@ -77,7 +77,7 @@ def _in_use(gpu: model.GPU, means: Means) -> str | None:
 def _has_method(function: model.PciAddress, roots: Roots) -> bool:
     """Return whether the function's file ``reset`` can work.
 
-    :raises OSError: where the function is gone
+    :raises OSError: if the function no longer exists
     """
     device = sysfs.device(function, roots)
     names = os.listdir(device)
@@ -90,7 +90,7 @@ def _has_method(function: model.PciAddress, roots: Roots) -> bool:
 
 
 def _is_alone(device: str) -> bool:
-    """Return whether nothing else is on the function's bus."""
+    """Return whether the function is the only one on its bus."""
     neighbours = 0
     for name in os.listdir(os.path.dirname(os.path.realpath(device))):
         try:
@@ -102,7 +102,7 @@ def _is_alone(device: str) -> bool:
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None:
-    """Return why the card is not reset, ``None`` where it is."""
+    """Run the script with *request*; return why the card was not reset, or ``None``."""
     if (before := _hanging.get(gpu.address)) is not None:
         if before.poll() is None:
             return "an earlier reset of it does not end"

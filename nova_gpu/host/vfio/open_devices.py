@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The character devices of a card; while one is open, its driver does not release the card.
+"""The character devices of a card or MIG instance, and the processes that have them open.
 
-And those of a MIG instance, which others than its guest cannot open.
+While one is open, its driver does not release the card.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNSEEN_REMEDY = "give its container that of the host (pid_mode: host)"
 
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
-    """Return the devices of all functions of the card, including those that VFIO made."""
+    """Return the device numbers of all functions of the card, including devices that VFIO made."""
     devices = set(_nodes(gpu, roots))
     for address in gpu.functions:
         device = sysfs.device(address, roots)
@@ -53,16 +53,16 @@ def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
 
 
 def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
-    """Return the devices that lead to the MIG instance at *slot* and to no other.
+    """Return the device numbers that give access to the MIG instance at *slot* only.
 
-    Nothing where there is no such instance. Of its card's own node all have a right to have it
-    open, and of its GPU instance's those that have another compute instance of it.
+    Return an empty set if there is no such instance. The node of the card and, if shared, that of
+    the GPU instance are left out: guests of other instances may have them open legitimately.
     """
     return frozenset(_numbers(nodes.own_instance_nodes(slot, roots), roots))
 
 
 def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
-    """Yield the numbers of nodes that the driver does not show in sysfs: NVIDIA's."""
+    """Yield the numbers of NVIDIA's device nodes, which sysfs does not show."""
     yield from _numbers(nodes.card_nodes(gpu, roots), roots)
 
 
@@ -91,12 +91,10 @@ def _number(folder: str) -> Number | None:
 
 
 def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
-    """Return the processes that have these cards open, by card.
+    """Return the processes that have these cards open, by card. Guests cannot get such a card.
 
-    It could not be given to a guest now.
-
-    Nothing where that cannot be found out: :func:`nova_gpu.host.vfio.binding.give_to_guests`
-    looks again.
+    If that cannot be found out, return an empty mapping:
+    :func:`nova_gpu.host.vfio.binding.give_to_guests` checks again.
     """
     gpus = discovery.cards_at(addresses, means.roots)
     devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
@@ -117,8 +115,8 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
 
 
 def named(holders: Iterable[Any]) -> str:
-    """Return the processes that :func:`nova_gpu.host.vfio.rebind_script.holders` found, for people.
+    """Return processes from :func:`nova_gpu.host.vfio.rebind_script.holders` as text.
 
-    Any process names itself, those of a container among them.
+    Processes choose their own names, those of containers too, so the text is made printable.
     """
     return ", ".join(f"{printable(command, _MOST)} (pid {pid})" for pid, command, _ in holders)

@@ -24,9 +24,9 @@ SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in 
 
 
 def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
-    """Return whether all of the card is with VFIO now.
+    """Return whether all functions of the card are bound to VFIO now.
 
-    One that is gone, or half gone, is not.
+    If a function no longer exists, return false.
     """
     try:
         return iommu.is_prepared(gpu.functions, roots)
@@ -35,17 +35,17 @@ def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
 
 
 def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
-    """Return what the card takes of its guest's 64-bit memory-mapped I/O space, BAR by BAR.
+    """Return the sizes of the card's BARs in its guest's 64-bit memory-mapped I/O space.
 
-    :raises OSError, ValueError: where it cannot be read
+    :raises OSError, ValueError: if they cannot be read
     """
     return tuple(size for address in gpu.functions for size in sysfs.high_bars(address, roots))
 
 
 def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
-    """Return whether the guest's firmware has to find I/O ports for the card.
+    """Return whether the guest's firmware must find I/O ports for the card.
 
-    :raises OSError, ValueError: where it cannot be read
+    :raises OSError, ValueError: if that cannot be read
     """
     return any(sysfs.has_io_bar(address, roots) for address in gpu.functions)
 
@@ -53,9 +53,7 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> str | None:
-    """Return why this host cannot give *gpu* whole to a guest, and what to do.
-
-    ``None`` where it can.
+    """Return why this host cannot give *gpu* whole to a guest, and the remedy, or ``None``.
 
     :param room: the address space that guests have, or can be given
     """
@@ -65,9 +63,9 @@ def obstacle(
 def obstacles(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
-    """Yield all that :func:`obstacle` gives the first of.
+    """Yield all obstacles, of which :func:`obstacle` returns the first.
 
-    What cannot be read is in the way too.
+    An attribute that cannot be read is an obstacle too.
     """
     return _said(
         lambda: without_iommu(gpu.functions, roots),
@@ -84,7 +82,7 @@ def obstacles(
 def lasting_obstacles(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
-    """Yield the obstacles that remain with the IOMMU on and the card prepared."""
+    """Yield the obstacles that remain when the IOMMU is on and the card is prepared."""
     return _said(
         lambda: reserved(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
@@ -105,14 +103,14 @@ def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
 
 
 def unread(error: Exception) -> str:
-    """Return why a card whose sysfs cannot be read is not offered."""
+    """Return the reason for a card whose sysfs attributes cannot be read."""
     return f"sysfs cannot be read about it: {error}; see the kernel's log"
 
 
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return why a guest that had these functions would reach into all of the host's memory.
+    """Return why a guest with these functions could access all of the host's memory, or ``None``.
 
-    :raises OSError: where the kernel does not tell, as of one that is gone
+    :raises OSError: if the kernel does not report it, for example because a function is gone
     """
     remedy = (
         "turn on VT-d or AMD-Vi in the firmware and boot with what nova-gpu host prepare prints"
@@ -142,9 +140,9 @@ def _group_name(device: str) -> str | None:
 
 
 def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return why the firmware lets no guest have these functions.
+    """Return why the firmware prevents guests from having these functions, or ``None``.
 
-    :raises OSError, ValueError: where the kernel does not tell
+    :raises OSError, ValueError: if the kernel does not report it
     """
     for address in own:
         if regions := iommu.direct_regions(address, roots):
@@ -157,7 +155,7 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return the devices of the functions' groups that are not the card's, as an obstacle."""
+    """Return why the card's IOMMU group prevents passthrough: it has devices of others."""
     names = strangers(gpu.functions, roots)
     if not names:
         return None
@@ -169,11 +167,9 @@ def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
-    """Return what else is in the IOMMU groups of these functions, except bridges.
+    """Return the other devices in the IOMMU groups of these functions, except bridges, as text.
 
-    For people.
-
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     addresses = tuple(own)
     members = {name for address in addresses for name in iommu.group_members(address, roots)}
@@ -198,7 +194,10 @@ def _described(name: str, roots: Roots) -> str:
 
 
 def _divided(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return a card that others have a part of cannot be given whole."""
+    """Return why a divided card cannot be given whole, or ``None``.
+
+    It has SR-IOV virtual functions or mediated devices.
+    """
     for address in gpu.functions:
         device = sysfs.device(address, roots)
         # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
@@ -216,7 +215,7 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _mediated_devices(device: str) -> list[str]:
-    """Return uuids of the vGPUs made of a function, from what VFIO's mdev core shows."""
+    """Return the uuids of the mediated devices of a function, as VFIO's mdev core lists them."""
     folder = f"{device}/mdev_supported_types"
     try:
         types = os.listdir(folder)
@@ -228,14 +227,14 @@ def _mediated_devices(device: str) -> list[str]:
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why no Fabric Manager of this host sets up the card's switches for guests."""
+    """Return why no Fabric Manager on this host can set up the card's NVSwitches for guests."""
     name = nvswitch.board(gpu, roots)
     reason = nvswitch.out_of_reach(gpu, roots) if name else None
     return f"{name} is a module of an HGX board: {reason}" if reason else None
 
 
 def _managed(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why a card of a board is not prepared: Fabric Manager needs its driver."""
+    """Return why a card of a board is not bound at boot: Fabric Manager needs NVIDIA's driver."""
     name = nvswitch.board(gpu, roots)
     if name is None:
         return None

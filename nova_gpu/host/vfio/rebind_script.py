@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves PCI functions to other drivers: a script, run by :mod:`nova_gpu.host.vfio.binding`.
+"""Script that binds PCI functions to other drivers, run by :mod:`nova_gpu.host.vfio.binding`.
 
-It is a process of its own because a write to ``unbind`` does not return before the driver has let
-go, which may be never. It needs nothing of this package, so that it starts fast: a guest waits for
-it. What it is to do is one line on its standard input, so that it can be started ahead; where there
-is none it ends. The line is one JSON object::
+It runs as a process of its own because a write to ``unbind`` returns only when the driver has
+released the function, which may never happen. It imports nothing of this package, so that it starts
+fast: a guest waits for it. Its task is one line on its standard input, so that it can be started in
+advance; without one it ends. The line is one JSON object::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
      "settle_s": 5, "overrides": {"0000:81:00.0": null, ...},
      "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci", "override": "vfio-pci"}, ...]}
 
-Where a process has one of the character *devices* (major, minor) open nothing is read or moved, and
-nothing is moved where one of *overrides*, what driver_override is thought to be, is something else.
-``driver`` null leaves a function without one; ``override`` becomes its driver_override, null clears
-that. A driver may probe after the write has returned (PROBE_PREFER_ASYNCHRONOUS): that is waited
-for, for *settle_s* seconds. Before each step it prints a line that says which, so that the last one
-names what hangs, and in the end one JSON object::
+If a process has one of the character *devices* (major, minor) open, nothing is read or bound. If
+the driver_override of a function differs from its expected value in *overrides*, nothing is bound.
+``driver`` null leaves a function without a driver; ``override`` becomes its driver_override, null
+clears that. A driver may probe after the write has returned (PROBE_PREFER_ASYNCHRONOUS): the script
+waits for it for *settle_s* seconds. Before each step it prints a line with the step, so that the
+last line names the step that hangs, and in the end one JSON object::
 
     {"error": null, "overrides": {},
      "holders": [[812, "/usr/bin/nvidia-persistenced", [[195, 0]]], ...]}
@@ -47,9 +47,9 @@ Number = tuple[int, int]
 def holders(
     proc: str, devices: Collection[Number]
 ) -> Iterator[tuple[int, str, Collection[Number]]]:
-    """Yield the processes that have some of *devices* open, as (pid, command, which).
+    """Yield the processes that have some of *devices* open, as (pid, command, open devices).
 
-    Those of other users are seen by root only.
+    Only root sees those of other users.
     """
     for name in os.listdir(proc) if devices else ():
         if name.isdecimal() and (devices_open := _open(f"{proc}/{name}/fd") & set(devices)):
@@ -86,7 +86,7 @@ def _command(process: str) -> str:
 
 
 class _NotMoved(Exception):
-    """A function that is not with its driver, with the reason."""
+    """A function that was not bound to its driver, with the reason."""
 
 
 def _move(
@@ -112,8 +112,8 @@ def _move(
 def _lock(path: str) -> None:
     """Take the card's unbindLock, after which no process can open the card.
 
-    It exists with NVIDIA's vGPU software. The driver gives the lock where no process has the card
-    open now, and says so where that is read back (kernel-open/nvidia/nv-procfs.c,
+    The file exists with NVIDIA's vGPU software. The driver grants the lock if no process has the
+    card open, and reports that when the file is read back (kernel-open/nvidia/nv-procfs.c,
     nv_procfs_close_unbind_lock).
     """
     if not os.path.exists(path):

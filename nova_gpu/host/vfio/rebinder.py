@@ -23,9 +23,10 @@ _ahead = child.Ahead(_SCRIPT)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """``records`` is the folder of :mod:`nova_gpu.host.state.former_drivers`.
+    """What a binding needs: roots, the folder of records, and the time limit.
 
-    ``timeout_s`` is what all steps of one card may take together.
+    ``records`` is the folder of :mod:`nova_gpu.host.state.former_drivers`. ``timeout_s`` is the
+    limit for all steps of one card together.
     """
 
     roots: Roots
@@ -34,23 +35,27 @@ class Means:
 
 
 def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Return what the script answers; what *request* leaves out is not to be looked at.
+    """Run the script to read only, and return its answer.
 
-    :raises Failed: where it does not
+    :param request: what to read; keys that are left out are not read
+    :raises Failed: if the script fails
     """
     return _answer(child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means)))
 
 
 def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Move functions, by a process that was started ahead, if one was: a guest may be waiting.
+    """Run the script to bind functions, and return its answer.
 
-    :raises Failed: where it does not
+    A process that :func:`make_ready` started is used if there is one, because a guest may be
+    waiting.
+
+    :raises Failed: if the script fails
     """
     return _answer(_ahead.run(_words(request, means), means.timeout_s))
 
 
 def make_ready() -> None:
-    """Start the process that the next :func:`move` takes."""
+    """Start in advance the process that the next :func:`move` uses."""
     with contextlib.suppress(child.Failed):  # then that one starts it, or fails of it
         _ahead.start()
 

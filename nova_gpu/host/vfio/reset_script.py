@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets PCI functions: a script, run by :mod:`nova_gpu.host.vfio.card_reset`.
+"""Script that resets PCI functions, run by :mod:`nova_gpu.host.vfio.card_reset`.
 
-It is a process of its own because the kernel may wait for a card that does not come back. Its only
-argument is one JSON object::
+It runs as a process of its own because the kernel may wait for a card that does not come back. Its
+only argument is one JSON object::
 
     {"devices": "/sys/bus/pci/devices", "functions": ["0000:81:00.0", "0000:81:00.1"],
      "way": "bus", "vfio": "/dev/vfio"}
 
-The *way* ``functions`` resets each by its file ``reset``, ``bus`` all of their bus at once, and
-null nothing. Then each must answer. It prints a line before each step, and in the end::
+With *way* ``functions`` it resets each function by its file ``reset``, with ``bus`` their whole bus
+at once, with null nothing. Then each function must answer. It prints a line before each step, and
+in the end::
 
     {"error": null}
 """
@@ -53,10 +54,11 @@ def _reset_function(device: str) -> None:
 
 
 def _reset_bus(devices: str, functions: list[str], vfio: str) -> None:
-    """Reset the bus as QEMU does: the kernel does it if all that is on it belongs to these groups.
+    """Reset the bus of *functions* as QEMU does.
 
-    Documentation/driver-api/vfio.rst; drivers/vfio/pci/vfio_pci_core.c,
-    vfio_pci_ioctl_pci_hot_reset.
+    The kernel does it if all devices on the bus belong to the groups that this process has open
+    (Documentation/driver-api/vfio.rst; drivers/vfio/pci/vfio_pci_core.c,
+    vfio_pci_ioctl_pci_hot_reset).
     """
     _say(f"resetting the bus of {functions[0]}")
     with contextlib.ExitStack() as stack:

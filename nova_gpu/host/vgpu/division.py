@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a host's cards are divided or can be, and into what, in one pass over them."""
+"""The division of a host's cards: which are or can be divided, and into what, in one pass."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
 class Reading:
     """The facts read of a card whose vGPUs are mediated devices.
 
-    They are the functions that these are made at, how each is registered
-    (:func:`nova_gpu.host.vgpu.mdev.registration`), and its types. ``looks``: how many have found it
-    unchanged since.
+    They are the functions that make these, the registration of each function
+    (:func:`nova_gpu.host.vgpu.mdev.registration`), and the vGPU types. ``looks`` counts how often
+    the card was read again and was unchanged.
     """
 
     registered: Mapping[model.PciAddress, int]
@@ -49,16 +49,17 @@ def divided(
     answers: Told = MappingProxyType({}),
     readings: dict[model.PciAddress, Reading] | None = None,
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
-    """Return the *cards* that can be divided, by address, and those whose driver does not tell.
+    """Return the *cards* that are or can be divided, by address.
 
-    NVIDIA's driver lists only the types that still fit with the vGPUs that exist, so the types
-    in earlier *answers* stay among the card's types.
+    They include cards whose driver does not tell it. NVIDIA's driver lists only the types that
+    still fit with the vGPUs that exist, so the types in earlier *answers* stay among the card's
+    types.
 
     :param readings: what earlier calls have read, by card; each call updates it. It saves reading
-        thousands of files per card: while a card's functions and mediated devices are the same
-        as before, a call reads one function, a different one each time, and reads the others only
-        if that one has changed.
-    :raises OSError: where the host's mediated devices cannot be listed
+        thousands of files per card: while a card's functions and mediated devices are the same as
+        before, a call reads one function, a different one each time, and reads the others only if
+        that one has changed.
+    :raises OSError: if the host's mediated devices cannot be listed
     """
     made: dict[model.PciAddress, collections.Counter[str]] = {}
     for device in mdev.devices(roots).values():
@@ -102,9 +103,10 @@ def divided(
 
 
 def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vgpu.DividedCard:
-    """Return *card* with NVML's facts of its types, and types that its driver does not list now.
+    """Return *card* with NVML's *facts* about its types.
 
-    Where NVML says nothing, what the driver and the name say holds.
+    They include types that its driver does not list now. If NVML does not report a fact, that of
+    the driver or of the type's name stays.
     """
     types = {
         type_id: _merged(facts[type_id], card.types.get(type_id, facts[type_id]))
@@ -138,9 +140,9 @@ def _types_of(
 
 
 def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAddress]:
-    """Return a card's function and its virtual ones, by their folders.
+    """Return a card's own function and its virtual functions, by their sysfs folders.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report them
     """
     card = sysfs.device(address, roots)
     above = card.rpartition("/")[0]
@@ -149,9 +151,9 @@ def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAd
 
 
 def _registered(functions: Mapping[str, model.PciAddress]) -> dict[model.PciAddress, int]:
-    """Return the registration of each function.
+    """Return the registration of each function that makes mediated devices.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     registrations = {function: mdev.registration(folder) for folder, function in functions.items()}
     return {function: number for function, number in registrations.items() if number is not None}
@@ -164,9 +166,9 @@ def _is_unchanged(
     made: _Made,
     known: _Types,
 ) -> bool:
-    """Return whether a card is as it was *before*, by what one of its functions says.
+    """Return whether a card is as it was *before*, judged by one of its functions.
 
-    :raises OSError, ValueError: where that does not tell
+    :raises OSError, ValueError: if that function cannot be read
     """
     if before.registered != registered:
         return False
@@ -185,9 +187,9 @@ def _parents(
     made: _Made,
     known: _Types,
 ) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
-    """Yield the functions of the card at which vGPUs are made.
+    """Yield the functions of the card that make vGPUs.
 
-    :raises OSError, ValueError: where one of the card's functions does not tell
+    :raises OSError, ValueError: if one of the card's functions cannot be read
     """
     before = None  # neighbours mostly say the same, and then are one object
     for device, function in functions.items():
@@ -203,11 +205,11 @@ def _parents(
 
 
 def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
-    """Return a card's plain virtual functions, which no driver has types for.
+    """Return a card's plain virtual functions, those for which no driver has vGPU types.
 
-    NVIDIA's are of no use then.
+    NVIDIA's functions are left out, because they are of no use without a type.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report them
     """
     if card.product.vendor_id == products.NVIDIA:
         return {}
@@ -220,7 +222,7 @@ def _mediating(
 ) -> vgpu.Parent:
     """Return a function that makes mediated devices.
 
-    :raises ValueError: where what is made has no type, or more could be than can be
+    :raises ValueError: if an existing device has an unknown type, or the numbers are implausible
     """
     if odd := sorted(device for device in made if not vgpu.is_type_id(device)):
         raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")

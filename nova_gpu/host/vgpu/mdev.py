@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: the types a function can be divided into, and the devices there are.
+"""Mediated devices: the types that a function can make, and the devices that exist.
 
 Source: the kernel's Documentation/ABI/testing/sysfs-bus-vfio-mdev and drivers/vfio/mdev.
 """
@@ -34,18 +34,18 @@ _MDPY = re.compile(r"virtual display, ([0-9]{1,9}x[0-9]{1,9}) framebuffer")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediatedDevice:
-    """``parent`` is the PCI function it is made at, ``None`` for one of another bus."""
+    """A mediated device. ``parent`` is its PCI function, ``None`` on another bus."""
 
     parent: PciAddress | None
     type_id: str
 
 
 def types(device: str) -> tuple[str, ...]:
-    """Return the ids of the types that the function with the folder *device* has, sorted.
+    """Return the ids of the types that the function with the folder *device* can make, sorted.
 
-    Types that no PCI guest can take are among them: :func:`facts` says which.
+    They include types that no PCI guest can have, for which :func:`facts` returns ``None``.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report them
     """
     try:
         names = os.listdir(f"{device}/{_TYPES}")
@@ -55,11 +55,11 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def registration(device: str) -> int | None:
-    """Return what the folder of the function's types is told by.
+    """Return a number that identifies the registration of the function's types.
 
-    Another one when a driver registers the function anew. ``None`` where there is none.
+    It changes when a driver registers the function anew. Return ``None`` if none has.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     try:
         return os.stat(f"{device}/{_TYPES}").st_ino
@@ -68,9 +68,9 @@ def registration(device: str) -> int | None:
 
 
 def available(device: str, type_id: str) -> int:
-    """Return how many more of the type the function's driver can make, as far as it tells.
+    """Return how many more vGPUs of the type the function's driver can make, 0 if unknown.
 
-    :raises ValueError: where that is more than :data:`nova_gpu.core.vgpu.vgpu.MAX_PER_CARD`
+    :raises ValueError: if that is more than :data:`nova_gpu.core.vgpu.vgpu.MAX_PER_CARD`
     """
     folder = f"{device}/{_TYPES}/{type_id}"
     number = max(sysfs.decimal(folder, "available_instances") or 0, 0)
@@ -80,9 +80,9 @@ def available(device: str, type_id: str) -> int:
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
-    """Return what the driver tells of a type.
+    """Return the facts that the driver reports about a type.
 
-    ``None`` for one that is not for PCI guests, or is gone.
+    Return ``None`` for a type that is not for PCI guests, or no longer exists.
     """
     folder = f"{device}/{_TYPES}/{type_id}"
     if _text(folder, "device_api") != _DEVICE_API:
@@ -92,7 +92,7 @@ def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
 
 
 def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
-    """Return *bare* with what *description* says in the words of a driver we know."""
+    """Return *bare* with the facts in *description*, in the notation of a known driver."""
     fields = {match[1]: match[2].strip() for match in _FIELD.finditer(description)}
     mbochs, mdpy = _MBOCHS.fullmatch(description), _MDPY.fullmatch(description)
     low, high = (_number(fields.get(f"{part}_gm_size"), "MB") for part in ("low", "high"))
@@ -114,7 +114,7 @@ def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
 def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
     """Return the host's mediated devices by uuid, Nova's and others.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report them
     """
     folder = f"{roots.sysfs}/bus/mdev/devices"
     try:
@@ -126,9 +126,9 @@ def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
 
 
 def is_there(uuid: str, roots: Roots) -> bool:
-    """Return whether there is a mediated device of this *uuid*.
+    """Return whether a mediated device with this *uuid* exists.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     try:
         os.lstat(f"{roots.sysfs}/bus/mdev/devices/{uuid}")
@@ -138,9 +138,9 @@ def is_there(uuid: str, roots: Roots) -> bool:
 
 
 def _device(folder: str, uuid: str) -> MediatedDevice | None:
-    """Read a mediated device, ``None`` where it is gone.
+    """Return the mediated device with this *uuid*, ``None`` if it no longer exists.
 
-    :raises OSError: where it is there, but cannot be read
+    :raises OSError: if it exists, but cannot be read
     """
     try:
         above = os.readlink(f"{folder}/{uuid}").split("/")[-2:-1]

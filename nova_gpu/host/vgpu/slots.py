@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the vGPU of a slot and removes it: a mediated device, or the type of a virtual function.
+"""Making and removing the vGPU of a slot: a mediated device, or the type of a virtual function.
 
-Of one that needs no type nothing is made, and it is only looked at.
+A function that needs no type is only checked.
 
-Both can be done again: what is as it should be stays. Sources as in :mod:`nova_gpu.host.vgpu.mdev`
-and :mod:`nova_gpu.host.vgpu.sriov`.
+Both operations can be repeated: a vGPU that is as it should be stays. Sources as in
+:mod:`nova_gpu.host.vgpu.mdev` and :mod:`nova_gpu.host.vgpu.sriov`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NO_TYPE = "0"
 def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
     """Make the vGPU at *slot*.
 
-    A function that has the type already is taken for the one that was made: whose it is, who holds
-    the slot knows.
+    A function that already has the type counts as made: the caller, who holds the slot, knows which
+    instance has it.
 
-    :param uuid: of the mediated device, where the function makes those
-    :raises DeviceUnavailable: where it cannot be made now
+    :param uuid: of the mediated device, if the function makes those
+    :raises DeviceUnavailable: if the vGPU cannot be made now
     """
 
     def refused(reason: str, remedy: str = _SEE_LOG) -> exception.DeviceUnavailable:
@@ -68,11 +68,11 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
 
 def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
-    """Remove the vGPU of this *uuid*, or type, at *slot*.
+    """Remove the mediated device with this *uuid*, or the function's type, at *slot*.
 
-    The kernel waits until no process has it open: its guest must be gone.
+    The kernel waits until no process has it open, so its guest must have ended.
 
-    :raises NotClean: where it is still there, or that is not known
+    :raises NotClean: if the vGPU still exists, or that is unknown
     """
 
     def refused(reason: str) -> exception.NotClean:
@@ -102,9 +102,9 @@ def _has_type(device: str, slot: Slot) -> bool:
 
 
 def _number(type_id: str) -> str:
-    """Return what NVIDIA's driver is told.
+    """Return the number of a vGPU type by which NVIDIA's driver knows it.
 
-    The reverse of what :mod:`nova_gpu.host.vgpu.sriov` makes of it.
+    It is the reverse of the ids that :mod:`nova_gpu.host.vgpu.sriov` makes.
 
     :raises ValueError: for the type of another driver
     """

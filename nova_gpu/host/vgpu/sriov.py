@@ -31,10 +31,10 @@ _MIB = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profiles:
-    """The type of a virtual function by NVIDIA's driver, and the names of the types by id.
+    """The vGPU type of a virtual function, and the names of possible types by id.
 
-    A function that has a type can have no other until it is rid of that one, whatever its driver
-    lists.
+    NVIDIA's driver does not let a function with a type change it before it is removed, whatever
+    types the driver lists.
     """
 
     parent: vgpu.Parent
@@ -49,20 +49,19 @@ def most(device: str) -> int:
 def virtual_functions(device: str) -> tuple[PciAddress, ...]:
     """Return the enabled virtual functions, in the order of their numbers.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report them
     """
     return tuple(virtual_functions_by_name(device).values())
 
 
 def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
-    """Return the enabled virtual functions by their names in sysfs.
+    """Return the enabled virtual functions by the names of their sysfs folders.
 
-    Of hundreds these take a while to write.
+    For hundreds of functions, formatting the addresses would take a while. They are read from the
+    kernel's links ``virtfn``: sriov_numvfs has their number, but a process that reads it waits
+    while a driver does not release the function.
 
-    By the kernel's links. sriov_numvfs has their number too, but to read it one waits for a driver
-    that does not let go of the function.
-
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report them
     """
     links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
     functions = {}
@@ -78,8 +77,8 @@ def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
 def memory_mib(device: str, number: int) -> int | None:
     """Return the least memory of each of the *number* enabled virtual functions of Intel's xe.
 
-    It has it since Linux 7.0; ``None`` where it does not tell. Source: the kernel's
-    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts them from 1.
+    Return ``None`` before Linux 7.0, which reports it first. Source: the kernel's
+    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts the functions from 1.
     """
     quotas = [
         sysfs.decimal(f"{device}/sriov_admin/vf{index}/profile", "vram_quota")
@@ -89,11 +88,11 @@ def memory_mib(device: str, number: int) -> int | None:
 
 
 def profiles(device: str) -> Profiles | None:
-    """Return the profiles of the function with the folder *device*.
+    """Return the vGPU types of the function with the folder *device*.
 
-    ``None`` where it has no such files.
+    Return ``None`` if NVIDIA's driver has no files for it.
 
-    :raises OSError, ValueError: where they are there and do not tell
+    :raises OSError, ValueError: if the files exist but cannot be read or parsed
     """
     folder = f"{device}/nvidia"
     try:
@@ -117,9 +116,9 @@ def _address(text: str) -> PciAddress:
 
 @functools.lru_cache(maxsize=64)
 def _profiles(current: str, creatable: str) -> Profiles:
-    """Parse the type and the possible types of a function.
+    """Parse the present type and the possible types of a function.
 
-    :raises ValueError: where it cannot be told whether the function has a type
+    :raises ValueError: if it is unknown whether the function has a type
     """
     if not re.fullmatch("[0-9]{1,9}", current):
         raise ValueError(f"current_vgpu_type has {current!r} for the id of a vGPU type")
@@ -131,7 +130,7 @@ def _profiles(current: str, creatable: str) -> Profiles:
 
 
 def named(type_id: str, name: str) -> vgpu.VGPUType:
-    """Return a vGPU type of NVIDIA's with what its name tells."""
+    """Return a vGPU type of NVIDIA's with the facts in its name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return vgpu.VGPUType(type_id, name)
@@ -144,5 +143,5 @@ def named(type_id: str, name: str) -> vgpu.VGPUType:
 
 
 def _type_id(number: int) -> str:
-    """Return the type's identifier in the form of NVIDIA's mediated devices."""
+    """Return the type's id in the form of NVIDIA's mediated devices, ``nvidia-35``."""
     return f"nvidia-{number}"

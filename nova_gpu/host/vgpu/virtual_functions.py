@@ -48,7 +48,7 @@ _REMEDY = (
 def parse(entries: Iterable[str]) -> Mapping[str, int]:
     """Parse the numbers of ``[gpu]virtual_functions`` by address or product.
 
-    :raises InvalidOption: where an entry is not of its form
+    :raises InvalidOption: if an entry is invalid
     """
     return selection.parse_by_card(_OPTION, entries, _number, _FORM)
 
@@ -60,9 +60,11 @@ def _number(text: str) -> int:
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
-    """Enable that many functions of *card*, which no driver of the host takes but NVIDIA's.
+    """Enable *number* virtual functions of *card*.
 
-    :raises DeviceUnavailable: where it cannot have them now
+    No driver of the host takes them, except NVIDIA's.
+
+    :raises DeviceUnavailable: if it cannot have them now
     """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
@@ -105,17 +107,19 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 
 
 def _vendor(device: str) -> str:
-    """Read the vendor id.
+    """Return the vendor id of the device.
 
-    :raises OSError: where the kernel does not tell
+    :raises OSError: if the kernel does not report it
     """
     return sysfs.attribute(device, "vendor").removeprefix("0x")
 
 
 def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
-    """Run NVIDIA's script, which fails while NVML is asked about the card, for a moment.
+    """Run NVIDIA's sriov-manage, and repeat it while it fails because the card is in use.
 
-    :raises Failed: where it goes on failing, or of anything else
+    Every query of NVML opens the card for a moment.
+
+    :raises Failed: if it fails until *timeout_s* has passed, or for another reason
     """
     ends = time.monotonic() + timeout_s
     for left in range(_TRIES - 1, -1, -1):
@@ -135,9 +139,9 @@ def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
 
 
 def obstacle(function: PciAddress, roots: Roots) -> str | None:
-    """Return why no guest can have the virtual *function*, and what to do; ``None`` where one can.
+    """Return why no guest can have the virtual *function*, and the remedy, or ``None``.
 
-    :raises OSError: where the kernel does not tell, as of one that is gone
+    :raises OSError: if the kernel does not report it, for example because the function is gone
     """
     if reason := passthrough.without_iommu([function], roots):
         return reason
@@ -166,13 +170,13 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
 
 
 def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
-    """Return why no guest can have functions with a vGPU type, ``None`` where it can.
+    """Return why no guest can have *functions* with a vGPU type, ``None`` if guests can.
 
-    It is the reason of the first of *functions* that has one. NVIDIA's driver registers each with
-    VFIO before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's
-    vgpu-vfio-pci-core.c), so that one without ``vfio-dev`` tells of the kernel.
+    The reason is that of the first function that has one. NVIDIA's driver registers each function
+    with VFIO before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's
+    vgpu-vfio-pci-core.c), so a function without ``vfio-dev`` indicates an old kernel.
 
-    :raises OSError: where the kernel does not tell, as for one that is gone
+    :raises OSError: if the kernel does not report it, for example because a function is gone
     """
     for function in functions:
         if not iommu.is_with_vfio(function, roots):
