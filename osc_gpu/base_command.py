@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base classes of commands that ask services, and give up on one that does not answer."""
+"""Base classes of commands that query services, and give up if a service does not answer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _EVERY_S = 30
 
 
 class Command(command.Command):
-    """A command whose requests have a deadline, and that prints nothing a terminal obeys.
+    """A command whose requests have a deadline and whose output is safe to print.
 
-    Names, metadata and faults are their projects' and come out as :func:`printable.lines` has them,
-    in each form of the output.
+    Users write names, metadata and faults; :func:`printable.lines` sanitises them in each output
+    format.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -35,26 +35,27 @@ class Command(command.Command):
 
     @property
     def required_scope(self) -> bool:
-        """``False``: whether a token's scope is enough is for the services to say.
+        """``False``: the client does not check a token's scope, because the services do.
 
-        osc-lib asks for this when it has made the session and before it asks Keystone for a token,
-        which is before the command line's own --timeout is read: the last moment for a deadline,
-        and the only one (doc/source/contributor/upstream.rst).
+        osc-lib reads this attribute after it has created the session and before it requests a token
+        from Keystone, which happens before the command line's own --timeout is parsed. This is the
+        only point at which a deadline for that request can be set
+        (doc/source/contributor/upstream.rst).
         """
         _hurry(self.app.client_manager.session, TIMEOUT_S)
         return False
 
     def connection(self, parsed_args: argparse.Namespace) -> Any:
-        """Return the connection of openstacksdk, with the rights of the user who runs the command.
+        """Return openstacksdk's connection, with the rights of the user who runs the command.
 
-        Its requests raise CommandError where a service does not answer in time.
+        Its requests raise CommandError if a service does not answer in time.
         """
         connection = self.app.client_manager.sdk_connection
         _hurry(connection.session, parsed_args.timeout)
         return connection
 
     def say(self, text: str) -> None:
-        """Write a line to stderr, as machine-readable output has no place for it."""
+        """Print a line to stderr, because machine-readable output on stdout has no place for it."""
         print(printable.lines(text), file=self.app.stderr, flush=True)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -103,9 +104,9 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
-    """Add ``--for`` and ``--every`` to *parser*, the attributes ``for_s`` and ``every_s``.
+    """Add ``--for`` and ``--every`` to *parser*, with the attributes ``for_s`` and ``every_s``.
 
-    :param for_s: the default of the former; 0 tries once
+    :param for_s: the default of ``--for``; with 0 the command tries once
     """
     parser.add_argument(
         "--for",
@@ -127,7 +128,7 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
 
 
 def _hurry(session: Any, timeout_s: float) -> None:
-    """Give each later request of a keystoneauth *session* this deadline."""
+    """Give all later requests of a keystoneauth *session* this deadline."""
     sending = session.session
     for prefix, adapter in list(sending.adapters.items()):
         # There is one already where a token was asked for, or a command ran before in one shell.
@@ -136,10 +137,10 @@ def _hurry(session: Any, timeout_s: float) -> None:
 
 
 class _Impatient(adapters.BaseAdapter):
-    """An adapter that sends requests with a deadline for each.
+    """An adapter of requests that gives each request a deadline.
 
-    The timeout of a keystoneauth session would not do: its discovery reports a service that does
-    not answer as one that has no version, and is misconfigured.
+    The timeout of a keystoneauth session is no alternative: its discovery reports a service that
+    does not answer as one without a version, which is misleading.
     """
 
     def __init__(self, patient: adapters.BaseAdapter, timeout_s: float) -> None:
@@ -152,7 +153,7 @@ class _Impatient(adapters.BaseAdapter):
     ) -> requests.Response:
         """Send the request, and give up after the timeout.
 
-        :raises CommandError: past all who would make something else of it
+        :raises CommandError: which no caller turns into another error
         """
         kwargs["timeout"] = self._timeout_s
         try:
@@ -175,9 +176,9 @@ class _Impatient(adapters.BaseAdapter):
 
 
 def seconds(text: str) -> float:
-    """Return the number an option says.
+    """Parse the number of seconds in an option.
 
-    :raises argparse.ArgumentTypeError: where it is none that one can wait for
+    :raises argparse.ArgumentTypeError: if *text* is not a number in the permitted range
     """
     try:
         number = float(text)
@@ -189,7 +190,7 @@ def seconds(text: str) -> float:
 
 
 class Lines(columns.FormattableColumn[list[Any]]):
-    """A column of several things: programs get them as they are, people a line for each."""
+    """A column with a list: programs get the list, people one item per line."""
 
     def __init__(self, things: Iterable[Any], line: Callable[[Any], str] = str) -> None:
         super().__init__(printable.within(list(things)))
@@ -203,7 +204,7 @@ class Lines(columns.FormattableColumn[list[Any]]):
 
 
 class Short(columns.FormattableColumn[str]):
-    """A column of a long text: programs get it as it is, people a short one."""
+    """A column with a long text: programs get the whole text, people a short one."""
 
     def __init__(self, text: str, short: str) -> None:
         super().__init__(printable.lines(text))

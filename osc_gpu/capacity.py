@@ -19,9 +19,8 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 class ShowCapacity(base_command.Lister):
     """Show how many instances of a flavor could boot now, on which host, and why not more.
 
-    It counts what Placement has, on hosts whose compute service is up and enabled. Aggregates,
-    images and whatever else the scheduler weighs can only make it fewer. Only administrators see
-    the hosts.
+    The count is Placement's, on hosts whose compute service is up and enabled. Aggregates, images
+    and other conditions of the scheduler can only lower it. Only administrators see the hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traits of compute nodes that are closed to new instances with GPUs, or to preemptible ones.
+"""Hosts that are closed to new instances with GPUs, or to preemptible ones, by Placement traits.
 
-They are named by the provider of the compute node. ``connection`` is an
+A host is named by the provider of its compute node. ``connection`` is an
 openstack.connection.Connection.
 """
 
@@ -21,12 +21,12 @@ DRAINED = "it is drained"
 
 
 def drained(connection: Any) -> frozenset[str]:
-    """Return the hosts that are drained."""
+    """Return the hosts that administrators drain."""
     return with_trait(connection, names.DRAINED)
 
 
 def kept_until(connection: Any) -> Mapping[str, datetime.datetime]:
-    """Return the hosts that are kept now, and until when."""
+    """Return the hosts that are closed to preemptible instances now, and until when."""
     until_by_host: dict[str, datetime.datetime] = {}
     for trait in reserved_hosts.in_force(
         kept_traits(connection, "&associated=true"), timeutils.utcnow()
@@ -42,14 +42,17 @@ def in_words(until: datetime.datetime) -> str:
 
 
 def kept_traits(connection: Any, which: str = "") -> list[str]:
-    """Return the traits that say until when a host is kept, with *which* of Placement's filters."""
+    """Return the traits that close hosts to preemptible instances until a time in their names.
+
+    :param which: a filter in Placement's query
+    """
     url = f"/traits?name=startswith:{names.KEPT_UNTIL}{which}"
     traits: list[str] = rest.placement(connection, url)["traits"]
     return traits
 
 
 def with_trait(connection: Any, trait: str) -> frozenset[str]:
-    """Return the providers that have the trait, none where Placement does not know it."""
+    """Return the providers that have the trait; none if Placement does not know it."""
     answer = rest.placement(
         connection,
         f"/resource_providers?required={trait}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumers that have GPUs of a provider, instances and moves, and how many each has.
+"""The consumers of GPUs, instances and moves, and how many GPUs of a provider each has.
 
-Placement lists them for one provider at a time, and Nova all servers page by page, with their
-flavors and hosts. Where what servers have by their flavors is exactly what Placement counts as used
-of a provider, these are its consumers. Else Placement is asked about that provider.
+Placement lists them for one provider at a time; Nova lists all servers in pages, with their flavors
+and hosts. If the flavors of a provider's servers add up to exactly what Placement counts as used,
+these servers are its consumers. Otherwise Placement is queried for that provider.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from osc_gpu.providers import Provider
 def read(
     connection: Any, providers: Sequence[Provider], listed: Iterable[Any]
 ) -> list[Mapping[str, int]]:
-    """Return the amounts by the consumer's uuid, for each of *providers*.
+    """Return the consumers of each of *providers*: the number of GPUs by the consumer's uuid.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param listed: the servers of all projects
-    :raises Refused: where Placement does not show them to the caller
+    :raises Refused: if Placement does not show them to the user
     """
     used: dict[str, list[int]] = defaultdict(list)
     for number, provider in enumerate(providers):
@@ -45,10 +45,10 @@ def read(
 def _has(
     connection: Any, server: Any, there: Iterable[int], providers: Sequence[Provider]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the number of a provider and the GPUs that *server* has of it, as its flavor says.
+    """Yield the index of a provider and the number of its GPUs that *server* has by its flavor.
 
-    A part that GPUs of several providers could be, or of none, is left out: the sum is another then
-    than Placement's.
+    GPUs that several providers could serve, or none, are left out; the sum then differs from
+    Placement's.
     """
     if server.task_state or server.status == "ERROR" or servers.gave_back(server):
         return

@@ -23,9 +23,9 @@ _COLUMN = 98
 
 
 class ExplainServer(servers.ShowOne):
-    """Say why a server is on its host, or why it is on none, and what each host could do for it.
+    """Explain why a server is on its host, or on no host, and what each host could do for it.
 
-    Only administrators are shown the hosts; the server's own fault is for all who may see it.
+    Only administrators see the hosts; all users who may see the server see its fault.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -105,7 +105,7 @@ def _line(answer: Mapping[str, Any]) -> str:
 
 
 def _why_then(server: Any) -> Iterator[str]:
-    """Yield what the server's fault says of the moment in which it was refused."""
+    """Yield what the server's fault tells about the time at which the server was refused."""
     fault = (server.fault or {}).get("message", "")
     if failures.NOT_ENOUGH_HOSTS in fault:
         yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
@@ -118,10 +118,7 @@ def _why_then(server: Any) -> Iterator[str]:
 
 
 def _together(connection: Any, server: Any) -> int | None:
-    """Return how many servers were asked for in the same request.
-
-    ``None`` where it is the only one.
-    """
+    """Return how many servers were requested together with this one, ``None`` for a single one."""
     if not server.reservation_id:
         return None
     with rest.clean_refusals("Nova"):
@@ -131,10 +128,10 @@ def _together(connection: Any, server: Any) -> int | None:
 
 
 def in_column(text: str) -> str:
-    """Return the text in lines that a terminal has room for next to the names of the rows."""
+    """Return *text* wrapped to the width that a terminal has next to the names of the rows."""
     return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
 
 
 def _in_utc(time: str) -> str:
-    """Mark a time as UTC, which the times of an instance's actions do not say."""
+    """Return *time* with the mark of UTC, which the times of an instance's actions lack."""
     return time if time.endswith("Z") else f"{time}Z"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions on a server that failed, and why, as far as Nova shows it to the user."""
+"""Failed actions on a server, and their reasons, as far as Nova shows them to the user."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 def last_failed(connection: Any, server: Any) -> Any:
     """Return the last action that failed, or ``None``.
 
-    Of a move the server itself shows no fault: it goes on where it was.
+    A failed move does not show as a fault of the server, which stays on its host.
     """
     return next((action for action in _newest_first(connection, server) if action.message), None)
 
 
 def last(connection: Any, server: Any) -> Any:
-    """Return the last action, failed or not, or ``None``."""
+    """Return the server's last action, failed or not, or ``None``."""
     return next(iter(_newest_first(connection, server)), None)
 
 
@@ -35,9 +35,9 @@ def _newest_first(connection: Any, server: Any) -> list[Any]:
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Return what the host, or the conductor, said of the action.
+    """Return what the host or the conductor reported about the action.
 
-    Empty where Nova does not show that.
+    The list is empty if Nova does not show that to the user.
     """
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
@@ -45,15 +45,16 @@ def details(connection: Any, server: Any, failed: Any) -> list[str]:
 
 
 def why_last(connection: Any, server: Any) -> str | None:
-    """Return what was said of the last action, where that failed and Nova shows it."""
+    """Return the reason if the last action failed and Nova shows why, else ``None``."""
     done = last(connection, server)
     return next(iter(details(connection, server, done)), None) if done and done.message else None
 
 
 def reason(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Return why the action failed, in the compute host's words where Nova shows them.
+    """Return why the action failed, in the compute host's own words if Nova shows them.
 
-    Else return what is known of such a guest, and where those words are.
+    Otherwise return the known reasons for such a guest, and the command with which an administrator
+    reads the host's words.
     """
     if texts := details(connection, server, failed):
         return texts[:1]
@@ -71,7 +72,7 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
 
 
 def _is_container(requests: Iterable[Request]) -> bool | None:
-    """Return whether the flavor is for containers; ``None`` where it leaves that to the hosts."""
+    """Return whether the flavor is for containers; ``None`` if it does not name a hypervisor."""
     for request in requests:
         for group in request.groups:
             for key, condition, _ in request.conditions(group):

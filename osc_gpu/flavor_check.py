@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu flavor check``: what flavors ask for, and their mistakes."""
+"""``openstack gpu flavor check``: shows what flavors request, and the mistakes in them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _CHECKS = "osc_gpu.extra_spec_checks"
 
 
 class CheckFlavor(base_command.Lister):
-    """Say what flavors ask for, and all that is wrong with them; exits 1 where something is.
+    """Show what flavors ask for, and every mistake in them; the exit status is 1 if there is one.
 
-    The API refuses a wrong property only from microversion 2.86 on, and never looks at flavors that
-    exist: an instance of one with mistakes fails.
+    The API refuses a wrong property only from microversion 2.86 on, and never checks flavors that
+    exist: an instance of a flavor with mistakes fails.
     """
 
     _found_mistakes = False
@@ -61,7 +61,7 @@ class CheckFlavor(base_command.Lister):
 
 
 def _described(request: FlavorRequest) -> tuple[str, str]:
-    """Return what the flavor asks for, and whether quota counts it."""
+    """Return what the flavor requests, and whether quota counts it."""
     try:
         if not request.requests:
             return "", ""
@@ -72,9 +72,9 @@ def _described(request: FlavorRequest) -> tuple[str, str]:
 
 
 def _novas(specs: Mapping[str, str]) -> Iterator[str]:
-    """Yield what nova-api would refuse of the properties that are not nova-gpu's.
+    """Yield the reasons for which nova-api would refuse properties that are not nova-gpu's.
 
-    Only where Nova is installed with the client; else these properties are not judged.
+    They are checked only if Nova is installed together with the client.
     """
     judge = _judge()
     for key, value in specs.items():

@@ -35,8 +35,8 @@ _HYPERVISORS = ("kvm", "lxc", "qemu")
 def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
     """Yield flavors.
 
-    :param named: names or IDs; without any, all there are
-    :raises CommandError: where there is none of that name
+    :param named: names or IDs; without any, all flavors
+    :raises CommandError: if no flavor has a name
     """
     with rest.clean_refusals("Nova"):
         if not named:
@@ -48,7 +48,7 @@ def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
 
 
 def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
-    """Set extra specs of *flavor*, within :func:`osc_gpu.rest.clean_refusals`."""
+    """Set extra specs of *flavor*; errors are those of :func:`osc_gpu.rest.clean_refusals`."""
     answer = connection.compute.post(
         f"/flavors/{flavor.id}/os-extra_specs",
         json={"extra_specs": dict(specs)},
@@ -58,14 +58,14 @@ def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
 
 
 def request_of(flavor: Any) -> FlavorRequest:
-    """Return what *flavor* asks for, openstacksdk's by itself or of a server."""
+    """Return the GPU request of *flavor*, which is openstacksdk's own or that of a server."""
     return request.of(flavor.extra_specs or {})
 
 
 def in_words(flavor_request: FlavorRequest) -> str:
-    """Return what is asked for, in words.
+    """Return the request as text.
 
-    :raises InvalidExtraSpec: where it cannot be understood
+    :raises InvalidExtraSpec: if the flavor is invalid
     """
     words = " and ".join(map(summary.all_of, flavor_request.requests))
     with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
@@ -77,7 +77,7 @@ def in_words(flavor_request: FlavorRequest) -> str:
 
 
 def asked_for(flavor_request: FlavorRequest) -> str:
-    """Return the request in words, or what is wrong with it."""
+    """Return the request as text, or the mistake in the flavor."""
     try:
         if words := in_words(flavor_request):
             return words
@@ -87,11 +87,11 @@ def asked_for(flavor_request: FlavorRequest) -> str:
 
 
 class CreateFlavor(base_command.ShowOne):
-    """Create a flavor with GPUs, or vGPUs, that quota counts.
+    """Create a flavor with GPUs or vGPUs that quota counts.
 
-    It gets the words the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
-    resources:PGPU or resources:VGPU, which is what the quotas of class:PGPU and class:VGPU count;
-    the two always agree.
+    It gets the properties that the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
+    resources:PGPU or resources:VGPU, which the quotas of class:PGPU and class:VGPU count; the two
+    always agree.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -184,9 +184,11 @@ class CreateFlavor(base_command.ShowOne):
 
 
 def _refuse_half_made(connection: Any, name: str) -> None:
-    """Refuse a flavor whose name one without any property has: it may be of a run that was killed.
+    """Refuse the name of an existing flavor without properties.
 
-    :raises CommandError: with what to do then
+    An earlier run that was killed may have left it.
+
+    :raises CommandError: with what the user can do
     """
     flavor = connection.compute.find_flavor(name, get_extra_specs=True)
     if flavor and not flavor.extra_specs:
@@ -199,12 +201,12 @@ def _refuse_half_made(connection: Any, name: str) -> None:
 def properties(
     counts: Mapping[str, int | None], words: Mapping[str, str | None], more: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the extra specs of a flavor for so many GPUs, or vGPUs.
+    """Return the extra specs of a flavor with these numbers of GPUs and vGPUs.
 
-    :param counts: of ``gpus`` and ``vgpus``
-    :param words: what each of them must be, by key
-    :param more: others; none that says something else of what is said here
-    :raises CommandError: where the scheduler would refuse them
+    :param counts: the numbers, by ``gpus`` and ``vgpus``
+    :param words: nova-gpu's other properties, by key
+    :param more: further properties; none may contradict the others
+    :raises CommandError: if the scheduler would refuse them
     """
     specs: dict[str, str] = {}
     for key, count in counts.items():
@@ -236,9 +238,9 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
 
     An architecture is unknown if neither the table of products nor a host has it.
 
-    :param specs: those that can be read
-    :param known_traits: asked only where the table has not all
-    :raises CommandError: with what is meant, where that can be guessed
+    :param specs: extra specs without mistakes
+    :param known_traits: queries the traits that exist; called only if the table lacks a name
+    :raises CommandError: with the name that was probably meant, if there is one
     """
     hypervisor = extra_spec.HYPERVISOR.of(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):

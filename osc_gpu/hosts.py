@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts with GPUs as Placement and Nova's API show them to an administrator."""
+"""The hosts with GPUs, as Placement and Nova's API show them to an administrator."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
 def read(connection: Any, placement_query: query.Query, *, preemptible: bool = False) -> list[Host]:
     """Return all compute nodes with a provider of GPUs, or of vGPUs.
 
-    Two answers of Placement say all of those with a GPU free; for each group that has less free
-    than any part of *placement_query* asks for, three more requests find out why.
+    Two answers of Placement are enough for all nodes with a free GPU; for each group that has fewer
+    free GPUs than any part of *placement_query* requests, three more requests are made.
 
     :param connection: an openstack.connection.Connection
-    :param placement_query: for one instance
-    :param preemptible: whether it is a preemptible one
-    :raises CommandError: where a service refuses, or does not answer
+    :param placement_query: the query for one instance
+    :param preemptible: whether that instance is preemptible
+    :raises CommandError: if a service refuses a request, or does not answer
     """
     nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{placement_query.text}"
@@ -85,7 +85,7 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
-    """Return the summary of each provider, by uuid, on all hosts with some of the class free."""
+    """Return the summaries of all providers on hosts with some of the class free, by uuid."""
     url = f"/allocation_candidates?resources={resource_class}:1"
     answer: Summaries = rest.placement(connection, url)["provider_summaries"]
     return answer
@@ -94,9 +94,10 @@ def with_free(connection: Any, resource_class: str) -> Summaries:
 def summaries(connection: Any, roots: Collection[str]) -> Summaries:
     """Return the summaries of the providers in the trees of *roots*, by uuid.
 
-    Placement lists usages for one provider at a time, but shows the whole tree of each candidate.
-    So it is asked for one GPU and then, where trees are missing, for one unit of what nodes have
-    left. The tree of a node that has nothing left is not among them.
+    Placement lists usages for one provider at a time, but shows the whole tree of each allocation
+    candidate. So one GPU is requested first, and then, for trees that are missing, one unit of the
+    resources that nodes have left. The tree of a node with no resource left is missing in the
+    result.
     """
     answer: dict[str, Any] = {}
     for resource_class in names.RESOURCE_CLASSES:
@@ -115,7 +116,7 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
 
 
 def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
-    """Return the compute nodes for which there is a candidate."""
+    """Return the compute nodes in allocation candidates."""
     summaries = candidates["provider_summaries"]
     return frozenset(
         summaries[provider]["root_provider_uuid"]
@@ -127,7 +128,7 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
 def _group(
     connection: Any, uuid: str, summaries: Summaries, smallest: int, resource_class: str
 ) -> Group | None:
-    """Return ``None`` for a provider that has none of the class, or is gone by now."""
+    """Return the group that a provider describes, ``None`` without the class or if it is gone."""
     summary = summaries.get(uuid, {"resources": {}})
     counted = summary["resources"].get(resource_class)
     if counted and counted["capacity"] - counted["used"] >= smallest:
@@ -156,12 +157,12 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def nameless(connection: Any, uuid: str) -> tuple[str, str]:
-    """Return a host like :func:`compute_nodes`, for a provider that Nova does not have."""
+    """Return a value as in :func:`compute_nodes` for a provider that Nova does not know."""
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 
 def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
-    """Return the name of each compute node, and why no instance with GPUs is started there.
+    """Return the name of each compute node, and why no instance with GPUs can start there.
 
     The key is the uuid of the node and of its provider.
     """
@@ -191,12 +192,12 @@ def nodes_by_name(connection: Any) -> Mapping[str, str]:
 
 
 def up(connection: Any) -> frozenset[str]:
-    """Return the names of the nodes whose compute service is there, also where it is disabled."""
+    """Return the names of the nodes whose compute service is up, enabled or disabled."""
     return frozenset(node.name for node in _nodes(connection) if node.state == "up")
 
 
 def services(connection: Any) -> Mapping[str, str]:
-    """Return the host of each node's compute service, which moves take, by the node's name."""
+    """Return the host of each node's compute service by the node's name. Nova's moves take it."""
     return {
         node.name: (node.service_details or {}).get("host", node.name)
         for node in _nodes(connection)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The groups of GPUs in Placement, of all hosts or of one instance.
 
-``openstack gpu group list``, and ``gpu host list``, which adds them up.
+``openstack gpu group list`` prints them, and ``gpu host list`` their sums.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _OF_HOSTS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Fre
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """A group of GPUs.
+    """A group of GPUs in Placement.
 
-    ``host`` is the compute node's name, ``unusable`` why nothing is started there, ``key`` what the
-    provider's name says: ``None`` of one that another program has made.
+    ``host`` is the compute node's name, ``unusable`` why no instance can start there, ``key`` the
+    group by the provider's name: ``None`` for a provider that another program has made.
     """
 
     uuid: str
@@ -47,7 +47,7 @@ class Provider:
 
     @property
     def product(self) -> str:
-        """``10de:1091``."""
+        """The vendor and product id, ``10de:1091``."""
         return f"{self.key.vendor_id}:{self.key.product_id}" if self.key else _UNKNOWN
 
     @property
@@ -63,7 +63,7 @@ class Provider:
 
     @property
     def model(self) -> str:
-        """The model in the form that ``gpu:model`` of a flavor is compared with."""
+        """The model in the form with which ``gpu:model`` of a flavor is compared."""
         return self._said(names.TRAIT_MODEL)
 
     def _said(self, prefix: str) -> str:
@@ -75,9 +75,9 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
 
     :param connection: an openstack.connection.Connection
     :param reserved: whether reserved GPUs count, which takes a request for each group. Without them
-        a group's total is what is not reserved, and there is one only for each group on a node that
-        has nothing left (:func:`osc_gpu.hosts.summaries`)
-    :raises Refused: where Placement does not show them to the caller
+        a group's total is the number that is not reserved, and only groups on nodes with no
+        resource left take a request (:func:`osc_gpu.hosts.summaries`)
+    :raises Refused: if Placement does not show them to the user
     """
     nodes = hosts.compute_nodes(connection)
     listed = hosts.gpu_providers(connection)
@@ -93,7 +93,7 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
 
 
 def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
-    """Return the providers that an instance or a move has allocations of, with the GPUs of each.
+    """Return the providers whose GPUs an instance or a move has, with the number of GPUs of each.
 
     :raises Refused: as :func:`read`
     """
@@ -125,10 +125,10 @@ def _providers(
 ) -> Iterator[Provider]:
     """Yield a Provider for each class of GPUs that the resource provider has.
 
-    None where it is gone.
+    Yield nothing if the provider no longer exists.
 
-    :param summary: as :func:`osc_gpu.hosts.summaries` has it, which spares two requests, and
-        all three where *reserved* GPUs do not count
+    :param summary: a summary from :func:`osc_gpu.hosts.summaries`; it saves two requests, and all
+        three if *reserved* GPUs do not count
     """
     get = functools.partial(rest.of_provider, connection, described["uuid"])
     counts = summary["resources"] if summary else {}
@@ -163,7 +163,7 @@ def _providers(
 class ListGroups(base_command.Lister):
     """List the groups of GPUs: cards of one product in one mode on one host.
 
-    Reserved cards are given to no new instance: they have failed, are in quarantine, or are used by
+    New instances do not get reserved cards: these have failed, are in quarantine, or are used by
     guests that are not Nova's. On the host nova-gpu list says which, and why. For administrators.
     """
 
@@ -241,8 +241,8 @@ def _host_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table.
 
-    :param providers: by host
-    :param until_by_host: which instances get no GPUs of some hosts, by host
+    :param providers: sorted by host
+    :param until_by_host: which instances do not get GPUs of a host, by host
     """
     for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)

@@ -25,10 +25,10 @@ class Unservable(exceptions.CommandError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
-    """A query of Placement's.
+    """A query to Placement.
 
-    ``amounts`` are those of the compute node itself, by resource class. ``groups`` are those of
-    ``resource_class``: of whole cards, where the flavor asks for any.
+    ``amounts`` are those of the compute node itself, by resource class. ``groups`` are the request
+    groups with ``resource_class``, which is that of whole cards if the flavor requests any.
     """
 
     text: str
@@ -48,8 +48,8 @@ def known_traits(connection: Any) -> Collection[str]:
 def placement_query(connection: Any, size: Size, flavor: FlavorRequest) -> Query:
     """Return the query for one instance of a flavor.
 
-    :param connection: asked for traits where the flavor cannot be spelled out without them
-    :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
+    :param connection: queried for traits if the flavor cannot be translated without them
+    :raises Unservable: for a flavor that requests no GPU, or that the scheduler would refuse
     """
     try:
         spelled_out = dict(flavor.extra_specs)
@@ -86,9 +86,9 @@ def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | 
 
 @functools.lru_cache(maxsize=1024)
 def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping[str, int]]:
-    """Return the query, and the amounts of the compute node itself.
+    """Return the query as a text, and the amounts of the compute node itself.
 
-    :raises Unservable: where Nova would refuse the flavor
+    :raises Unservable: if Nova would refuse the flavor
     """
     try:
         text, amounts = resource_request.make(size, dict(specs))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu report --html FILE``: a page that shows the GPUs of a cloud."""
+"""``openstack gpu report --html FILE``: writes a page that shows the GPUs of a cloud."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "I
 
 
 class WriteReport(base_command.Command):
-    """Write a page of the GPUs: by group, their instances, and what could boot now.
+    """Write a page about GPUs: the groups, their instances, and what could boot now.
 
     It is one file that loads nothing from elsewhere. It names the instances of all projects. For
     administrators.
@@ -76,7 +76,7 @@ class WriteReport(base_command.Command):
 class Capacity:
     """The capacity for one flavor with GPUs.
 
-    ``answers`` has one for each host; ``wrong`` is why there is none.
+    ``answers`` has one answer for each host; ``wrong`` is why there are none.
     """
 
     flavor: str
@@ -93,10 +93,10 @@ class Fleet:
 
 
 def read(connection: Any) -> Fleet:
-    """Return what ``gpu group list``, ``gpu usage`` and, of each flavor, ``gpu capacity`` show.
+    """Return the data of ``gpu group list``, ``gpu usage`` and, for each flavor, ``gpu capacity``.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: where Placement does not show it to the user
+    :raises Refused: if Placement does not show it to the user
     """
     snapshot = rest.Snapshot(connection)
     return Fleet(
@@ -122,11 +122,11 @@ def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
 def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
     """Return the *fleet* as one HTML page that loads nothing and runs nothing.
 
-    Names are data of strangers: they become text nodes of a tree, never markup, each isolated from
-    the direction in which its neighbours are read. Should one get through all the same, the page's
+    Users choose the names in it: they become text nodes of a tree, never markup, each isolated from
+    the direction in which its neighbours are read. If markup got through all the same, the page's
     own policy lets no script run, no style but the page's apply, and nothing be fetched.
 
-    :param read_at: when reading the fleet began, UTC
+    :param read_at: when reading the fleet began, in UTC
     """
     style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     sections = (
@@ -200,7 +200,7 @@ def _tile(noun: str, value: str) -> Any:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
     """Return a table.
 
-    Each cell has the head of its column, which a narrow page shows in its place.
+    Each cell contains the head of its column, which a narrow page shows next to the cell.
     """
     body = [
         E.tr(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
@@ -261,7 +261,7 @@ def _key() -> Any:
 
 
 def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
-    """Yield the projects, those with most of both kinds first."""
+    """Yield the projects, those with the most GPUs and vGPUs first."""
     by_project: dict[str, list[Held]] = {}
     for use in held:
         by_project.setdefault(use.project, []).append(use)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's query to Placement for one instance of a flavor, with an image without requests.
+"""The scheduler's query to Placement for one instance of a flavor; the image requests nothing.
 
-The client runs where Nova is not. A test compares it with ``nova.scheduler.utils.ResourceRequest``,
-whose order of steps it has.
+The client runs on machines without Nova. A test compares this module with
+``nova.scheduler.utils.ResourceRequest``, whose order of steps it has.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Size:
     def of(cls, flavor: Any, *, boots_from_volume: bool = False) -> Size:
         """Return the size of an instance of *flavor*.
 
-        :param flavor: openstacksdk's, by itself or of a server
+        :param flavor: openstacksdk's flavor, or that of a server
         """
         return cls(
             vcpus=flavor.vcpus,
@@ -70,13 +70,13 @@ class Size:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Group:
-    """A request group; ``traits`` have "!" before each that is forbidden."""
+    """A request group; a forbidden trait in ``traits`` begins with "!"."""
 
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
     traits: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, resource_class: str, amount: int | str) -> None:
-        """Ask for the amount, or for nothing where Nova would not understand it."""
+        """Add the amount to the request, unless Nova would not understand it."""
         known = resource_class.startswith(orc.CUSTOM_NAMESPACE) or resource_class in orc.STANDARDS
         try:
             number = int(amount)
@@ -87,9 +87,9 @@ class _Group:
 
 
 def make(size: Size, specs: Mapping[str, str]) -> tuple[str, Mapping[str, int]]:
-    """Return the query, without a limit, and the amounts of the unsuffixed group by class.
+    """Return the query without a limit, and the amounts of the unsuffixed group by class.
 
-    :raises ValueError: where Nova would refuse what the flavor says of processors
+    :raises ValueError: if Nova would refuse the flavor's properties about processors
     """
     groups: dict[str, _Group] = collections.defaultdict(_Group)
     for key, value in specs.items():
@@ -112,7 +112,7 @@ def make(size: Size, specs: Mapping[str, str]) -> tuple[str, Mapping[str, int]]:
 
 
 def _processors(size: Size, specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Yield the dedicated processors, and then the shared ones."""
+    """Yield the resource class and number of dedicated processors, and then of shared ones."""
     policy = specs.get("hw:cpu_policy")
     if policy not in ("dedicated", "mixed"):
         return
@@ -124,7 +124,7 @@ def _processors(size: Size, specs: Mapping[str, str]) -> Iterator[tuple[str, int
 
 
 def _dedicated(vcpus: int, specs: Mapping[str, str]) -> frozenset[int]:
-    """Return the processors of an instance with both kinds that are dedicated ones."""
+    """Return the dedicated processors of an instance that also has shared ones."""
     if mask := specs.get("hw:cpu_dedicated_mask"):
         return _masked(vcpus, mask)
     if strutils.bool_from_string(specs.get("hw:cpu_realtime")):
@@ -133,7 +133,7 @@ def _dedicated(vcpus: int, specs: Mapping[str, str]) -> frozenset[int]:
 
 
 def _masked(vcpus: int, mask: str) -> frozenset[int]:
-    """Return the processors of a mask as ``0-3,^1``, or ``^0``, which is all but that."""
+    """Return the processors in a mask like ``0-3,^1``, or ``^0`` for all but one."""
     if mask.strip().startswith("^"):
         mask = f"0-{vcpus - 1},{mask}"
     chosen: set[int] = set()
@@ -148,7 +148,7 @@ def _masked(vcpus: int, mask: str) -> frozenset[int]:
 
 
 def _defaults(size: Size, counted: set[str]) -> Iterator[tuple[str, int]]:
-    """Yield the resources of the flavor's own fields, except those that its properties count."""
+    """Yield the resources in the flavor's own fields, unless its properties count them."""
     if not counted & {orc.VCPU, orc.PCPU}:
         yield orc.VCPU, size.vcpus
     if orc.MEMORY_MB not in counted:

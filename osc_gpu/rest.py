@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking Placement and Nova on behalf of the user who runs the command.
+"""Requests to Placement and Nova on behalf of the user who runs the command.
 
-Everything here raises CommandError, with one line that says who refused what.
+All functions raise CommandError with one line about which service refused what.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Answer = TypeVar("_Answer")
 
 
 class Refused(exceptions.CommandError):
-    """A request that policy does not allow to its user."""
+    """A request that policy does not permit to the user."""
 
 
 class Snapshot:
-    """A connection that asks each thing once, so that all that is read through it agrees."""
+    """A connection that makes each request once, so that all data read by it are consistent."""
 
     def __init__(self, connection: Any) -> None:
         self.placement = _Once(connection.placement)
@@ -36,9 +36,9 @@ class Snapshot:
 
 
 class _Once:
-    """Keeps the answers of a service.
+    """Caches the answers of a service.
 
-    :param proxy: openstacksdk's
+    :param proxy: openstacksdk's proxy of the service
     """
 
     def __init__(self, proxy: Any) -> None:
@@ -61,9 +61,9 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
     """Return the body of the answer to GET *url*.
 
     :param connection: an openstack.connection.Connection
-    :param unknown_trait: what stands for the answer where no provider ever had a trait
-    :param missing: what stands for it where the provider is gone since it was listed
-    :raises Refused: where the user may not read it
+    :param unknown_trait: what to return if the query has a trait that Placement does not know
+    :param missing: what to return if the provider no longer exists
+    :raises Refused: if the user may not read it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.get(url, microversion=_VERSION, raise_exc=False)
@@ -78,7 +78,7 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
 def of_provider(connection: Any, uuid: str, noun: str) -> Any:
     """Return a resource provider's *noun*: its inventories, usages, allocations or traits.
 
-    Nothing where it is gone since it was listed.
+    Return an empty value if the provider no longer exists.
 
     :raises Refused: as :func:`placement`
     """
@@ -87,12 +87,12 @@ def of_provider(connection: Any, uuid: str, noun: str) -> Any:
 
 
 def put(connection: Any, url: str, body: Any = None) -> bool:
-    """Return whether Placement took *body*.
+    """Return whether Placement accepted *body*.
 
-    It does not where another has written there since it was read.
+    It does not if the resource was changed since the caller read it.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: to whom it is not allowed
+    :raises Refused: if the user may not write it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.put(url, json=body, microversion=_VERSION, raise_exc=False)
@@ -103,10 +103,10 @@ def put(connection: Any, url: str, body: Any = None) -> bool:
 
 
 def delete(connection: Any, url: str) -> None:
-    """Delete what is at *url* in Placement, unless it is gone, or in use.
+    """Delete the resource at *url* in Placement, unless it no longer exists or is in use.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: where the user may not
+    :raises Refused: if the user may not delete it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.delete(url, microversion=_VERSION, raise_exc=False)
@@ -133,7 +133,7 @@ def _judge(verb: str, url: str, answer: Any) -> None:
 
 
 def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
-    """Yield the answers of *ask*, the last one when *patience_s* are over."""
+    """Yield the answers of *ask* until *patience_s* seconds have passed, and a last one then."""
     until = time.monotonic() + patience_s
     while True:
         yield ask()
@@ -144,10 +144,10 @@ def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
 
 @contextlib.contextmanager
 def clean_refusals(service: str) -> Iterator[None]:
-    """Make one line of whatever *service* refuses or does not answer.
+    """Turn errors and missing answers of *service* into an error with one line.
 
     :raises Refused: as :func:`placement`
-    :raises CommandError: for all else
+    :raises CommandError: for all other errors
     """
     try:
         yield

@@ -36,11 +36,11 @@ class ShowOne(base_command.ShowOne):
 
 
 def find(connection: Any, name_or_id: str) -> Any:
-    """Return the server, of the caller's project.
+    """Return the server with this name or ID, of the user's project.
 
-    An administrator finds one of any project by its name.
+    An administrator finds a server of any project by its name.
 
-    :raises CommandError: where there is none of that name, or several
+    :raises CommandError: if there is none, or several have the name
     """
     with rest.clean_refusals("Nova"):
         look_up = connection.compute.find_server
@@ -54,13 +54,13 @@ def find(connection: Any, name_or_id: str) -> Any:
 
 
 def get(connection: Any, uuid: str) -> Any:
-    """Return the server as it is now."""
+    """Return the server's present state."""
     with rest.clean_refusals("Nova"):
         return connection.compute.get_server(uuid)
 
 
 def request_of(server: Any) -> FlavorRequest:
-    """Return what the flavor asked for that the server was made with, or resized to."""
+    """Return the GPU request of the flavor with which the server was created or resized."""
     # openstacksdk makes the flavor anew at each access: a millisecond, for each of thousands.
     known: FlavorRequest | None = vars(server).get(_REQUEST)
     if known is None:
@@ -70,12 +70,12 @@ def request_of(server: Any) -> FlavorRequest:
 
 
 def boots_from_volume(server: Any) -> bool:
-    """Return whether the server's root disk is a volume, which its flavor then has no disk for."""
+    """Return whether the server's root disk is a volume, which takes none of the flavor's disk."""
     return not (server.image and server.image.id)
 
 
 def requests_of(server: Any) -> tuple[Request, ...]:
-    """Return the requests for whole cards and for parts; none too where its flavor has mistakes."""
+    """Return the requests for whole cards and for vGPUs; empty if the flavor has mistakes."""
     try:
         return request_of(server).requests
     except exception.InvalidExtraSpec:
@@ -83,7 +83,7 @@ def requests_of(server: Any) -> tuple[Request, ...]:
 
 
 def gave_back(server: Any) -> bool:
-    """Return whether the server is stopped and gave its GPUs back, as far as its flavor says."""
+    """Return whether the server is stopped and gave its GPUs back, judging by its flavor."""
     try:
         releases = request_of(server).on_stop is OnStop.RELEASE
     except exception.InvalidExtraSpec:
@@ -92,14 +92,14 @@ def gave_back(server: Any) -> bool:
 
 
 def asked_for(server: Any) -> str:
-    """Return what the server's flavor asks for, in words, or what is wrong with that."""
+    """Return what the server's flavor requests as text, or the mistake in the flavor."""
     return flavors.asked_for(request_of(server))
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
-    """Return what the guest's diagnostics say of each of its GPUs, and why they do not say more.
+    """Return the guest's GPUs as its diagnostics describe them, and why facts are missing there.
 
-    :raises Refused: where the user may not read them
+    :raises Refused: if the user may not read the diagnostics
     """
     with rest.clean_refusals("Nova"):
         answer = connection.compute.get(
@@ -119,8 +119,8 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
 class ShowServer(ShowOne):
     """Show a server's GPUs: what its flavor asks for, what it has, and on which cards.
 
-    The cards are among its diagnostics, as long as its guest runs. All but what is asked for is for
-    administrators.
+    The cards come from its diagnostics, while its guest runs. Only administrators see more than
+    what the flavor asks for.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -141,9 +141,9 @@ class ShowServer(ShowOne):
 
 
 def _held(connection: Any, server: Any) -> dict[str, Any]:
-    """Return the devices of the server.
+    """Return the devices that the server has, as rows of the output.
 
-    :raises Refused: where the user may not read them
+    :raises Refused: if the user may not read them
     """
     held = providers.of_instance(connection, server.id)
     listed, reason = cards(connection, server) if held else ([], "")
@@ -163,7 +163,8 @@ def _group(card: Mapping[str, Any]) -> str:
 def _card(card: Mapping[str, Any]) -> str:
     """Return a card as text.
 
-    :param card: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address
+    :param card: a card in the diagnostics (:data:`nova_gpu.core.names.DIAGNOSTIC`); of a card that
+        no longer exists only the address is there
     """
     text = card.get("address", "")
     if product := card.get("product"):

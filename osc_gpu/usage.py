@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu usage``: which instances and projects have GPUs."""
+"""``openstack gpu usage``: shows which instances and projects have GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 class Held:
     """The GPUs of one group that Placement counts for an instance, or for a move.
 
-    ``server`` is the instance's uuid, and the consumer's where Nova knows none.
+    ``server`` is the instance's uuid, or the consumer's if Nova knows no server.
     """
 
     server: str
@@ -39,7 +39,7 @@ class Held:
 class ShowUsage(base_command.Lister):
     """Show the GPUs and vGPUs of each instance, with its project and host.
 
-    Who may not see what hosts have is shown the project's own instances.
+    Users who may not see hosts get the instances of their own project.
     """
 
     def take_action(
@@ -73,10 +73,10 @@ def _row(use: Held) -> tuple[Any, ...]:
 
 
 def held(connection: Any) -> list[Held]:
-    """Return what Placement counts, for each instance or move and group, by host, product and name.
+    """Return the GPUs that Placement counts for each instance or move, by host, product and name.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises Refused: where the user may not read it
+    :raises Refused: if the user may not read them
     """
     uses = []
     groups = providers.read(connection, reserved=False)
@@ -93,7 +93,7 @@ def held(connection: Any) -> list[Held]:
 
 
 class _Consumers:
-    """The consumers of GPUs in Placement. Those that are not *listed* are asked for one by one."""
+    """The consumers of GPUs in Placement. Those that are not *listed* are requested one by one."""
 
     def __init__(self, connection: Any, listed: Iterable[Any]) -> None:
         self._connection = connection
@@ -104,7 +104,7 @@ class _Consumers:
     def describe(self, consumer: str) -> tuple[str, str, str, str]:
         """Return the uuid, name and project of the consumer's server, and a remark.
 
-        The server of a move is the one that moves. Where Nova knows no server, the uuid is the
+        The server of a move is the one that moves. If Nova knows no server, the uuid is the
         consumer's own and the name is empty.
         """
         with rest.clean_refusals("Nova"):

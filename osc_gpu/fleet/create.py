@@ -22,9 +22,8 @@ _FOR_S = 1800
 class CreateServer(base_command.ShowOne):
     """Create a server like openstack server create, and retry while no host has GPUs for it.
 
-    Nova cannot try a server that found no host again. So the last one that found none stays while
-    the request waits, where openstack gpu preempt sees it, and is deleted when the next one is
-    there.
+    Nova cannot retry a server that found no host. So the last one that failed stays while the
+    command waits, where openstack gpu preempt finds it, and is deleted when the next one exists.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -69,7 +68,7 @@ class CreateServer(base_command.ShowOne):
         return tuple(shown), tuple(shown.values())
 
     def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
-        """Return a new server, once it is built or has failed."""
+        """Create a server, and return it once it is built or has failed."""
         try:
             columns, values = self._create.take_action(parsed_args)
         except sdk_exc.ForbiddenException:
@@ -88,9 +87,9 @@ class CreateServer(base_command.ShowOne):
         )
 
     def _replaced(self, server: Any) -> list[Any]:
-        """Return the servers that found no host, in whose place *server* is.
+        """Return the failed servers that *server* replaces.
 
-        By its name and flavor, as a run that was killed leaves one too.
+        They are found by name and flavor, because a run that was killed leaves one too.
         """
         with rest.clean_refusals("Nova"):
             failed = list(self._connection.compute.servers(details=True, status="ERROR"))

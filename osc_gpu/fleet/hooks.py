@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What preemption adds to commands that are there without it.
+"""Additions of preemption to commands that also exist without it.
 
 cliff loads these hooks through the entry point groups that have the commands' names.
 """
@@ -19,7 +19,7 @@ _THEN = "With Preemption"
 
 
 class _Hook(hooks.CommandHook):
-    """A hook that leaves a command as it is."""
+    """A hook that changes nothing; the base class of the others."""
 
     cmd: base_command.Command
 
@@ -33,12 +33,15 @@ class _Hook(hooks.CommandHook):
         return parsed_args
 
     def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
-        """:param return_code: the columns and the values that the command shows"""
+        """:param return_code: the columns and the values that the command prints"""
         return return_code
 
 
 class Capacity(_Hook):
-    """Option ``--project`` of ``openstack gpu capacity``, which adds ``With Preemption``."""
+    """Adds the option ``--project`` and a column to ``openstack gpu capacity``.
+
+    The column is ``With Preemption``.
+    """
 
     def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         projects.add_option(
@@ -66,7 +69,7 @@ class Capacity(_Hook):
 
 
 class Explain(_Hook):
-    """The row of ``openstack gpu explain`` that says for whom the server's GPUs are taken."""
+    """Adds a row to ``openstack gpu explain``: for which server this server's GPUs are taken."""
 
     def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
         names, values = return_code

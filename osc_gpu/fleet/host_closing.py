@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closing hosts to new instances with GPUs, or to preemptible ones, and opening them again.
 
-Hosts are named as in :mod:`osc_gpu.closed_hosts`, which reads what is written here.
+Hosts are named as in :mod:`osc_gpu.closed_hosts`, which reads the traits that this module writes.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _STALE = datetime.timedelta(hours=1)
 def drain(connection: Any, node: str) -> None:
     """Close the compute node *node* to new instances with GPUs.
 
-    :raises CommandError: where Placement does not take that
+    :raises CommandError: if Placement refuses that
     """
     _write(connection, node, {names.DRAINED}, ())
 
 
 def undrain(connection: Any, node: str) -> None:
-    """Undo :func:`drain`."""
+    """Open the compute node *node* to new instances with GPUs again."""
     _write(connection, node, (), {names.DRAINED})
 
 
 def keep(connection: Any, node: str, until: datetime.datetime) -> None:
-    """Keep the GPUs below the provider *node* from preemptible instances.
+    """Close the GPUs of the compute node *node* to preemptible instances until a time.
 
-    :raises CommandError: where Placement does not take that
+    :raises CommandError: if Placement refuses that
     """
     _write(connection, node, {reserved_hosts.trait(until)}, ())
 
 
 def unkeep(connection: Any, nodes: Iterable[str]) -> None:
-    """Undo :func:`keep`, whatever the time was.
+    """Open the hosts again that :func:`keep` closed, whatever the end of the time was.
 
-    :raises CommandError: where Placement does not take that
+    :raises CommandError: if Placement refuses that
     """
     wanted = frozenset(nodes)
     for trait in closed_hosts.kept_traits(connection, "&associated=true"):
@@ -57,9 +57,9 @@ def unkeep(connection: Any, nodes: Iterable[str]) -> None:
 
 
 def remove_stale(connection: Any) -> None:
-    """Remove expired entries, which are not read any more.
+    """Remove the traits of :func:`keep` whose time is over. No service reads them any more.
 
-    :raises CommandError: where Placement does not take that
+    :raises CommandError: if Placement refuses that
     """
     long_ago = timeutils.utcnow() - _STALE
     for trait in closed_hosts.kept_traits(connection):
@@ -70,9 +70,9 @@ def remove_stale(connection: Any) -> None:
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
-    """Add traits to the provider *node*, which Placement need not know, and remove others.
+    """Add traits to the provider *node* and remove others; create traits that Placement lacks.
 
-    :raises CommandError: where Placement does not take that
+    :raises CommandError: if Placement refuses that
     """
     for trait in added:
         rest.put(connection, f"/traits/{trait}")

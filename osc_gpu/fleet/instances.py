@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's fleet: hosts with GPUs, their instances, and which of these may be moved."""
+"""Reads the planner's fleet: hosts with GPUs, their instances, and which of these may be moved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Amounts = Mapping[str, int]
 
 
 def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
-    """Return what one instance takes.
+    """Return the resources that one instance takes.
 
     :raises Unservable: as :func:`osc_gpu.query.placement_query`
     """
@@ -44,9 +44,9 @@ def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
 
 
 def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) -> Need:
-    """Return what one instance of the flavor takes.
+    """Return the resources that one instance of the flavor takes.
 
-    :raises CommandError: where no plan can be made for such a flavor
+    :raises CommandError: if no plan can be made for such a flavor
     """
     request = flavors.request_of(flavor)
     size = Size.of(flavor, boots_from_volume=boots_from_volume)
@@ -71,7 +71,7 @@ def read(connection: Any) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises Refused: where they do not show it to the user
+    :raises Refused: if they do not show it to the user
     """
     answer = providers.read(connection, reserved=False)
     roots = hosts.nodes_by_name(connection)
@@ -117,9 +117,9 @@ def read(connection: Any) -> Fleet:
 
 
 def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
-    """Return the modules of a board that the server has, as far as its host tells.
+    """Return the modules of a board that a running server has, as its host reports them.
 
-    While it runs.
+    The result lacks groups whose modules are unknown.
     """
     on_boards = [number for number in held if groups[number].board]
     if len(on_boards) != 1 or server.status == "SHUTOFF":
@@ -134,9 +134,9 @@ def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequenc
 
 
 def _moving(connection: Any, consumer: str) -> str | None:
-    """Return the server of a move that is not over.
+    """Return the server of an unfinished move, ``None`` if *consumer* is no such move.
 
-    Until then the source's GPUs are the move's own.
+    Until the move is finished, the GPUs on the source belong to the move.
     """
     with rest.clean_refusals("Nova"):
         migrations = connection.compute.migrations()
@@ -148,10 +148,10 @@ def _moving(connection: Any, consumer: str) -> str | None:
 def _own(
     connection: Any, root: str | None, summary: Any, there: Mapping[str, Any]
 ) -> tuple[_Amounts, Mapping[str, _Amounts]]:
-    """Return the amounts that the node has left, and the amounts of each consumer.
+    """Return the amounts that the node has left, and the amounts that each consumer takes of it.
 
-    :param summary: the node's, of :func:`osc_gpu.hosts.summaries`, or ``None``
-    :param there: the server of each consumer, ``None`` where it is none
+    :param summary: the node's summary (:func:`osc_gpu.hosts.summaries`), or ``None``
+    :param there: the server of each consumer, ``None`` if Nova knows none
     """
     if root is None:
         return {}, {}
@@ -179,7 +179,7 @@ def _own(
 
 
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
-    """Return what the server takes of a node that has the resource classes *used*."""
+    """Return the amounts of the resource classes *used* that the server takes of a node."""
     from_volume = servers.boots_from_volume(server)
     size = Size.of(server.flavor, boots_from_volume=from_volume)
     amounts = query.amounts(size, servers.request_of(server))
@@ -187,7 +187,7 @@ def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
 
 
 def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
-    """Return how many GPUs of each group a consumer has, by consumer and the group's number."""
+    """Return how many GPUs of each group a consumer has, by consumer and the group's index."""
     numbers_by_host: dict[str, dict[int, int]] = defaultdict(dict)
     for number, amounts in enumerate(groups):
         for consumer, amount in amounts.items():
@@ -196,7 +196,7 @@ def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
 
 
 def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
-    """Return the groups of types that cards of one product can be divided into."""
+    """Return sets of groups whose vGPU types are made from the same cards."""
     by_product: dict[str, set[int]] = defaultdict(set)
     for number, group in enumerate(listed):
         if group.key is None or group.key.is_in_parts:
@@ -254,7 +254,7 @@ def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
 
 
 def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
-    """Return why the server cannot be moved, whatever its flavor allows; empty where it can."""
+    """Return why the server cannot be moved, whatever its flavor permits; empty if it can."""
     if not up:
         return "its host's compute service is down"
     if server.is_locked:
@@ -269,9 +269,10 @@ def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
 
 
 def _kept(traits: frozenset[str], way: Way) -> Iterator[str]:
-    """Yield what the GPUs at the destination must have as well.
+    """Yield the traits that GPUs at the destination must have in addition to the flavor's.
 
-    A guest stays with its hypervisor, and one that runs with its very type of vGPU.
+    A guest keeps its hypervisor. A guest that moves live keeps its vGPU type and the model of the
+    cards.
     """
     prefixes: tuple[str, ...] = (names.TRAIT_HYPERVISOR,)
     if way is Way.LIVE:

@@ -28,7 +28,7 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 
 class _Planner(base_command.Lister):
-    """A command that shows a plan, and makes its moves."""
+    """A command that prints a plan of moves, and makes the moves with --apply."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -47,14 +47,14 @@ class _Planner(base_command.Lister):
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> Any:
-        """Return the connection; with --apply finish first what an earlier run left."""
+        """Return the connection; with --apply finish first the moves of an earlier run."""
         connection = self.connection(parsed_args)
         if parsed_args.apply:
             moves.finish(connection, self.say, parsed_args.move_timeout)
         return connection
 
     def table(self, parsed_args: argparse.Namespace, connection: Any, proposal: Plan) -> _Table:
-        """Return the moves of the plan; they are made first where --apply asks for that."""
+        """Return the moves of the plan as a table; with --apply make them first."""
         services = hosts.services(connection)
         if parsed_args.apply:
             anew = self.connection(parsed_args)
@@ -156,7 +156,7 @@ class Drain(_Planner):
 
 
 class Defragment(_Planner):
-    """Show the fewest moves after which most instances of the largest flavor have place.
+    """Show the fewest moves that make the most room for instances of the largest flavor.
 
     Without --apply it moves nothing.
 
@@ -192,9 +192,9 @@ class Defragment(_Planner):
 
 
 def _node(connection: Any, host: str) -> str:
-    """Return the provider of a compute node, with GPUs or without.
+    """Return the provider of the compute node called *host*, with GPUs or without.
 
-    :raises CommandError: where there is none of that name
+    :raises CommandError: if there is none
     """
     nodes = hosts.nodes_by_name(connection)
     if host not in nodes:
@@ -203,9 +203,9 @@ def _node(connection: Any, host: str) -> str:
 
 
 def _node_with_gpus(connection: Any, host: str) -> str:
-    """Return the compute node with GPUs of that name.
+    """Return the compute node with GPUs that is called *host*.
 
-    :raises CommandError: where there is none of that name
+    :raises CommandError: if there is none
     """
     roots = {gpu_provider["root_provider_uuid"] for gpu_provider in hosts.gpu_providers(connection)}
     named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
@@ -248,7 +248,7 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _staying(fleet: Fleet, host: str | None = None) -> str:
-    """Return the end of a sentence that says which instances may not be moved, and why."""
+    """Return the end of a sentence: the instances that may not be moved, and why."""
     who = [
         f"{instance.name or instance.uuid} stays: {instance.stays}"
         for instance in fleet.instances
@@ -258,13 +258,13 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
 
 
 def listed(who: Sequence[str]) -> str:
-    """Return the end of a sentence, with the first few of *who*."""
+    """Return the end of a sentence: the first few texts, and how many more there are."""
     more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
     return "".join(f"; {number}" for number in who[:_NAMED]) + more
 
 
 def _moves(proposal: Plan) -> str:
-    """Return the end of a sentence that says how many moves there are, and whether fewer may do."""
+    """Return the end of a sentence: the number of moves, and whether fewer may do."""
     count = len(proposal.moves)
     moves = "1 move." if count == 1 else f"{count} moves."
     return f"{moves} No plan has fewer." if proposal.proven else moves
@@ -275,9 +275,9 @@ def _not_found(proposal: Plan) -> str:
 
 
 def count(text: str) -> int:
-    """Return the number of instances an option says.
+    """Parse the number of instances in an option.
 
-    :raises argparse.ArgumentTypeError: where it is none that one can ask for
+    :raises argparse.ArgumentTypeError: if *text* is not a number in the permitted range
     """
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= request_group.MAX_GPUS:
         raise argparse.ArgumentTypeError(

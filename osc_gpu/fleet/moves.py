@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The moves of a plan, made one after the other, each followed to its end.
 
-Nothing is kept here of what was done: where this ends in the midst, a new run confirms what waits
-for that, and plans from what is.
+Nothing is stored about moves that are made. If a run ends in the middle, a new run confirms the
+moves that wait for it, and makes a new plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STATUS = {Way.STOPPED: "SHUTOFF", Way.LIVE: "ACTIVE", Way.COLD: "ACTIVE"}
 
 
 class Stopped(exceptions.CommandError):
-    """A move that did not go as planned; those before it are made, and none after it is."""
+    """A move that did not go as planned. The moves before it are made, those after it are not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,9 @@ class _Moving:
         return servers.get(self.connection, self.uuid)
 
     def confirm(self, server: Any) -> Any:
-        """Return the server when its move is confirmed, be it by another run of the command.
+        """Confirm the server's move, unless another run has, and return the server.
 
-        :raises CommandError: where Nova refuses that, or takes too long
+        :raises CommandError: if Nova refuses that, or takes too long
         """
         with rest.clean_refusals("Nova"):
             try:
@@ -52,9 +52,9 @@ class _Moving:
         return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:
-        """Return the server once Nova is done with it and its status is another than *but_not*.
+        """Return the server once it has no task and its status is not *but_not*.
 
-        :raises Stopped: where that takes too long
+        :raises Stopped: if that takes too long
         """
         for server in rest.polled(self._server, self.patience_s):
             if not server.task_state and server.status != but_not:
@@ -66,9 +66,9 @@ class _Moving:
         )
 
     def wait_for_source(self) -> None:
-        """Return when the source has the GPUs back, which is a moment after the server is idle.
+        """Wait until the source has its GPUs back, which is a moment after the server has no task.
 
-        :raises Stopped: where that takes too long
+        :raises Stopped: if that takes too long
         """
         with rest.clean_refusals("Nova"):
             migrations = self.connection.compute.migrations(server_id=self.uuid)
@@ -87,7 +87,8 @@ class _Moving:
 class _Step(_Moving):
     """One move of a plan.
 
-    ``there`` is the destination as its compute service calls the host, ``here`` the source.
+    ``there`` is the destination and ``here`` the source, by the host names of their compute
+    services.
     """
 
     move: Move
@@ -97,7 +98,7 @@ class _Step(_Moving):
     def make(self) -> None:
         """Make the move.
 
-        :raises Stopped: with what happened, and how to go on
+        :raises Stopped: with what happened, and how to continue
         """
         server = self._server()
         self._expect_as_planned(server)
@@ -116,9 +117,9 @@ class _Step(_Moving):
         self.wait_for_source()
 
     def _expect_as_planned(self, server: Any) -> None:
-        """Refuse a server that has changed since the plan.
+        """Refuse a server that has changed since the plan was made.
 
-        :raises Stopped: where it has
+        :raises Stopped: if it has changed
         """
         state = server.status, server.compute_host, server.task_state
         if state != (_STATUS[self.move.way], self.here, None):
@@ -140,14 +141,14 @@ class _Step(_Moving):
 
 
 def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> None:
-    """Confirm the cold migrations with GPUs that the caller began and that wait for it.
+    """Confirm the cold migrations with GPUs that the user began and that wait for it.
 
-    A run that was killed leaves one behind, which has the GPUs of both hosts until then. Resizes
-    and the migrations of other users wait for those.
+    A run that was killed leaves one behind, which keeps the GPUs of both hosts until it is
+    confirmed. Resizes and the migrations of other users are left alone.
 
-    :param say: is told of each
+    :param say: prints a line for each
     :param patience_s: how long Nova may take for one
-    :raises CommandError: where Nova refuses that, or takes too long
+    :raises CommandError: if Nova refuses that, or takes too long
     """
     own = {"status": "finished", "migration_type": "migration"}
     with rest.clean_refusals("Nova"):
@@ -176,12 +177,12 @@ def make(
     say: Callable[[str], None],
     patience_s: float,
 ) -> None:
-    """Make *moves* in their order, and ends at the first that does not go as planned.
+    """Make *moves* in their order, and stop at the first that does not go as planned.
 
-    :param services: what the compute service of a node calls its host, by the node's name
-    :param say: is told of each step when it begins
+    :param services: the host of each node's compute service, by the node's name
+    :param say: prints a line when a step begins
     :param patience_s: how long Nova may take for one
-    :raises Stopped: with the step, what happened and how to go on
+    :raises Stopped: with the step, what happened and how to continue
     """
     for number, move in enumerate(moves, 1):
         who = f"{move.instance.name} ({move.instance.uuid})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu preempt``: GPUs of preemptible instances for requests that find none."""
+"""``openstack gpu preempt``: takes GPUs of preemptible instances for requests that find none."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 class _Wanted:
     """Requests for which GPUs are taken from preemptible instances.
 
-    :param whose: which these are, in words
-    :param short: which these are, for a cell of a table
-    :param takers: which these are, for an item of metadata
-    :param at_once: room for all of them or for none; else for as many as can be
-    :param zone: the availability zone it has to be in, or nothing
-    :param host: the host it has to be on, or nothing
+    :param whose: the requests, for messages
+    :param short: the requests, for a cell of a table
+    :param takers: the requests, for an item of metadata
+    :param at_once: whether all of them need room at once; otherwise as many as possible get it
+    :param zone: the availability zone that they require, or empty
+    :param host: the host that they require, or empty
     """
 
     need: Need
@@ -67,9 +67,9 @@ class _Wanted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """The plan for one request.
+    """The plan for one group of requests.
 
-    :param waits: whether no victim is taken before the requests have what is free
+    :param waits: whether no victim is taken until the requests have got what is free
     """
 
     wanted: _Wanted
@@ -176,7 +176,7 @@ class Preempt(base_command.Lister):
 
 
 class _Run:
-    """One run of the command. ``rows`` are the instances that are taken, or would be."""
+    """One run of the command. ``rows`` are the instances that are preempted, or would be."""
 
     def __init__(
         self, connection: Any, parsed_args: argparse.Namespace, say: Callable[[str], None]
@@ -217,7 +217,10 @@ class _Run:
             time.sleep(wait_s)
 
     def _step(self) -> float | None:
-        """Look once and do what is due; returns how long to wait then, ``None`` at the end."""
+        """Read the fleet once and do what is due.
+
+        Return the seconds to wait until the next step, ``None`` at the end.
+        """
         short, planned, candidates = self._plan()
         chosen = _chosen(planned, candidates)
         self._forgive(candidates, {planned.server.id for planned, _ in chosen})
@@ -253,7 +256,7 @@ class _Run:
     def _take(self, ready: Iterable[_Ready]) -> None:
         """Stop or delete the instances whose notice is over.
 
-        :raises CommandError: when those are gone that could be taken
+        :raises CommandError: if instances that could be preempted no longer exist
         """
         taken, failed = [], None
         for planned, due, wanted in ready:
@@ -271,7 +274,7 @@ class _Run:
             raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
-        """Return the error for too few victims of a named flavor, the plan, and the candidates."""
+        """Return the error for too few victims for a named flavor, the plan, and the candidates."""
         options, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
@@ -296,7 +299,7 @@ class _Run:
     def _choose(
         self, needs: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
     ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
-        """Return the error for too few victims, as :meth:`_plan`, and the plan."""
+        """Return the error for too few victims, as :meth:`_plan` does, and the plan."""
         fleet, costs = candidates.freed(fleet), candidates.costs
         planned, now = [], fleet
         for need in needs:
@@ -368,10 +371,10 @@ class _Run:
         return due
 
     def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
-        """Tell those instances that they stay which no plan needs any more.
+        """Notify the instances that no plan needs any more that they stay.
 
-        The ones that this run told, and those whose time is over. Another run may still need the
-        rest.
+        These are instances that this run has notified, and those whose notice has expired. Another
+        run may still need the others.
         """
         for uuid, candidate in candidates.by_uuid.items():
             is_own = candidate.due and uuid in self._notices
@@ -387,10 +390,10 @@ class _Run:
                 )
 
     def _is_over(self, candidate: Candidate) -> bool:
-        """Return whether the instance's notice has expired, as its run was killed.
+        """Return whether the instance's notice has expired without effect, as its run was killed.
 
-        It was not made good for as long again. A notice from before the last start says when it was
-        stopped.
+        It has expired for as long again as a notice lasts. A notice from before the last start had
+        its effect: the instance was stopped.
         """
         due = preemption_candidates.told_at(candidate.server)
         earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
@@ -411,7 +414,7 @@ def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[C
 
 
 def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
-    """Return the fleet with hosts unusable that are not in the zone, or not the host, requested."""
+    """Return the fleet with hosts marked unusable that *wanted* excludes by zone or host."""
 
     def judged(host: Host) -> Host:
         if wanted.host not in ("", host.name):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances whose GPUs may be taken for others: which they are, how they are told, and the taking.
+"""Preemptible instances: which may be preempted, how they are notified, and how they end.
 
-What is begun is written nowhere but in the instances' own metadata, where their guests read it.
+The only record of a preemption in progress is the instances' own metadata, which their guests read.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _AS_TOLD = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instance that may be a victim.
+    """An instance that may be preempted.
 
-    It has had its GPUs ``since`` then, and was told that they are taken at ``due``; ``None`` where
-    it was not told. Where ``unsure_s`` is not 0, a start may have given it its GPUs later, and it
-    may be none before it has had them for so long.
+    It has had its GPUs since ``since``. ``due`` is the time, in the notice that it was sent, at
+    which they are taken; ``None`` without a notice. If ``unsure_s`` is not 0, a start may have
+    given it its GPUs later than ``since``, and it may not be preempted before it has had them for
+    so many seconds.
     """
 
     server: Any
@@ -66,9 +67,10 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """``leaving`` are instances that give their GPUs back by themselves.
+    """The preemptible instances of some projects.
 
-    ``stays`` says of each other preemptible one why it may be no victim, in words.
+    ``leaving`` are instances that give their GPUs back without preemption. ``stays`` has the reason
+    for each other instance that may not be preempted.
     """
 
     by_uuid: Mapping[str, Candidate]
@@ -77,9 +79,9 @@ class Candidates:
 
     @property
     def costs(self) -> Mapping[str, int]:
-        """The cost of each, by uuid.
+        """The cost of each candidate, by uuid, in order of preference.
 
-        The one whose time is over first comes first, and of those that were not told the one that
+        The candidate whose notice ends first comes first; among those without a notice the one that
         has had its GPUs for the shortest time, as far as known.
         """
         order = sorted(
@@ -112,10 +114,10 @@ NOBODY = Candidates({}, (), ())
 
 
 def need_of(connection: Any, flavor: Any) -> Need:
-    """Return what one instance of the flavor takes, for which others may go.
+    """Return the resources that one instance of the flavor takes, for which others may end.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises CommandError: if no instance goes for it, or no plan can be made
+    :raises CommandError: if no instance may end for it, or no plan can be made
     """
     if flavors.request_of(flavor).is_preemptible:
         raise exceptions.CommandError(
@@ -126,7 +128,7 @@ def need_of(connection: Any, flavor: Any) -> Need:
 
 
 def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str, int]:
-    """Return how many more instances fit on each host, by its name, if all left that may.
+    """Return how many more instances fit on each host, by name, if all left that may be preempted.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     """
@@ -142,9 +144,9 @@ def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str,
 
 
 def _stopped(instance: Instance) -> Instance:
-    """Return the instance as a stop frees it.
+    """Return the instance with only the resources that a stop frees.
 
-    A stopped one keeps its processors, memory and disk.
+    A stopped instance keeps its processors, memory and disk.
     """
     return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
 
@@ -160,8 +162,8 @@ def read(
     """Return the candidates among the preemptible instances of *projects*.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :param notices: when an instance's GPUs are taken, by uuid, as far as this process told it
-    :param barred: why an instance may be no candidate, by uuid
+    :param notices: when an instance's GPUs are taken, by uuid, if this process sent the notice
+    :param barred: why an instance may not be a candidate, by uuid
     :raises Refused: as :func:`osc_gpu.fleet.instances.read`
     """
     with rest.clean_refusals("Nova"):
@@ -205,8 +207,8 @@ def read(
 def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> Candidates:
     """Return the candidates, except those in *uuids* that got their GPUs too recently.
 
-    Only the actions of a server say when it was last started. Nova shows them for one server at a
-    time, so they are read where it matters.
+    Only the actions of a server tell when it was last started. Nova shows them for one server at a
+    time, so they are read only for these.
     """
     by_uuid, stays, now = dict(candidates.by_uuid), list(candidates.stays), timeutils.utcnow()
     for candidate in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
@@ -220,7 +222,7 @@ def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -
 
 
 def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
-    """Return why a server that got its GPUs then keeps them still; empty where it does not."""
+    """Return why a server that has had its GPUs *since* a time keeps them; empty if it does not."""
     has_had = (now - since).total_seconds()
     if has_had >= least_s:
         return ""
@@ -228,15 +230,15 @@ def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> st
 
 
 def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
-    """Return whether the server was not started for so long.
+    """Return whether the server was not started in the last *least_s* seconds.
 
-    Nova notes the time of every change.
+    Nova records the time of every change of a server.
     """
     return bool(server.updated_at) and not _young(now, _time(server.updated_at), least_s)
 
 
 def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instance | None:
-    """Return what the server gives back by itself, and soon; ``None`` where it does not."""
+    """Return what the server will soon give back by itself, ``None`` if it will not."""
     if server.task_state in _DELETED:
         return instance
     stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
@@ -246,16 +248,16 @@ def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instan
 
 
 def _gives_back(server: Any, instance: Instance) -> bool:
-    """Return whether a stop releases all that its flavor asks for."""
+    """Return whether a stop releases all GPUs that its flavor requests."""
     return sum(request.count for request in servers.requests_of(server)) == instance.gpus
 
 
 def _firm(
     server: Any, instance: Instance, preemptible: Preemptible, projects: Collection[str]
 ) -> str:
-    """Return why the server is no victim, however long it has had its GPUs.
+    """Return why the server may not be preempted, however long it has had its GPUs.
 
-    Empty where it may be one.
+    Return an empty text if it may.
     """
     if server.project_id not in projects:
         return f"its project {server.project_id} is not among those that were named"
@@ -282,15 +284,15 @@ def had_since(connection: Any, server: Any) -> datetime.datetime:
 
 
 def _time(text: str) -> datetime.datetime:
-    """Parse a time in UTC, as :func:`timeutils.utcnow` has it."""
+    """Parse a time in UTC into the form of :func:`timeutils.utcnow`."""
     return timeutils.normalize_time(timeutils.parse_isotime(text))
 
 
 def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
-    """Return when the server's GPUs are taken, as its metadata have it, unless that is long ago.
+    """Return the time in the server's notice, ``None`` without one or if it is long past.
 
-    Its users can write there, too: what this command does not write itself is no notice, and
-    nothing later than a notice from now is believed.
+    Its users can write metadata too: a text that this command does not write is no notice, and a
+    time later than the end of a notice that begins now is not believed.
     """
     notice = datetime.timedelta(seconds=notice_s)
     due = told_at(server)
@@ -298,7 +300,7 @@ def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.date
 
 
 def told_at(server: Any) -> datetime.datetime | None:
-    """Return the time in the server's metadata, in UTC, where it is as :func:`tell` writes it."""
+    """Return the time, in UTC, that :func:`tell` wrote into the server's metadata, or ``None``."""
     text = (server.metadata or {}).get(names.PREEMPT_AT, "")
     if not _AS_TOLD.fullmatch(text):
         return None
@@ -308,7 +310,7 @@ def told_at(server: Any) -> datetime.datetime | None:
 
 
 def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
-    """Write into the guest's metadata when its GPUs are taken, and for which servers."""
+    """Write into the server's metadata when its GPUs are taken, and for which servers."""
     text = f"{due.isoformat(timespec='seconds')}Z"
     metadata = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
@@ -316,7 +318,7 @@ def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> N
 
 
 def untell(connection: Any, server: Any) -> None:
-    """Take back what :func:`tell` said."""
+    """Remove from the server's metadata what :func:`tell` wrote."""
     keys = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
     with rest.clean_refusals("Nova"):
         for key in keys:
@@ -325,9 +327,9 @@ def untell(connection: Any, server: Any) -> None:
 
 
 def takers(connection: Any, server: Any) -> Iterator[str]:
-    """Yield the servers for which the GPUs of *server* are taken, or were.
+    """Yield the servers for which the GPUs of *server* are or were taken, as text.
 
-    An administrator reads whose these are.
+    Administrators read there to which project a taker belongs.
     """
     text = (server.metadata or {}).get(names.PREEMPT_FOR, "")
     for name in filter(None, text.split(",")):
@@ -340,7 +342,7 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
 
 
 def _ever(connection: Any, uuid: str) -> Any:
-    """Return a server, deleted or not, ``None`` where the user may not see it."""
+    """Return a server, deleted or not, ``None`` if the user may not see it."""
     for deleted in (False, True):
         url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
         answer = connection.compute.get(url, raise_exc=False)
@@ -350,9 +352,9 @@ def _ever(connection: Any, uuid: str) -> Any:
 
 
 def end(connection: Any, chosen: Candidate, takers: str) -> None:
-    """Stop or delete the instance, whose metadata say for which servers.
+    """Stop or delete the instance, and record in its metadata for which servers.
 
-    :raises CommandError: where it is not what it was, or Nova refuses that
+    :raises CommandError: if it has changed since the plan, or Nova refuses that
     """
     was = chosen.server
     with rest.clean_refusals("Nova"):
@@ -373,7 +375,7 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
 def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
     """Wait until the GPUs of the preempted instances are free.
 
-    :raises CommandError: where that takes too long
+    :raises CommandError: if that takes too long
     """
 
     def left() -> list[Candidate]:
@@ -389,7 +391,7 @@ def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> No
 
 
 class Places:
-    """Room that one run keeps from preemptible instances, for the waiting requests."""
+    """Room that one run of the command keeps for the waiting requests."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -399,10 +401,10 @@ class Places:
         return bool(self._needs)
 
     def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
-        """Keep the room on hosts from preemptible instances.
+        """Close the hosts in *needs* to preemptible instances.
 
-        :param needs: by the name of the host, what the host is to have room for
-        :raises CommandError: where Placement does not take that
+        :param needs: the request for which each host has room now, by the host's name
+        :raises CommandError: if Placement refuses that
         """
         nodes = hosts.nodes_by_name(self._connection)
         for host, need in needs.items():
@@ -410,9 +412,9 @@ class Places:
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
-        """Stop keeping what instances have taken.
+        """Open the hosts again on which instances have taken the room.
 
-        :raises CommandError: where Placement does not take that
+        :raises CommandError: if Placement refuses that
         """
         room = Room(fleet)
         taken = {

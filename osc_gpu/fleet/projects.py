@@ -13,9 +13,9 @@ from osc_lib import exceptions
 
 
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add ``--project`` to *parser*, the attribute ``projects``: names or IDs.
+    """Add ``--project`` to *parser*, with the attribute ``projects``: names or IDs.
 
-    :param what: its help
+    :param what: the help text
     """
     parser.add_argument(
         "--project",
@@ -30,10 +30,10 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
 def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
     """Return the IDs of projects.
 
-    A name counts as an ID where Keystone tells the caller nothing of it.
+    A name counts as an ID if Keystone does not let the user look it up.
 
     :param named: names or IDs
-    :raises CommandError: where there is none of a name, or several
+    :raises CommandError: if no project, or several, have a name
     """
     return tuple(_id(connection, name) for name in named)
 

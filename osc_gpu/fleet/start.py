@@ -21,14 +21,14 @@ _STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
 
 
 class _NoGPUs(exceptions.CommandError):
-    """The server finds no GPUs now, as far as that is known."""
+    """A server that finds no GPUs now, as far as that is known."""
 
 
 class StartServer(base_command.Command):
     """Start a server that released its GPUs at a stop, on another host if its own has none.
 
-    It is shelved and unshelved then, where its flavor has gpu:on_stop_move=true. A server that is
-    shelved already is unshelved.
+    To change its host it is shelved and unshelved, if its flavor has gpu:on_stop_move=true. A
+    server that is shelved already is unshelved.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -74,9 +74,9 @@ class StartServer(base_command.Command):
             raise (_NoGPUs if waits else exceptions.CommandError)(self._said(server))
 
     def _step(self, doing: str, server: Any, action: Any) -> Any:
-        """Return the server, when Nova does nothing more to it.
+        """Take one step and return the server when Nova has no more tasks for it.
 
-        :raises CommandError: where Nova refuses it, or takes too long
+        :raises CommandError: if Nova refuses the step, or it takes too long
         """
         self.say(f"{server.name}: {doing}")
         with rest.clean_refusals("Nova"):
@@ -97,9 +97,9 @@ class StartServer(base_command.Command):
         )
 
     def _expect_may_move(self, server: Any) -> None:
-        """Refuse a server that may not move, or did not start for another reason than GPUs.
+        """Refuse a server that may not move, or whose start failed for another reason than GPUs.
 
-        :raises CommandError: as far as Nova shows the reason to the user
+        :raises CommandError: with the reason, as far as Nova shows it to the user
         """
         message = self._said(server)
         why = failures.why_last(self._connection, server)
@@ -116,7 +116,7 @@ class StartServer(base_command.Command):
         )
 
     def _said(self, server: Any) -> str:
-        """Return a line that says that the server does not run, and why, or where to read that."""
+        """Return a line that the server does not run, with the reason or where to read it."""
         if server.task_state:
             busy = f"{server.name} is {server.status}, busy with {server.task_state}"
             return f"{busy}; {_go_on(server)}"

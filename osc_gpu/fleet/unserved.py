@@ -24,7 +24,8 @@ _RECORDED = 6
 class Unserved:
     """Requests of one flavor, and one availability zone if they name any; the oldest is first.
 
-    ``host``: the node on which they are stopped, and have all but GPUs, or nothing.
+    ``host``: the node where the servers are stopped, which has all resources for them except GPUs;
+    empty for servers without a host.
     """
 
     flavor: Any
@@ -40,7 +41,7 @@ class Unserved:
 
     @property
     def uuids(self) -> str:
-        """As many as one item of a server's metadata takes, the oldest first."""
+        """The servers' uuids, oldest first, as many as one item of a server's metadata can hold."""
         return ",".join(server.id for server in self.servers[:_RECORDED])
 
     @property
@@ -57,11 +58,12 @@ def read(
     """Return the requests made after *since* that got no GPUs, the oldest first.
 
     They are not preemptible: new servers, and starts and unshelves of servers that released their
-    GPUs. Nova cannot try such a server again, so its user asks again: a server is left out of which
-    a newer server of its project and flavor has its name, or was started in its place.
+    GPUs. Nova cannot retry such a server, so its user creates another: a server is left out if a
+    newer server of its project and flavor has its name, or was created in its place.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :param holders: says to which servers Placement has given GPUs since these were listed
+    :param holders: returns the servers to which Placement has given GPUs since the servers were
+        listed
     """
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
@@ -94,16 +96,16 @@ def read(
 
 
 def found_none(server: Any) -> bool:
-    """Return whether the scheduler found no GPUs for it, as far as Nova shows that to the user."""
+    """Return whether the scheduler found no GPUs for the server, as far as Nova shows it."""
     fault = (server.fault or {}).get("message", "")
     refused = any(message in fault for message in _REFUSED)
     return server.status == "ERROR" and not server.compute_host and refused
 
 
 def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
-    """Return whether it was to be started or unshelved last, and got no GPUs.
+    """Return whether the last action was a start or unshelve that got no GPUs.
 
-    Of an unshelve that found no host Nova shows no failure.
+    Nova shows no failure for an unshelve that found no host.
     """
     if server.status not in (_STOPPED, _OFFLOADED) or server.task_state:
         return False
@@ -119,7 +121,7 @@ def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
 
 
 def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:
-    """Yield the servers without a host in whose place no newer one came, the newest first."""
+    """Yield the servers without a host that no newer server replaces, the newest first."""
     names, served = set(), 0
     for server in sorted(alike, key=_age, reverse=True):
         if server.status == "BUILD" and not server.compute_host and server.id not in holders():

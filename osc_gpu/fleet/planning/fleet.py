@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with GPUs, the instances that have them, and what a move of each costs."""
+"""A fleet as plain values: hosts with GPUs, their instances, and the cost of moving each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova_gpu.core.sets.partitions import Module
 
 
 class Way(enum.StrEnum):
-    """The ways to move an instance, the least interrupting first."""
+    """The ways to move an instance, the least disruptive first."""
 
     STOPPED = "stopped"
     LIVE = "live"
@@ -21,7 +21,7 @@ class Way(enum.StrEnum):
 
     @property
     def cost(self) -> int:
-        """From 1. Costs only tell plans apart that have equally many moves."""
+        """The cost of such a move, from 1. It only ranks plans with the same number of moves."""
         return list(Way).index(self) + 1
 
     @property
@@ -44,7 +44,7 @@ Sets = tuple[tuple[int, tuple[Module, ...]], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Spot:
-    """A host, by its index, and the GPUs that an instance has or would have of its groups."""
+    """A host by its index, and the GPUs of its groups that an instance has or would have there."""
 
     host: int
     held: Held
@@ -55,8 +55,8 @@ class Spot:
 class Need:
     """The resources that an instance takes of a host.
 
-    They are *groups*, as Placement is asked for them, and amounts of the node's own resources by
-    class.
+    ``groups`` are the request groups in Placement's query, ``amounts`` what it takes of the node's
+    own resources, by class. ``isolate``: different providers must serve the groups.
     """
 
     groups: tuple[GroupRequest, ...]
@@ -66,11 +66,11 @@ class Need:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance, what it takes of its host, and how it can be moved.
+    """An instance, the resources that it takes of its host, and how it can be moved.
 
-    ``held``: how many GPUs it has of each group, with the group's index on its host. ``sets``: the
-    modules of those GPUs, without groups for which they are not known. ``way``: ``None`` where the
-    instance may not be moved; ``stays`` says why.
+    ``held``: how many GPUs it has of each group, by the group's index on its host. ``sets``: the
+    modules of these GPUs, without groups for which they are unknown. ``way``: ``None`` if the
+    instance may not be moved; ``stays`` is then the reason.
     """
 
     uuid: str
@@ -88,9 +88,10 @@ class Instance:
 
 
 def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[Instance]:
-    """Return the instances of one host, with the set of one whose set was not known.
+    """Return the instances of one host, with the set of an instance whose set was unknown.
 
-    It is known where only that instance, such as a stopped one, can have the rest of the board.
+    It can be derived if only that instance, for example a stopped one, can have the rest of the
+    board.
     """
     members = list(there)
     for number, group in enumerate(groups):
@@ -110,10 +111,11 @@ def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[In
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fleet:
-    """``hosts`` have distinct names; what is free there may be below 0.
+    """Hosts with GPUs, and their instances.
 
-    ``shared`` has, by a host's name, the groups whose vGPUs are of the same cards, so that what one
-    gets the others lose: as only the host knows how much, all that they had free.
+    ``hosts`` have distinct names; their free resources may be below 0. ``shared`` has, by a host's
+    name, the groups whose vGPUs are made from the same cards: what an instance gets of one group,
+    the others lose. Only the host knows how much, so all that they had free counts as lost.
     """
 
     hosts: tuple[Host, ...]
@@ -122,9 +124,9 @@ class Fleet:
 
     @property
     def is_known(self) -> bool:
-        """Whether all the room is counted that moves make.
+        """Whether the room that moves make can be counted exactly.
 
-        Not where vGPUs share cards, or where it is not known which cards of a board an instance
+        It cannot if vGPU types share cards, or if it is unknown which cards of a board an instance
         has.
         """
         hosts = {host.name: host for host in self.hosts}
@@ -137,7 +139,7 @@ class Fleet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Move:
-    """One step: when it is made, the destination has room for it."""
+    """One move of an instance. When its turn comes, the destination has room for it."""
 
     instance: Instance
     source: str
@@ -155,8 +157,9 @@ class Move:
 class Plan:
     """Moves, to be made one after the other.
 
-    :param reached: whether they lead to what was asked for; without it there are no moves
-    :param proven: whether no plan has fewer moves or, where it is not reached, there is none
+    :param reached: whether they reach the goal; otherwise there are no moves
+    :param proven: whether no plan has fewer moves or, if the goal is not reached, no plan reaches
+        it
     """
 
     moves: tuple[Move, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to move an instance to make room, and reasons why it stays."""
+"""How an instance may be moved to make room, or why it stays."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ WAITS = "its move or resize waits for openstack server migration confirm, or rev
 def way(status: str, consent: Consent, *, live: bool, keeps_disk: bool) -> tuple[Way | None, str]:
     """Return how an instance may be moved, or ``None`` and why it stays.
 
-    :param status: Nova's, as its API has it
-    :param live: whether all that it has of GPUs can move as it runs
-    :param keeps_disk: whether its disk comes along when it moves cold, as Nova copies none of a
-        container
+    :param status: the server's status in Nova's API
+    :param live: whether all of its GPUs can move while it runs
+    :param keeps_disk: whether its disk moves with it in a cold move; Nova does not copy a
+        container's
     """
     if consent is Consent.NONE:
         return None, f"its flavor says {names.MOVE} none"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cheapest plan that makes room for instances, empties a host, or gathers what is free.
+"""The cheapest plan that makes room for instances, empties a host, or gathers free GPUs.
 
-It has the fewest moves there can be and, of all such plans, the least cost: exactly so where
-``proven``, which small fleets always are. Of larger ones it is what a bounded search found, and
-proven where no plan can have fewer.
+It has the fewest possible moves and, among such plans, the lowest cost. If it is ``proven``, as for
+every small fleet, that is exact. For a larger fleet it is the result of a bounded search, and
+proven only if a bound shows that no plan can have fewer moves.
 """
 
 from __future__ import annotations
@@ -22,19 +22,16 @@ def place(fleet: Fleet, need: Need, count: int) -> Plan:
 
 
 def drain(fleet: Fleet, host: str) -> Plan:
-    """Return the plan that leaves no instance with GPUs on a host.
-
-    Nothing is moved to it, nor back.
-    """
+    """Plan moves after which no instance has GPUs of *host*. Nothing is moved to that host."""
     (number,) = (n for n, index in enumerate(fleet.hosts) if index.name == host)
     return _plan(fleet, Empty(number))
 
 
 def defrag(fleet: Fleet, need: Need) -> Plan:
-    """Plan room for as many instances of *need* as moves can make, by the fewest moves.
+    """Plan as much room for instances like *need* as moves can make, with the fewest moves.
 
-    Only ``proven`` where no moves can make one more. It is always reached, without a move where
-    there is nothing to gain.
+    It is ``proven`` only if no moves can make room for one more. The goal always counts as reached,
+    without moves if there is nothing to gain.
     """
     if not search.is_small(fleet):
         steps = search.gather(fleet, need)
@@ -50,12 +47,12 @@ def defrag(fleet: Fleet, need: Need) -> Plan:
 
 
 def places(fleet: Fleet, need: Need) -> int:
-    """Return how many instances have room as it is."""
+    """Return how many instances have room without any move."""
     return _places(Room(fleet), need)
 
 
 def places_after(fleet: Fleet, need: Need, plan: Plan) -> int:
-    """Return how many have room when a plan's moves are made."""
+    """Return how many instances have room when the moves of *plan* are made."""
     room = Room(fleet)
     for move in plan.moves:
         room.move(fleet.instances.index(move.instance), move.spot)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free resources of each host while instances are moved, and where an instance has room."""
+"""The free resources of each host while instances are moved, and the places for an instance."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ALL = 1 << 20
 
 
 class Room:
-    """One moment of a fleet.
+    """The state of a fleet after some moves.
 
-    ``free`` has the GPUs of each group of each host, ``own`` what is free of the nodes' resources;
-    either is below 0 where more is used than there is. ``moves`` is what was moved so far: the
-    instance by its index, from where, and to where.
+    ``free`` has the number of free GPUs of each group of each host, ``own`` the free resources of
+    each node; both are below 0 if more is used than exists. ``moves`` are the moves so far: the
+    index of the instance, the spot before, and the spot after.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -52,7 +52,7 @@ class Room:
         self._put(number, spot)
 
     def undo(self, moves: int) -> None:
-        """Take back all but the first so many."""
+        """Take back all but the first *moves* moves."""
         while len(self.moves) > moves:
             number, before, _ = self.moves.pop()
             self._put(number, before)
@@ -84,7 +84,7 @@ class Room:
                 own[resource_class] += sign * amount
 
     def movable(self, host: int) -> list[int]:
-        """Return the instances that are there now and may be moved."""
+        """Return the instances on *host* that may be moved, by index."""
         return sorted(n for n in self.on[host] if self.fleet.instances[n].way)
 
     def rooms(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
@@ -104,7 +104,10 @@ class Room:
                     yield Spot(host, held, sets)
 
     def _sets(self, host: int, held: Held) -> Sets | None:
-        """Return the sets of the host's boards, ``None`` where none of the size is free."""
+        """Return the sets of the host's boards that the instance would get.
+
+        Return ``None`` if a board has no free set of the size.
+        """
         sets = []
         for group, count in held:
             if board := self.boards[host][group]:
@@ -114,18 +117,21 @@ class Room:
         return tuple(sets)
 
     def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
-        """Return the hosts that could have it if empty, and the GPUs it could get of each."""
+        """Return the hosts that could have such an instance if they were empty.
+
+        With each host come the combinations of GPUs that the instance could get there.
+        """
         if need not in self._ways:
             ways = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
             self._ways[need] = [way for way in ways if way[1]]
         return self._ways[need]
 
     def could_have(self, need: Need) -> list[int]:
-        """Return the hosts that would have room for it, were they empty."""
+        """Return the hosts that would have room for such an instance if they were empty."""
         return [host for host, _ in self._ways_of(need)]
 
     def fitting(self, need: Need, host: int, without: Collection[int] = ()) -> int:
-        """Return how many of it the host has room for, when the instances *without* have left."""
+        """Return how many such instances fit on *host* when the instances *without* have left."""
         free, own, boards = self.free[host], self.own[host], self.boards[host]
         if without:
             free, own, boards = list(free), dict(own), self._boards(host, without)
@@ -138,7 +144,7 @@ class Room:
         return self._counted(need, host, free, own, boards)
 
     def _boards(self, host: int, without: Collection[int]) -> list[Board | None]:
-        """Return the host's, by group, when the instances *without* have left."""
+        """Return the boards of the host, by group, when the instances *without* have left."""
         boards = list(self.boards[host])
         for number in without:
             for group, modules in self.spots[number].sets:
@@ -147,10 +153,10 @@ class Room:
         return boards
 
     def least_leaving(self, need: Need, host: int, wanted: int) -> int | None:
-        """Return a number of instances: unless so many leave the host, it has no room for *wanted*.
+        """Return a lower bound: so many instances must leave before *wanted* more fit on the host.
 
-        It may be too small, as each resource is looked at by itself; ``None`` where it has no such
-        room even without all that may be moved.
+        Each resource is considered separately, so the true number may be larger. Return ``None`` if
+        *wanted* do not fit even without all instances that may be moved.
         """
         leaving = self.movable(host)
         gains: dict[object, list[int]] = {}
@@ -198,7 +204,7 @@ class Room:
 
 
 def _ways(need: Need, host: Host) -> list[Held]:
-    """Return the GPUs that an instance could get of the host's groups, were they free."""
+    """Return the combinations of the host's GPUs that an instance could get if all were free."""
     if host.unusable:
         return []
     fitting = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for a plan: exact for small fleets, by A* over all moves, and quick for large ones."""
+"""The search for a plan: exact by A* over all moves for small fleets, heuristic for large ones."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _State = tuple[tuple[int, Spot], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Room for ``count`` instances that are not there yet."""
+    """The goal that ``count`` more instances have room."""
 
     need: Need
     count: int
 
     def least(self, room: Room) -> int | None:
-        """Return the least number of moves of any plan from *room*.
+        """Return a lower bound of the number of moves from *room* to the goal.
 
-        ``None`` where there is none.
+        Return ``None`` if no plan can reach it.
         """
         # By how many fit: what it takes at least on the hosts so far
         least: list[int | None] = [0] + [None] * self.count
@@ -68,20 +68,20 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Empty:
-    """A host, by its index, that no instance has GPUs of."""
+    """The goal that no instance has GPUs of a host, given by its index."""
 
     host: int
 
     def least(self, room: Room) -> int | None:
-        """Return the least number of moves of any plan from *room*.
+        """Return the least number of moves from *room* to the goal.
 
-        ``None`` where there is none.
+        Return ``None`` if no plan can reach it.
         """
         there = room.on[self.host]
         return len(there) if len(room.movable(self.host)) == len(there) else None
 
     def closed(self) -> Collection[int]:
-        """Return the hosts that nothing is moved to."""
+        """Return the hosts to which nothing may be moved."""
         return (self.host,)
 
 
@@ -89,7 +89,7 @@ Goal = Place | Empty
 
 
 def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
-    """Return how many have to leave the host at least, for none to fit, for one, and so on."""
+    """Return how many instances must leave the host at least until 0, 1, 2 and more fit."""
     best = [0]
     while len(best) <= most:
         if (least := room.least_leaving(need, host, len(best))) is None:
@@ -99,15 +99,15 @@ def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
 
 
 class TooLarge(Exception):
-    """No answer within the bounds."""
+    """An exact search that found no answer within its bounds."""
 
 
 def exact(fleet: Fleet, goal: Goal) -> Steps | None:
-    """Return the plan with the fewest moves and, of these, the least cost.
+    """Return the plan with the fewest moves and, among these, the lowest cost.
 
-    ``None`` where there is none.
+    Return ``None`` if no plan exists.
 
-    :raises TooLarge: where that would take too long
+    :raises TooLarge: if the search would take too long
     """
     if not is_small(fleet):
         raise TooLarge
@@ -175,13 +175,13 @@ def _state(room: Room, movable: Sequence[int], alike: Sequence[int]) -> _State:
 
 
 class _Spent(Exception):
-    """All looks are taken."""
+    """A quick search that has used up its bound."""
 
 
 def quick(fleet: Fleet, goal: Goal) -> Steps | None:
-    """Return the steps of a good plan, within a bounded number of looks at hosts.
+    """Return the steps of a good plan, ``None`` if none was found.
 
-    ``None`` where none was found.
+    The search is bounded by the number of times that it examines a host.
     """
     search = _Quick(fleet)
     try:
@@ -195,7 +195,7 @@ def quick(fleet: Fleet, goal: Goal) -> Steps | None:
 
 
 def gather(fleet: Fleet, need: Need) -> Steps:
-    """Return the steps to as many places as are found."""
+    """Return steps that make room for as many more instances as the search finds."""
     search = _Quick(fleet)
     try:
         search.place(need, None)
@@ -221,9 +221,10 @@ class _Quick:
         return all(self._house(number, frozenset({goal.host}), _CHAIN) for number in there)
 
     def place(self, need: Need, count: int | None) -> int | None:
-        """Return ``None`` where *count* have room then, or else how many have.
+        """Make room for *count* instances.
 
-        Without *count*, all that can be made to.
+        Return ``None`` if that succeeds, else how many have room. Without *count*, make room for as
+        many as possible.
         """
         self._kept = need
         hosts = self.room.could_have(need)
@@ -240,7 +241,10 @@ class _Quick:
     def _one_more(
         self, need: Need, have: int, hosts: list[int], made: frozenset[int]
     ) -> int | None:
-        """Return the host on which one more has room now, ``None`` where no moves make room."""
+        """Return the host on which one more instance has room now, moving others if necessary.
+
+        Return ``None`` if no moves make room.
+        """
         start = len(self.room.moves)
         best: tuple[int, int, list[tuple[int, Spot]]] | None = None
         for least, host in self._by_least(need, hosts, len(hosts)):
@@ -260,7 +264,10 @@ class _Quick:
         return best[1]
 
     def _by_least(self, need: Need, hosts: list[int], most: int) -> list[tuple[int, int]]:
-        """Return the least number of instances that must leave, and the host, the fewest first."""
+        """Return hosts, each with the least number of instances that must leave it first.
+
+        Hosts with low numbers come first.
+        """
         places = []
         for host in hosts:
             self._look()
@@ -270,7 +277,7 @@ class _Quick:
         return sorted(places)[: min(most, _HOSTS)]
 
     def _make(self, need: Need, host: int, closed: frozenset[int], chain: int) -> bool:
-        """Return whether the host has room for one more, now that some have left."""
+        """Make room for one more instance on *host*; return whether that succeeded."""
         start = len(self.room.moves)
         for leaving in itertools.islice(self._sets(need, host), _SETS):
             if all(self._house(number, closed, chain) for number in leaving):
@@ -279,7 +286,10 @@ class _Quick:
         return False
 
     def _sets(self, need: Need, host: int) -> Iterator[tuple[int, ...]]:
-        """Yield instances to remove for one more: few, cheap and small ones first."""
+        """Yield sets of instances whose departure makes room for one more.
+
+        Sets with few, cheap and small instances come first.
+        """
         wanted = self.room.fitting(need, host) + 1
         movable = sorted(self.room.movable(host), key=self._gpus, reverse=True)
         least = self.room.least_leaving(need, host, wanted)
@@ -299,7 +309,11 @@ class _Quick:
         return (sum(map(self._cost, leaving)), *sizes, *leaving)
 
     def _house(self, number: int, closed: frozenset[int], chain: int) -> bool:
-        """Move the instance to where it takes least from others; if there is no room, make some."""
+        """Move the instance to another host; return whether that succeeded.
+
+        Of the spots with room, the one that costs the fewest places for the goal is chosen. If
+        there is none, make room for the instance first.
+        """
         room = self.room
         if room.fleet.instances[number].way is None:
             return False
@@ -327,7 +341,7 @@ class _Quick:
         return False
 
     def _taken(self, number: int, spot: Spot) -> int:
-        """Return how many places less there would be of what places are made for."""
+        """Return how many places for the goal are lost if the instance *number* moves to *spot*."""
         if self._kept is None:
             return 0
         before = self.room.fitting(self._kept, spot.host)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fewest, cheapest instances without whom others have room.
+"""The choice of victims: the fewest and cheapest instances whose end makes room for others.
 
-What leaves a host makes room there alone, and needs none elsewhere. So each host is looked at by
-itself, and what is found there is put together.
+A victim makes room on its own host only, and needs no room elsewhere. So each host is examined
+separately, and the results are combined.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MOST_LOOKS = 200_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """The instances that have to leave.
+    """The instances that must leave.
 
-    :param room: by the index of the host, how many of those asked for have room there then
-    :param proven: whether no fewer would do, and no others would make room for more
+    :param room: how many of the requested instances have room then, by the index of the host
+    :param proven: whether no fewer victims would do, and no others would make room for more
     """
 
     victims: tuple[Instance, ...]
@@ -46,11 +46,11 @@ _NOBODY: _Leaving = ((0, 0, 0), ())
 
 
 def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Choice:
-    """Choose the instances that have to leave for *count* more to have room, or for most of them.
+    """Choose the instances that must leave for *count* more to have room, or for most of them.
 
-    They are the fewest; of these, those of least cost; and then those with the fewest GPUs.
+    They are the fewest; of these, those of lowest cost; and then those with the fewest GPUs.
 
-    :param costs: of each instance that may be chosen, by uuid; of equals the first is
+    :param costs: the cost of each instance that may be chosen, by uuid, in order of preference
     """
     order = {uuid: number for number, uuid in enumerate(costs)}
     numbers = sorted(
@@ -87,7 +87,7 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
 
 
 def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
-    """Return the fleet when those have left."""
+    """Return the fleet when the instances *leaving* have left."""
     hosts = []
     for host in fleet.hosts:
         groups, free = list(host.groups), dict(host.free)
@@ -109,7 +109,7 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
 
 
 def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
-    """Return the fleet when the victims have left, and who was asked for has the room."""
+    """Return the fleet when the victims have left and the requested instances have their room."""
     fleet = without(fleet, choice.victims)
     hosts = list(fleet.hosts)
     for number, count in choice.room.items():
@@ -128,7 +128,7 @@ def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
 
 
 def _with_more(group: Group, amount: int) -> Group:
-    """Return the group when one more instance has so many of it."""
+    """Return the group when one more instance has *amount* of it."""
     board = group.board
     if board and (chosen := board.choose(amount)):
         board = board.given(chosen.modules)
@@ -153,9 +153,9 @@ class _Search:
         self._looks = 0
 
     def leaving(self, host: int, there: Sequence[int], most: int) -> list[_Leaving | None]:
-        """Return the best sets of at most *most* instances that leave, by how many then have room.
+        """Return the best sets of at most *most* victims on *host*, by how many instances fit then.
 
-        The number is up to the count that is asked for.
+        The numbers of instances go up to the requested count.
         """
         by_count: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
@@ -171,7 +171,7 @@ class _Search:
     def _best(
         self, host: int, there: Sequence[int], wanted: int, least: int, most: int
     ) -> _Leaving | None:
-        """Return the best set that leaves the host with room for *wanted*."""
+        """Return the best set of victims on *host* for *wanted* instances, ``None`` without one."""
         for size in range(least, min(most, len(there)) + 1):
             best: _Leaving | None = None
             for who in self._sets(there, size):
@@ -188,9 +188,9 @@ class _Search:
         return None
 
     def _sets(self, there: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-        """Set of that size.
+        """Yield the sets of *size* victims.
 
-        Of those who are alike in all that counts the first leave first.
+        Of victims that are alike in all that counts, only the first ones are taken.
         """
         alike: dict[object, list[int]] = {}
         for number in there:
@@ -210,9 +210,10 @@ class _Search:
         yield from of(list(alike.values()), size)
 
     def _greedy(self, host: int, there: Sequence[int], wanted: int) -> _Leaving | None:
-        """Return a set of victims of which none can be spared.
+        """Return a set of victims that contains no unnecessary one.
 
-        The largest leave first, and who need not comes back.
+        The largest instances are taken first, and those that turn out to be unnecessary are put
+        back.
         """
         instances = self.room.fleet.instances
         who: tuple[int, ...] = ()
