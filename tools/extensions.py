@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.extensions``: whether the rest is whole without each extension.
+"""``python -m tools.extensions``: checks that the rest works without each extension.
 
 An extension is a capability in one folder that most clouds do without. In a copy of the tree its
 folder, its tests and its entry points are deleted, and the rest is checked.
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 class Extension:
     """An extension's ``folder``, and the files and folders of its own tests.
 
-    ``neighbours`` are the packages that it has its door in, and ``checks`` tests of these.
+    ``neighbours`` are the packages that load the extension, and ``checks`` are tests of these.
     """
 
     folder: str
@@ -82,7 +82,7 @@ def _check(extension: Extension) -> int:
 
 
 def _copy(tree: pathlib.Path) -> None:
-    """Copy what is in git, or will be."""
+    """Copy the files that are in git, or would be added to it."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
@@ -112,7 +112,7 @@ def _commands(tree: pathlib.Path, extension: Extension) -> Iterator[Sequence[str
 
 
 def _modules(tree: pathlib.Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the test modules of packages, and modules as they are."""
+    """Yield the test modules of packages in *names*, and modules in *names* as they are."""
     for name in names:
         folder = tree / name.replace(".", "/")
         for path in sorted(folder.rglob("test_*.py")):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.fuzz --examples 1000000``: the properties in tests/unit, with many inputs.
+"""``python -m tools.fuzz --examples 1000000``: tries the properties in tests/unit with many inputs.
 
-In every run they are others. It prints how many each property was tried with, and one that does not
-hold with the smallest input that shows it.
+Each run uses other inputs. It prints the number of inputs for each property, and for one that does
+not hold the smallest input that shows it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TESTS = ROOT / "tests/unit"
 def main(arguments: Sequence[str]) -> int:
     """Try the properties.
 
-    :returns: 0 where every property held, else 1
+    :returns: 0 if every property held, else 1
     """
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument(
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _properties() -> Iterator[str]:
-    """Yield the tests of modules that have properties.
+    """Yield the tests in modules with properties.
 
-    Those that cost most for an input come first, so that the others make up the number.
+    Those whose inputs cost most come first, so that the others make up the number of inputs.
     """
     slow = {"test_preemption_commands": 0, "test_histories": 1, "test_sysfs": 2, "test_cdi": 3}
     files = (path for path in TESTS.rglob("test_*.py") if "(base.FuzzTestCase" in path.read_text())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.language``: whether names and sentences are plain English.
+"""``python -m tools.language``: checks that names and sentences are plain English.
 
 A variable is the noun of its type, and a sentence names who is affected. Comments are not checked.
 """
@@ -37,7 +37,7 @@ _PHRASES = [
 
 
 def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each parameter and variable that is a participle."""
+    """Yield the line and the remedy for each parameter and variable that is a participle."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             name = node.arg
@@ -50,7 +50,7 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def phrases(text: str) -> Iterator[str]:
-    """Yield what to write instead of each phrase in *text* that a reader stumbles over."""
+    """Yield the phrases in *text* that readers stumble over, each with what to write instead."""
     words = " ".join(text.split())
     for pattern, instead in _PHRASES:
         if match := pattern.search(words):
@@ -58,7 +58,7 @@ def phrases(text: str) -> Iterator[str]:
 
 
 def problems() -> Iterator[str]:
-    """Yield where something is not plain English, and what to do."""
+    """Yield each place that is not plain English, with the remedy."""
     for package in PACKAGES:
         for path in sorted(ROOT.glob(f"{package}/**/*.py")):
             if path == pathlib.Path(__file__):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind ``tools/test``: an environment for each Nova release, the suites, a table.
+"""Implementation of ``tools/test``: an environment for each Nova release, the suites, a table.
 
 It runs before anything is installed, so it needs the standard library only.
 """
@@ -37,10 +37,10 @@ SKIPPED = 77
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Commands, each of which is one test where its output names none.
+    """Commands of one suite. A command is one test if its output names no tests.
 
     ``lane``: suites of one lane share something, and run one after another. ``pick``: the option
-    before a test's name, None where none can be picked. ``on_request``: not for each commit.
+    before a test's name, None if no test can be picked. ``on_request``: not for each commit.
     """
 
     commands: tuple[str, ...]
@@ -86,7 +86,7 @@ SUITES = {
 
 @dataclasses.dataclass
 class Outcome:
-    """What a suite did. Of each test that did not pass: its name, and what was said."""
+    """The result of a suite. For each test that did not pass: its name, and its output."""
 
     suite: str = ""
     passed: int = 0
@@ -114,7 +114,7 @@ _END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
 
 
 def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
-    """Read what *command* printed: the lines of stestr, or none, where it is a test itself."""
+    """Parse the output of *command*: the lines of stestr, or none if the command is one test."""
     done = Outcome()
     for number, line in enumerate(lines):
         if match := TEST_LINE.match(line):
@@ -141,7 +141,7 @@ _ENDING = threading.Event()
 
 
 def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900) -> Outcome:
-    """Run a suite: the tests with one of these in their names, or all of them."""
+    """Run the tests of a suite whose names contain one of *tests*, or all of them."""
     suite, total, began = SUITES[name], Outcome(name), time.monotonic()
     (STATE / "stestr" / f"{name}-{RELEASES[nova]}").mkdir(parents=True, exist_ok=True)
     # stestr takes one pattern.
@@ -168,9 +168,9 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
 def _execute(
     argv: Sequence[str], log: Path, environ: dict[str, str], limit_s: int
 ) -> tuple[int, float]:
-    """Return the exit status, and the processor time of the process and of those it waited for.
+    """Run a command; return its exit status and the processor time of its process tree.
 
-    The output goes to a file: a daemon that a test left behind would hold a pipe open for ever.
+    The output goes to a file: a daemon that a test left behind would keep a pipe open for ever.
     """
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -196,7 +196,10 @@ def _execute(
 
 
 def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
-    """Run one lane more than processors side by side, as a suite waits much of its time."""
+    """Run the suites of each lane in turn, and the lanes side by side; return the outcomes.
+
+    One lane more than there are processors runs at a time, as suites wait much of their time.
+    """
     lanes: dict[str, list[str]] = {}
     for name in names:
         lanes.setdefault(SUITES[name].lane or name, []).append(name)
@@ -223,10 +226,10 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
 
 
 def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
-    """Run the failed tests of a suite alone.
+    """Run the failed tests of a suite again, alone.
 
-    One that passes then is unsteady: it takes a quiet machine for granted. More than a few have a
-    common cause, which is not gone.
+    A test that passes then is unsteady: it fails on a busy machine. If more than a few have failed,
+    they are not run again, because they have a common cause.
     """
     if first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
         return
@@ -242,7 +245,7 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
 
 def scripts() -> list[str]:
-    """Return what a shell runs."""
+    """Return the files that are shell scripts."""
     named = [".ci/client", ".ci/package", ".ci/run", ".ci/suites"]
     named += ["tempest-plugin/against-lab", "tools/test"]
     named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
@@ -305,7 +308,7 @@ def install(nova: int) -> None:
 
 
 def refuse_skips(outcome: Outcome) -> None:
-    """Count as failed what is skipped for a reason that tests/allowed-skips.txt does not list."""
+    """Count a skipped test as failed if tests/allowed-skips.txt does not list its reason."""
     lines = (ROOT / "tests/allowed-skips.txt").read_text().splitlines()
     allowed = [line.partition(" -- ")[0] for line in lines if line and not line.startswith("#")]
     for test, reason in list(outcome.skipped.items()):
@@ -315,9 +318,9 @@ def refuse_skips(outcome: Outcome) -> None:
 
 
 def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Outcome:
-    """Print a line for each suite, and return all of them together.
+    """Print a line for each suite, and return the sum of all outcomes.
 
-    The processor time of a daemon that outlives what started it is not counted.
+    The processor time of a daemon that outlives its parent is not counted.
     """
     total = Outcome("(all)", seconds=elapsed_s)
     for outcome in outcomes:
@@ -334,7 +337,10 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 when nothing failed, 1 when a test did, 2 when it cannot run."""
+    """Run the suites.
+
+    :returns: 0 if no test failed, 1 if one did, 2 if the suites cannot run
+    """
     parser = argparse.ArgumentParser(
         prog="tools/test",
         description="Install what the suites need below .tools/ and run them side by side; as root "

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.wheels DIR [--python 3.12]``: what ``tools/test gpu`` needs, as wheels.
+"""``python -m tools.wheels DIR [--python 3.12]``: collects the wheels for ``tools/test gpu``.
 
-The wheels are carried with a checkout to a machine without a network. It is run with the Python of
-``.tools/venv-2026.2``, and takes the versions that are installed there, for another Python too.
-What has no wheel in the index is built here, and so must be the same for every Python. This
-project's own is among them.
+The wheels are copied with a checkout to a machine without a network. Run it with the Python of
+``.tools/venv-2026.2``: it takes the versions that are installed there, even for another Python.
+Packages without a wheel in the index are built here, and so must be the same for every Python; this
+project is one of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNUSED = ("numpy", "setuptools")
 
 
 def listed() -> list[str]:
-    """Return what the suite needs, a line of a file of requirements each."""
+    """Return the requirements of the suite, one line of a requirements file each."""
     files = (ROOT / "requirements.txt", ROOT / "tests/gpu/requirements.txt")
     lines = [line for file in files for line in file.read_text().splitlines()]
     words = [line.partition(" #")[0].strip() for line in lines]
@@ -44,15 +44,14 @@ def listed() -> list[str]:
 
 
 class Failed(Exception):
-    """Why there are not all of them."""
+    """The reason why not all wheels could be collected."""
 
 
 def needed(names: Iterable[str], python: str) -> dict[str, str]:
-    """Return what is installed here and wanted by those, by way of others too: the version of each.
+    """Return the installed packages that *names* require, directly or indirectly, with versions.
 
-    *names* are lines as in requirements.txt.
-
-    :raises Failed: where one is not installed here
+    :param names: lines as in requirements.txt
+    :raises Failed: if one is not installed here
     """
     # The newest of its kind: what is wanted for the first ones only is not
     environ = {"python_version": python, "python_full_version": f"{python}.99", "extra": ""}
@@ -81,9 +80,9 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
 
 
 def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
-    """Fill *folder* with these wheels and no others.
+    """Fill *folder* with the wheels of these versions and no others.
 
-    :raises Failed: where pip does, or what was built here is for this Python only
+    :raises Failed: if pip fails, or a wheel that was built here is for this Python only
     """
     folder.mkdir(parents=True, exist_ok=True)
     for former in folder.glob("*.whl"):
@@ -114,7 +113,7 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
 
 
 def _pip(command: str, *arguments: str) -> str | None:
-    """Return what it says where it fails."""
+    """Run pip; return its output if it fails, else ``None``."""
     argv = [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments]
     # pbr asks git for the version of what it builds: a checkout without tags has one all the same.
     environ = {**os.environ, "PBR_VERSION": "0.0.0"} if str(ROOT) in argv else None

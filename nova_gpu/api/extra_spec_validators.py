@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flavor's words as the API checks them, from microversion 2.86 on.
+"""nova-gpu's extra specs as nova-api validates them, from microversion 2.86 on.
 
 Nova loads this module in nova-api through the entry point group ``nova.api.extra_spec_validators``
-and calls :func:`register`. Every value is judged by the reader the scheduler uses, so that what is
-accepted here is understood there. The descriptions are reStructuredText, as Nova's own are: the
-reference is made of them.
+and calls :func:`register`. The scheduler's own parsers check each value, so that the scheduler
+understands every value that the API accepts. The descriptions are reStructuredText, as Nova's own
+are: the reference shows them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nova_gpu.core.flavor import extra_spec
 
 @dataclasses.dataclass
 class WordValidator(base.ExtraSpecValidator):  # type: ignore[misc]
-    """A validator that asks ``judge``, which raises InvalidExtraSpec for (name, value)."""
+    """A validator that calls ``judge`` with (name, value), which raises InvalidExtraSpec."""
 
     judge: Callable[[str, str], object] = lambda name, value: None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's own judgement of a property of a flavor, for ``openstack gpu flavor check``.
+"""Nova's own validation of a flavor's property, for ``openstack gpu flavor check``.
 
 The client, which imports nothing of Nova, loads this through the entry point group
-``osc_gpu.extra_spec_checks``, where Nova is installed.
+``osc_gpu.extra_spec_checks``, if Nova is installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nova.api.validation.extra_specs import validators
 
 
 def mistake(key: str, value: str) -> str | None:
-    """Return why nova-api would refuse the property, ``None`` where it would not."""
+    """Return why nova-api would refuse the property, ``None`` if it would not."""
     try:
         validators.validate(key, value)
     except exception.ValidationError as error:

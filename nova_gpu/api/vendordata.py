@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's dynamic vendordata about GPUs: what an instance's guest is told of its own.
+"""Nova's dynamic vendordata about GPUs, by which a guest learns about its own GPUs.
 
-Nova asks for it, and shows it by the metadata service and on the config drive, by
-``[api]vendordata_dynamic_targets = gpu@URL``. It is an application of paste.deploy for nova-api,
-behind the filter ``authtoken``::
+Nova requests it, and shows it in the metadata service and on the config drive, if
+``[api]vendordata_dynamic_targets = gpu@URL`` is set. It is an application of paste.deploy for
+nova-api, behind the filter ``authtoken``::
 
     [pipeline:gpu_vendordata]
     pipeline = http_proxy_to_wsgi authtoken gpu_vendordata_app
@@ -32,13 +32,13 @@ _ROLES = frozenset({"admin", "service"})
 
 
 def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
-    """Return the filter, as paste.deploy calls it."""
+    """Return the application; paste.deploy calls this."""
     return application
 
 
 @webob.dec.wsgify  # type: ignore[untyped-decorator]
 def application(request: webob.Request) -> webob.Response:
-    """Answer Nova's POST with what :func:`told` says of the instance that it names."""
+    """Answer Nova's POST with the vendordata of the instance that it names (:func:`told`)."""
     if request.headers.get("X-Identity-Status") != "Confirmed":
         raise webob.exc.HTTPUnauthorized("keystone has not confirmed who asks")
     roles = {role.strip().lower() for role in request.headers.get("X-Roles", "").split(",")}
@@ -55,10 +55,10 @@ def application(request: webob.Request) -> webob.Response:
 
 
 def told(instance: objects.Instance) -> dict[str, Any]:
-    """Return the guest's devices and NCCL's topology file; nothing where it has none.
+    """Return the instance's GPUs and NCCL's topology file; an empty mapping if it has no GPUs.
 
-    Only its resources say whether it still has what was noted: it may have given it back, or be on
-    a host without GPUs.
+    The metadata may be out of date, as the instance may have given its GPUs back or moved to a host
+    without GPUs. Only its resources tell whether it has GPUs now.
     """
     guest_devices: Sequence[devices.GuestDevice] = ()
     if any(
@@ -73,9 +73,9 @@ def told(instance: objects.Instance) -> dict[str, Any]:
 
 
 def _instance(uuid: str) -> objects.Instance:
-    """Read the instance.
+    """Return the instance from Nova's database.
 
-    :raises nova.exception.NotFound: where there is none
+    :raises nova.exception.NotFound: if it does not exist
     """
     context = nova_context.get_admin_context()
     mapping = objects.InstanceMapping.get_by_instance_uuid(context, uuid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for the compute host. Each reads nova-compute's configuration."""
+"""Commands for the compute host. Each reads nova-compute's configuration."""
 
 import warnings
 

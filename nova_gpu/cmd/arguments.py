@@ -16,9 +16,9 @@ LISTEN = "127.0.0.1:9943"
 
 
 def add_commands(subparsers: Any) -> None:
-    """Add the commands.
+    """Add the commands of ``nova-gpu`` with their options.
 
-    :param subparsers: of argparse
+    :param subparsers: argparse's object that they are added to
     """
     listing = subparsers.add_parser(
         "list", help="list this host's GPUs, whether each is offered to instances, and why not"

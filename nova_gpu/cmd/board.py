@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of the commands on a host about cards that guests get in exact sets.
+"""Texts of the host's commands about cards that guests get in exact sets.
 
-The guest package that joins them formats it; it is empty where that is not installed.
+The guest package for boards formats them; without it there are no texts.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from nova_gpu.virt.sets import Sets
 
 class _Text(Protocol):
     def of_card(self, sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
-        """Return what is wrong with the board of a card, and what else there is about its place."""
+        """Return what is wrong with the board of a card, and notes about the card's place on it."""
 
     def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
-        """Return the place of a card on its board and its sets, None without one."""
+        """Return the place of a card on its board, and its sets; ``None`` without a board."""
 
     def table(
         self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
     ) -> Iterable[str]:
-        """Return lines with the sets of a board.
+        """Return a table with the sets of a board as lines.
 
-        :param held: the instances that have each card, where that is known
+        :param held: the instances that have each card, if that is known
         """
 
 

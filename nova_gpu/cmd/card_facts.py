@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of cards, of a host and, without libvirt, of any machine, such as a guest."""
+"""The places of cards on a host and, without libvirt, on any machine, such as a guest."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _NO_HOST = (
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Print what ``nova-gpu topology`` can where the module libvirt is missing; return 0.
+    """Run ``nova-gpu topology`` on a machine without the module libvirt.
 
-    :raises DiscoveryFailed: where the cards cannot be listed
-    :raises InvalidOption: where an option cannot be used
+    :returns: 0, even without cards
+    :raises DiscoveryFailed: if the cards cannot be listed
+    :raises InvalidOption: if an option is invalid
     """
     gpus = find(lambda: nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {})
     if command.format == Format.JSON:
@@ -57,7 +58,7 @@ def find(facts: Callable[[], Mapping[PciAddress, nvml.NvmlFacts]] = dict) -> tup
 
 
 def facts(gpu: GPU) -> dict[str, Any]:
-    """Return one card as plain values; what is not known is ``None``."""
+    """Return one card as plain values; unknown values are ``None``."""
     return {
         "address": str(gpu.address),
         "product_id": gpu.product.key,
@@ -79,7 +80,7 @@ def facts(gpu: GPU) -> dict[str, Any]:
 
 
 def tree(gpus: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
-    """Yield the tree of the cards as text, each with what *whose* says of it."""
+    """Yield the PCI tree of the cards as text, with the text in *whose* after each card."""
 
     def path(gpu: GPU) -> tuple[str, str, str]:
         node = "NUMA node not known" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}"
@@ -101,7 +102,7 @@ def tree(gpus: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
 
 
 def matrix(gpus: Sequence[GPU]) -> Iterator[str]:
-    """Yield the connection of each pair of cards as text."""
+    """Yield a table of the paths between each pair of cards as text."""
     if len(gpus) < 2:
         return
     labels = [f"GPU{number}" for number in range(len(gpus))]

@@ -40,10 +40,11 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """One card of the host.
+    """One card of the host, with the reasons why instances do not get it.
 
-    ``unavailable`` is why it is not offered to instances; ``parts`` what can be made of one that is
-    offered as vGPUs. ``dirty`` says why it is not offered unless an instance has it.
+    ``unavailable`` are the reasons why it is not offered. ``parts`` is the division of a card that
+    is offered as vGPUs. ``dirty`` is why it is not known to be clean; such a card is not offered,
+    unless an instance has it already.
     """
 
     gpu: GPU
@@ -53,16 +54,16 @@ class Card:
 
     @property
     def reason(self) -> str | None:
-        """The first reason, ``None`` of a card that is offered."""
+        """The first reason why the card is not offered, ``None`` if it is offered."""
         return str(self.unavailable[0]) if self.unavailable else None
 
     def why_not(
         self, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
     ) -> str | None:
-        """Return why it is not offered.
+        """Return why the card is not offered to new instances, or ``None``.
 
         :param held: the instances that have each card
-        :param unknown: why those are not known
+        :param unknown: why *held* is unknown, or ``None``
         """
         if self.reason or not self.dirty or held.get(self.gpu.address):
             return self.reason
@@ -85,10 +86,10 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
-    """Return the cards as nova-compute judges them, as far as the caller may see.
+    """Return the cards as nova-compute judges them, as far as the caller's rights permit.
 
-    :param watch: one that has looked before sees what has changed since
-    :raises DiscoveryFailed: where the host's cards cannot be listed
+    :param watch: a watch with earlier readings, to which it compares the present ones
+    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     gpus = host.find()
     watch = watch or monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
@@ -109,7 +110,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
 
 
 def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
-    """Return why nothing proves that cards are clean, as far as the caller may see."""
+    """Return why cards are not known to be clean, as far as the caller may read the proofs."""
     seen = proofs.see(
         gpus,
         host.roots,
@@ -125,9 +126,9 @@ def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, s
 def described(
     card: Card, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
 ) -> dict[str, Any]:
-    """Return one card as plain values.
+    """Return one card as plain values; unknown values are ``None``.
 
-    What is not known is ``None``, as are ``instances`` where libvirt was not heard.
+    ``instances`` are ``None`` if libvirt did not answer.
     """
     reason = card.why_not(held, unknown)
     return {
@@ -140,10 +141,10 @@ def described(
 
 
 def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
-    """Return a table for people; below it, why a card is not offered.
+    """Return a table of cards for people, with the reasons why cards are not offered below it.
 
-    :param cards: as :func:`described`
-    :param unknown: why it is not known which instances have them
+    :param cards: the cards as :func:`described` returns them
+    :param unknown: why it is unknown which instances have them, or ``None``
     """
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
     for card in cards:
@@ -162,7 +163,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
 
 
 def not_known(reason: str) -> str:
-    """Return the line in place of the instances where libvirt does not say which has which card."""
+    """Return the line that replaces the instances if it is unknown which of them has which card."""
     return f"Which instance has which GPU is not known: {reason}"
 
 
@@ -181,13 +182,12 @@ def _cell(key: str, value: Any) -> str:
 
 
 def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
-    """Return what ``nova-gpu list`` says of vGPUs that can be made of *card*.
+    """Return the vGPU types of *card* as plain values, as ``nova-gpu list`` prints them.
 
-    Each type as plain values; what is not known is ``None``.
-
-    ``made`` is how many there are, ``available`` how many more its driver could
-    make now. Of virtual functions without a type (``plain``) none is made, and ``available`` is how
-    many there are, in use or free. Of MIG instances (``mig``) all are made, by the operator.
+    Unknown values are ``None``. ``made`` is how many vGPUs exist, ``available`` how many more the
+    driver could make now. Virtual functions without a type (``plain``) have ``made`` 0, and
+    ``available`` is how many exist, in use or free. MIG instances (``mig``) all exist, because the
+    operator makes them.
     """
     return [
         {
@@ -206,7 +206,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
 
 
 def vgpu_lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield one line for each type, as text."""
+    """Yield one line of text for each vGPU type."""
     for vgpu_type in types:
         made = f"{vgpu_type['made']} made, {vgpu_type['available']} more can be"
         if vgpu_type["mig"]:

@@ -99,11 +99,10 @@ def run(command: Any, _: list[str]) -> int:
 def main(
     host: discovery.Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
 ) -> int:
-    """Serve the metrics until it is ended, or prints them *once*.
+    """Serve the metrics until *stop* is set or the process ends; with *once* print them and return.
 
-    :param stop: ends it
-    :returns: 0, or 2 where *listen* is no address
-    :raises OSError: if that address cannot be listened at
+    :returns: 0, or 2 if *listen* is not an address
+    :raises OSError: if the address cannot be listened at
     """
     registry = prometheus_client.CollectorRegistry()
     registry.register(Metrics(host, pathlib.Path(CONF.state_path)))
@@ -134,10 +133,10 @@ def main(
 
 
 class Metrics(Collector):
-    """The metrics, which look at the host when they are collected, one collection at a time.
+    """The collector of the metrics. It reads the host at each request, one request at a time.
 
-    NVML is asked only where containers use the cards by the host's driver: a process that has a
-    card's node open keeps it from changing hands.
+    NVML is queried only if containers use the cards by the host's driver: while a process has a
+    card's node open, the card cannot be bound to another driver.
     """
 
     def __init__(self, host: discovery.Discovery, state_path: pathlib.Path) -> None:
@@ -148,7 +147,7 @@ class Metrics(Collector):
         self._seen: tuple[float, list[core.Metric]] | None = None
 
     def describe(self) -> list[Any]:
-        """Return nothing: else the registry would look at the host for the names."""
+        """Return nothing; otherwise the registry would read the host to learn the names."""
         return []
 
     def collect(self) -> Iterator[core.Metric]:
@@ -248,7 +247,7 @@ def _assigned(
 
 
 def _guests(listed_cards: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
-    """Return how many guests there are among the *users* of each card and its parts."""
+    """Return how many guests have each card or a part of it."""
 
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}

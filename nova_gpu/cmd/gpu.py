@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu``: what a host has, asked on the host.
+"""``nova-gpu``: shows and prepares the GPUs of the host that it runs on.
 
-It reads nova-compute's configuration and the host. ``host prepare`` and ``verify`` change nothing
-before they are told to, ``quarantine release`` does what it says.
+It reads nova-compute's configuration and the host. ``host prepare`` and ``verify`` change something
+only with ``--apply`` and ``--repair``, ``quarantine release`` always.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NO_LIBVIRT = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``nova-gpu``.
 
-    :returns: the exit status: 0, 1 where the host or the options cannot be read or the command says
-        so, 2 for a command line that cannot be understood, 3 as :mod:`nova_gpu.cmd.verify` says
+    :returns: the exit status: 0; 1 if the host or the options cannot be read, or the command has
+        found a problem; 2 for an invalid command line; 3 as in :mod:`nova_gpu.cmd.verify`
     """
     CONF.register_cli_opt(_COMMAND)
     line = list(sys.argv if argv is None else argv)

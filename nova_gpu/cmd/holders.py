@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which guest has which card, as libvirt says."""
+"""The guests that have each card, by libvirt's domains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DEADLINE_S = 10.0
 def read(
     host: discovery.Discovery, gpus: Iterable[GPU], deadline_s: float = _DEADLINE_S
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
-    """Return the uuids of the domains that name each card, and why that is not known.
+    """Return the uuids of the domains that have each card, and why they are unknown, or ``None``.
 
-    Domains are running or only defined; those of Nova have the instances' uuids.
+    Domains may be running or only defined; the uuid of Nova's domains is that of the instance.
     """
     named, unknown = by_domain(host, gpus, (), deadline_s)
     return by_card(named), unknown
@@ -34,9 +34,9 @@ def by_domain(
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
-    """Return what each domain has, by its uuid, and why nothing is known of that.
+    """Return the devices of each domain by its uuid, and why they are unknown, or ``None``.
 
-    :param divided: cards that are given in parts, of which it is told which part
+    :param divided: divided cards, for which the result has the vGPU or MIG instance
     """
     parts = domains.parts(whole, host.roots, divided)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu host check``: what keeps each card from guests."""
+"""``nova-gpu host check``: what prevents each card from being given to guests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nova_gpu.virt.sets import Sets
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The findings about one card: its drivers, obstacles with remedies, and notes."""
+    """The findings about one card: its drivers, its obstacles with remedies, and notes."""
 
     address: str
     name: str
@@ -43,8 +43,8 @@ class Finding:
 def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     """Check all cards of the host.
 
-    :param root: where /lib/modules is
-    :raises DiscoveryFailed: where the host's cards cannot be listed
+    :param root: the folder that contains /lib/modules
+    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     gpus = host.find()
     parts, others = host.in_parts(gpus)
@@ -90,7 +90,7 @@ def _finding(
 ) -> Finding:
     """Check one card.
 
-    :param known: why nova-compute keeps it back, or cannot give it in parts as it is divided
+    :param known: why nova-compute does not offer the card, or its vGPUs if it is divided
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
@@ -113,7 +113,10 @@ def _finding(
 
 
 def unavailable(host: discovery.Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-    """Return the cards that nova-compute would not offer, as far as the caller sees open files."""
+    """Return the reasons for the cards that nova-compute would not offer.
+
+    A caller other than root does not see the open files of other users.
+    """
     reasons = {}
     for gpu in gpus:
         if own := host.of_card(gpu):
@@ -134,11 +137,9 @@ def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
 
 
 def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
-    """Yield what the host itself does with the card.
+    """Yield the uses of the card by the host itself. A guest's use does not count.
 
-    One that a guest has is not in use in this sense.
-
-    :raises OSError: where the card cannot be read
+    :raises OSError: if the card cannot be read
     """
     prepared = iommu.is_prepared(gpu.functions, roots)
     if not prepared and not roots.shows_all_processes():
@@ -169,7 +170,7 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
 
 
 def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
-    """Return how many such cards a guest can have that has all of the host's memory too."""
+    """Return how many such cards fit into a guest that also has all of the host's memory."""
     room = guest_address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"
@@ -206,7 +207,7 @@ def run(command: Any, _: list[str]) -> int:
 def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
     """Print the findings.
 
-    :returns: 0 where every card can be given, else 1
+    :returns: 0 if every card can be given to guests, else 1
     """
     findings = check(host, root)
     if as_json:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu host prepare``: binds the host's cards to vfio-pci when it boots."""
+"""``nova-gpu host prepare``: lets the host bind its cards to vfio-pci when it boots."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
-    """Show the files, and write them below *root* if *apply*.
+    """Print the files, and write them below *root* if *apply*.
 
-    :returns: 0, or 1 where nothing can be prepared
-    :raises GPUError: where the host cannot be read, or a file has another origin
-    :raises OSError: where a file cannot be read or written
+    :returns: 0, or 1 if no card can be prepared
+    :raises GPUError: if the host cannot be read, or nova-gpu did not write one of the files
+    :raises OSError: if a file cannot be read or written
     """
     if host.delivery.shares_driver:
         print(
@@ -69,7 +69,10 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
 
 
 def _fit(host: discovery.Discovery) -> Iterable[GPU]:
-    """Yield the cards that a guest can have once the host has booted; name the others."""
+    """Yield the cards that guests can have after a boot of the host.
+
+    Print why the others are left out.
+    """
     room = guest_address_space.of_host(host.roots)
     for gpu in host.find():
         reasons = list(passthrough.lasting_obstacles(gpu, host.roots, room))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to libvirt, for commands that only read."""
+"""Connections to libvirt for commands that only read."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
 
 
 def uri() -> str:
-    """Return the address of nova-compute's libvirt."""
+    """Return the URI of nova-compute's libvirt."""
     own: str | None = CONF.libvirt.connection_uri
     return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
 
 
 def version() -> int:
-    """Return the version of libvirt, as the number that it has for it.
+    """Return libvirt's version as an integer, 9000000 for 9.0.0.
 
-    :raises libvirt.libvirtError: where it does not say
+    :raises libvirt.libvirtError: if libvirt does not answer
     """
     libvirt.registerErrorHandler(lambda *_: None, None)
     return int(libvirt.openReadOnly(uri()).getLibVersion())
@@ -30,7 +30,7 @@ def version() -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """A guest, with what :mod:`nova_gpu.virt.usage.domains` asks of one of Nova's."""
+    """A domain with the methods that :mod:`nova_gpu.virt.usage.domains` calls."""
 
     domain: libvirt.virDomain
 
@@ -41,21 +41,22 @@ class Guest:
     def get_xml_desc(self, dump_inactive: bool = False) -> str:
         """Return the domain's XML.
 
-        :raises libvirt.libvirtError: where it is gone, or libvirt does not say
+        :raises libvirt.libvirtError: if the domain no longer exists, or libvirt does not answer
         """
         return str(self.domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE if dump_inactive else 0))
 
 
 class Reader:
-    """libvirt's guests, as :mod:`nova_gpu.virt.usage.domains` asks a Host of Nova's for them.
+    """A reader of libvirt's domains with the methods that :mod:`nova_gpu.virt.usage.domains` calls.
 
-    That one needs the bus: it sends a notification when libvirt cannot be reached.
+    nova-compute passes Nova's Host there instead. That class needs the message bus, because it
+    sends a notification when libvirt cannot be reached.
     """
 
     def list_guests(self, only_running: bool = True) -> list[Guest]:
         """Return the domains.
 
-        :raises libvirt.libvirtError: where it does not say
+        :raises libvirt.libvirtError: if libvirt does not answer
         """
         libvirt.registerErrorHandler(lambda *_: None, None)
         connection = libvirt.openReadOnly(uri())

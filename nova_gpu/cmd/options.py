@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration files of a command: which were read, and in one line what is wrong with them.
+"""The configuration files of a command: reading them, and one line for each mistake in them.
 
-Nova is not imported for it (:mod:`nova_gpu.conf.novas`).
+Nova is not imported for this (:mod:`nova_gpu.conf.novas`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Unreadable = (cfg.Error, OSError, ValueError)
 
 
 def read(arguments: Sequence[str], prog: str) -> None:
-    """Parse the command line, and what files it names or, without any, those in /etc/nova.
+    """Parse the command line, and the files that it names or, without any, those in /etc/nova.
 
-    :raises cfg.Error, OSError, ValueError: of which :func:`told` says what is wrong
-    :raises SystemExit: for a command line that cannot be understood, and after --help
+    :raises cfg.Error, OSError, ValueError: if a file or a value is invalid; :func:`told` describes
+        the error
+    :raises SystemExit: for an invalid command line, and after --help
     """
     logging.register_options(CONF)
     version = f"{prog} {importlib.metadata.version('nova-gpu')}"
@@ -44,7 +45,10 @@ def read(arguments: Sequence[str], prog: str) -> None:
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """Yield the configuration files that are not in UTF-8: the error does not name its file."""
+    """Yield the configuration files that are not in UTF-8.
+
+    The error that oslo.config raises for such a file does not name it.
+    """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     files_given = parser.parse_known_args(list(arguments))[0].config_file
@@ -56,7 +60,7 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Return the files that were read; a later one overrules an earlier one."""
+    """Return the files that were read. Options in later files override those in earlier ones."""
     folders = CONF.config_dir or []
     # As oslo.config goes through a folder.
     inside = [
@@ -66,7 +70,7 @@ def files() -> list[str]:
 
 
 def files_told() -> str:
-    """Return where the options are from, for people."""
+    """Return which files the options are from, as text."""
     if paths := files():
         return f"options from {', '.join(paths)}"
     return (
@@ -76,7 +80,7 @@ def files_told() -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return the fault and the remedy of an *error* about an option or a file."""
+    """Return what is wrong, and the remedy, for an *error* about an option or a file."""
     match error:
         case cfg.ConfigFilesNotFoundError():
             return _of_files(error.config_files, "no such file", "give one that is there")
@@ -103,7 +107,7 @@ def _line(message: str | None) -> str:
 
 
 def _wrong_values() -> Iterator[str]:
-    """Yield a line for each option whose value cannot be used."""
+    """Yield a line for each option with an invalid value."""
     for group, name in _options():
         try:
             CONF[group][name] if group else CONF[name]
@@ -140,7 +144,7 @@ def _file_with(name: str, group: str) -> str:
 
 
 def _where(name: str, group: str | None) -> str:
-    """Return the file that an option's value is from."""
+    """Return the file that sets an option, as text."""
     try:
         location = CONF.get_location(name, group)
     except Unreadable:

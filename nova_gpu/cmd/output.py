@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command's output: its formats, and the end of the program where the reader has gone."""
+"""A command's output: its formats, and the end of the command if its reader has ended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _CLOSED = 128 + signal.SIGPIPE
 
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
-    """End the program silently where the reader of its output has ended, as ``| head -1`` does.
+    """End the program silently if the reader of its output has ended, as ``| head -1`` does.
 
-    Not by the signal itself, which Python ignores: the exporter lives on when one client has gone.
+    The program does not end by SIGPIPE itself, which Python ignores: the exporter must survive the
+    end of a client.
 
-    :raises SystemExit: then, with the status that a shell reports of other programs
+    :raises SystemExit: then, with the status that a shell reports for programs that end by SIGPIPE
     """
     try:
         try:
@@ -62,7 +63,8 @@ class Format(enum.StrEnum):
 def add_format(parser: Any) -> None:
     """Add the options for the output format.
 
-    :param parser: of argparse; what it parses has a ``format``, one of :class:`Format`
+    :param parser: argparse's parser; its result has the attribute ``format``, one of
+        :class:`Format`
     """
     how = parser.add_mutually_exclusive_group()
     how.add_argument(

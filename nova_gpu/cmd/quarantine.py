@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu quarantine``: lists and releases the cards that no new instance is given."""
+"""``nova-gpu quarantine``: lists and releases cards that new instances do not get."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nova_gpu.host.state import quarantine
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Run the verb that was given; return the exit status.
+    """Run the given command of ``nova-gpu quarantine``; return its exit status.
 
-    :raises OSError: where the folder cannot be read or changed
-    :raises InvalidPciAddress: where the address is none
+    :raises OSError: if the folder cannot be read or changed
+    :raises InvalidPciAddress: if the address is not a PCI address
     """
     folder = this_host.discover().quarantine
     if command.verb == "release":
@@ -27,7 +27,7 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:
-    """Print the cards in quarantine; return 0, with cards or without."""
+    """Print the cards in quarantine; return 0, even without any."""
     entries = [entry for entry in quarantine.load(folder).values() if not entry.cleaning]
     if as_json:
         print_json(
@@ -41,7 +41,7 @@ def listed(folder: pathlib.Path, *, as_json: bool) -> int:
 
 
 def release(folder: pathlib.Path, address: str) -> int:
-    """End a card's quarantine; return 0, or 1 where it is not in quarantine."""
+    """End a card's quarantine; return 0, or 1 if the card is not in quarantine."""
     entry = quarantine.release(folder, PciAddress.parse(address))
     if entry is None:
         print(f"nova-gpu: GPU {address} is not in quarantine.", file=sys.stderr)

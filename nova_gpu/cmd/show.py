@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu show ADDRESS``: all that is known of one card."""
+"""``nova-gpu show ADDRESS``: prints all facts about one card."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
-    """Print what is known of a card; returns 0, or 1 where there is no such card.
+    """Print the facts about a card; return 0, or 1 if there is no such card.
 
-    :raises InvalidPciAddress: where *text* is none
-    :raises DiscoveryFailed: where the host's cards cannot be listed
+    :raises InvalidPciAddress: if *text* is not a PCI address
+    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     address = PciAddress.parse(text)
     listed_cards = cards.read(host)

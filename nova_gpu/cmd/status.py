@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu-status upgrade check``: is this host ready for nova-compute with GPUs?"""
+"""``nova-gpu-status upgrade check``: checks that this host is ready for nova-compute with GPUs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _profiler = importutils.try_import("osprofiler.opts")
 
 
 def _connect() -> None:
-    """Make Nova's databases known to this process, as Nova's own commands do."""
+    """Initialise Nova's database connections in this process, as Nova's own commands do."""
     objects.register_all()
     # Nova reads osprofiler's options to connect, where that is installed, and oslo.messaging's to
     # look into a cell. Its own commands have registered both when they parsed the command line
@@ -62,7 +62,7 @@ def _connect() -> None:
 
 
 def _flavors_with_mistakes() -> list[str]:
-    """Return a line for each mistake of a flavor that says something of GPUs."""
+    """Return a line for each mistake in a flavor with properties about GPUs."""
     context = nova_context.get_admin_context()
     return [
         f"{flavor.name}: {mistake}"
@@ -72,9 +72,9 @@ def _flavors_with_mistakes() -> list[str]:
 
 
 def _hosts_of_another_version() -> list[str]:
-    """Return a line for each host whose GPUs are told in another version than this one's.
+    """Return a line for each host whose report has another version than this nova-gpu writes.
 
-    An older one tells less, a newer one cannot be read.
+    An older report has fewer facts, a newer one cannot be read.
     """
     context = nova_context.get_admin_context()
     hosts = []
@@ -98,11 +98,11 @@ def _differs(text: str) -> str | None:
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """The checks.
+    """The checks of the command.
 
-    The docstring of each says on which hosts it finds what: the reference is made of these.
+    The docstring of each names the hosts and the problem that it finds; the reference shows these.
 
-    :param connect: makes Nova's databases known to this process
+    :param connect: initialises Nova's database connections in this process
     """
 
     def __init__(self, connect: Callable[[], None] = _connect) -> None:
@@ -269,10 +269,10 @@ def _listed(lines: list[str], heading: str) -> upgradecheck.Result:
 
 
 def main() -> int:
-    """Run the checks; return as nova-status does.
+    """Run the checks; return an exit status as nova-status does.
 
-    0, 1 for a warning, 2 where something has to be done first; that is so of options that cannot be
-    read, too.
+    It is 0, 1 for a warning, 2 if something must be done before the upgrade or options cannot be
+    read.
     """
     upgradecheck.register_cli_options(CONF, Checks())
     try:

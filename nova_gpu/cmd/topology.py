@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu topology``: where the cards are, what joins them and which instance has which."""
+"""``nova-gpu topology``: prints the places and links of cards, and which instance has which."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, *, as_json: bool) -> int:
-    """Print the picture; return 0, with cards or without.
+    """Print the places and links of the cards; return 0, even without cards.
 
-    :raises DiscoveryFailed: where the host's cards cannot be listed
+    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     listed_cards = cards.read(host)
     gpus = [card.gpu for card in listed_cards]
@@ -47,14 +47,15 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
 def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
     """Return the card's place on a board with NVSwitches.
 
-    ``module`` and ``partitions`` are null of a card that is on none, or whose place is not known.
+    ``module`` and ``partitions`` are null for a card that is not on such a board, or whose place is
+    unknown.
     """
     module, partitions = board.text().facts(sets, card.gpu.address)
     return {"module": module, "partitions": partitions}
 
 
 def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
-    """Yield the tree that the cards hang on and what is between each two of them, for people."""
+    """Yield the PCI tree of the cards and the path between each pair of them as text."""
     gpus = [card.gpu for card in listed_cards]
     whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
     yield from card_facts.tree(gpus, whose)

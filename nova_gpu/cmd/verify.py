@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu verify``: compares what sysfs, libvirt, Nova's database and Placement say."""
+"""``nova-gpu verify``: compares sysfs, libvirt, Nova's database and Placement."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ INCOMPLETE = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The differences, and what could not be read.
+    """The differences, and the sources that could not be read.
 
-    ``repaired`` has the differences that --repair has tried to end, and why it did not; ``None``
-    where it did.
+    ``repaired`` maps each difference that --repair has tried to remove to the reason why that
+    failed, ``None`` if it succeeded.
     """
 
     differences: tuple[Difference, ...]
@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def status(self) -> int:
-        """0: all agree; 1: a difference is left; 3: not all of it could be compared."""
+        """The exit status: 0, no difference; 1, a difference remains; 3, a source is unreadable."""
         if self.unread:
             return INCOMPLETE
         left = [
@@ -61,9 +61,9 @@ class Verdict:
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
-    """Compare the sources, and again where something differs; report what still differs.
+    """Compare the sources, and compare again after a difference; return what still differs.
 
-    :param mend: repair what is safe to
+    :param mend: whether to repair differences that can be repaired safely
     """
     state = gather.gather(sources)
     differences = contradictions.compare(state)
@@ -136,7 +136,7 @@ def run(command: Any, line: list[str]) -> int:
 def configure(line: list[str]) -> None:
     """Parse the command line again, this time with all of Nova's options.
 
-    Nova's client of Placement, the message bus and the conductor read these.
+    Nova's client of Placement, the message bus and the conductor's client need these.
 
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
@@ -154,7 +154,7 @@ def _connection() -> libvirt_host.Host:
 
 
 def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
-    """Compare, repair if told to *mend*, and print the verdict; return its status."""
+    """Compare, repair with *mend*, and print the verdict; return the exit status."""
     try:
         with boundary.crossed():
             _connect()
@@ -178,14 +178,14 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
 
 
 class Placement:
-    """Nova's client of Placement, made at its first use, as Keystone has to answer for that."""
+    """Nova's client of Placement, created on first use, because that needs Keystone."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(report.report_client_singleton(), name)
 
 
 def _connect() -> None:
-    """Let Nova's objects use the conductor, as nova-compute does (``nova.cmd.compute.main``)."""
+    """Let Nova's objects call the conductor, as nova-compute does (``nova.cmd.compute.main``)."""
     objects.register_all()
     rpc.init(CONF)
     nova.db.main.api.DISABLE_DB_ACCESS = True

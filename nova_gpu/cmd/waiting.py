@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting with a deadline, and saying at a terminal what is waited for."""
+"""Waiting with a deadline, and messages at a terminal about what the command waits for."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _AFTER_S = 2.0
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
-    """Return a function that calls its argument and raises TimeoutError where that takes too long.
+    """Return a function that calls its argument and raises TimeoutError after *deadline_s*.
 
-    The call goes on in a thread that does not keep the process. It is one thread for all because
-    eventlet, where Nova uses it, answers only the thread that asked first.
+    The call goes on in a daemon thread. All calls use one thread because eventlet, if Nova uses it,
+    answers only the thread that called first.
     """
     worker = _Worker()
 
@@ -43,9 +43,9 @@ class _Worker:
         threading.Thread(target=self._work, daemon=True).start()
 
     def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
-        """Return the result of *read*, or its error.
+        """Return the result of *read* and ``None``, or ``None`` and its error.
 
-        :raises queue.Empty: where there is none in time
+        :raises queue.Empty: if there is neither in time
         """
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         self._waiting.put((read, answers))
@@ -63,7 +63,9 @@ class _Worker:
 
 @contextlib.contextmanager
 def shown(what: str, after_s: float = _AFTER_S) -> Iterator[None]:
-    """Say at a terminal, on standard error, that *what* takes long; in a pipe and a log nothing.
+    """Print on standard error that the command waits for *what*, if that takes long.
+
+    Print nothing unless standard error is a terminal.
 
     :param what: such as ``asking libvirt``
     """

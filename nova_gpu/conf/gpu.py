@@ -375,10 +375,7 @@ Related options:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make ``conf.gpu`` known.
-
-    Calling it again changes nothing.
-    """
+    """Register the [gpu] options in *conf*. Calling it again changes nothing."""
     conf.register_group(GROUP)
     conf.register_opts(OPTS, group=GROUP)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of Nova that a command uses without loading Nova: options, their readers and exceptions."""
+"""Nova's options, option parsers and exceptions for commands that do not load Nova."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _REMOTE_MANAGED = "remote_managed"
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register them by Nova's own definitions, without importing all of ``nova.conf``.
+    """Register Nova's own option definitions in *conf* without importing all of ``nova.conf``.
 
-    That imports Castellan and the clients of five services, half a second of processor time, which
-    a command that reads a handful of options would spend at each call. So its modules are loaded
-    below an empty package of that name. Where Nova is loaded they are registered already; where it
-    is loaded later it finds its own definitions, and registers the rest as well.
+    Importing that loads Castellan and the clients of five services, which takes half a second of
+    processor time at each call of a command that reads a few options. So its modules are loaded
+    below an empty package of that name. If Nova is loaded already, its options are registered
+    already; if it is loaded later, it finds its own definitions and registers the others as well.
     """
     if "nova.conf" in sys.modules:
         return
@@ -37,20 +37,22 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:
-    """Return Nova's exception *name* for an except clause, nothing where Nova is not loaded.
+    """Return Nova's exception *name* for an except clause, an empty tuple if Nova is not loaded.
 
-    Then nothing raises it, and to import it costs a command more than all else that it does.
+    If Nova is not loaded, nothing raises it, and importing it would take longer than the rest of
+    the command.
     """
     module = sys.modules.get("nova.exception")
     return (getattr(module, name),) if module else ()
 
 
 def whitelist(device_spec: Sequence[str]) -> Any:
-    """Return Nova's reader of ``[pci]device_spec``, without importing most of Nova.
+    """Return Nova's parser of ``[pci]device_spec``, without importing most of Nova.
 
-    Of the two modules that would import that, the reader uses one name each.
+    The parser needs one name of each of two modules that would import most of Nova; both are
+    replaced.
 
-    :raises nova.exception.NovaException: where it cannot read it
+    :raises nova.exception.NovaException: if *device_spec* is invalid
     """
     with (
         _standing_in("nova.conf", CONF=cfg.CONF),
@@ -61,7 +63,7 @@ def whitelist(device_spec: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _standing_in(name: str, **attributes: Any) -> Iterator[None]:
-    """Stand in for the module *name* with these *attributes* while it is not loaded."""
+    """Replace the module *name* by an object with *attributes*, unless it is loaded."""
     if name in sys.modules:
         yield
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The [gpu] options about which host an instance comes to."""
+"""The [gpu] options about the choice of an instance's host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The [gpu] options about cards that are given in parts."""
+"""The [gpu] options about cards that are divided into vGPUs or MIG instances."""
 
 from __future__ import annotations
 

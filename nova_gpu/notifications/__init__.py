@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications about GPUs on Nova's bus: types, payload and sending.
+"""Notifications about GPUs on Nova's bus: their types, payload and sending.
 
-They go out as Nova's do: ``[notifications]notification_format`` says in which form, and
+They are sent as Nova's are: ``[notifications]notification_format`` chooses the form, and
 ``[oslo_messaging_notifications]`` whether, where and how.
 """
 
@@ -36,8 +36,8 @@ VERSION = "1.1"
 class EventType(enum.StrEnum):
     """``event_type`` of a notification.
 
-    ``service``: who tells it, ``compute`` or ``scheduler``. ``is_error``: whether its priority is
-    ERROR; else it is INFO. ``meaning``: when it is told, in reStructuredText for the reference.
+    ``service``: the sender, ``compute`` or ``scheduler``. ``is_error``: whether its priority is
+    ERROR; else it is INFO. ``meaning``: when it is sent, in reStructuredText for the reference.
     """
 
     service: str
@@ -85,9 +85,9 @@ class EventType(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """GPUs of one product, or vGPUs of one type of it, to which something happened.
+    """Something that happened to GPUs of one product, or to vGPUs of one type of it.
 
-    What each field of the payload is stands next to it, in reStructuredText for the reference.
+    The description next to each field of the payload is reStructuredText for the reference.
     """
 
     type: EventType
@@ -124,7 +124,7 @@ class Event:
     vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
-        """Return the event of an instance's GPUs."""
+        """Return this event with the instance that has the GPUs."""
         return dataclasses.replace(self, instance_uuid=instance_uuid, project_id=project_id)
 
     @property
@@ -142,9 +142,9 @@ def of_devices(
     host: str,
     reason: str | None = None,
 ) -> Iterator[Event]:
-    """Yield one event for each product among the devices, and each type of vGPU of it.
+    """Yield one event for each product among the devices, and for each vGPU type of it.
 
-    :param products: of each device, of a vGPU that of its card
+    :param products: the product of each device; that of a vGPU is its card's
     """
     alike: dict[tuple[Product, str | None], list[Device]] = {}
     for item, product in products.items():
@@ -180,9 +180,9 @@ class Outbox:
         self._is_dropping = False
 
     def put(self, send: Callable[[], None]) -> None:
-        """Return at once.
+        """Queue *send*, and return at once.
 
-        Where too many wait it is dropped, and the log says so, once.
+        If too many messages wait, it is dropped, and a warning is logged once.
         """
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
@@ -219,11 +219,11 @@ _outbox = Outbox()
 
 
 def emit(event: Event, context: nova_context.RequestContext | None = None) -> None:
-    """Send *event*, later and in the order of the calls.
+    """Send *event* later, in the order of the calls.
 
-    It raises nothing and does not block.
+    It neither raises nor blocks.
 
-    :param context: of the request that brought it about
+    :param context: the context of the request that caused the event
     """
     if rpc.LEGACY_NOTIFIER is None or rpc.NOTIFIER is None:
         return  # a command, not a service

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that nova-compute runs as root by oslo.privsep: addresses, uuids and numbers in.
+"""Functions that nova-compute runs as root by oslo.privsep. They take addresses, uuids and numbers.
 
-Its modules are imported when they are first used: oslo.privsep takes half a second to import, and
-the commands that only read call none of them. So ``import nova_gpu.privsep`` costs nothing.
+The modules are imported on first use: oslo.privsep takes half a second to import, and the commands
+that only read call none of them. So ``import nova_gpu.privsep`` is cheap.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card between two guests, or a MIG instance of one."""
+"""Privileged calls that clean a card, or a MIG instance of one, between two guests."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from nova_gpu.host.vfio import card_reset, open_devices, rebinder
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def reset(address: str) -> None:
-    """Reset every function of the GPU at *address*, which is with VFIO and in no guest.
+    """Reset every function of the GPU at *address*, which is bound to VFIO and which no guest has.
 
-    :raises InvalidPciAddress: where *address* is none
-    :raises NotClean: where it is not reset, or does not answer afterwards
+    :raises InvalidPciAddress: if *address* is not a PCI address
+    :raises NotClean: if it is not reset, or does not answer afterwards
     """
     means = _means()
     card = _card(model.PciAddress.parse(address))
@@ -33,12 +33,12 @@ def reset(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def end_processes(address: str) -> list[str]:
-    """End the processes of a guest that is gone which have the device open; return which.
+    """End the processes that a guest left behind with the device open; return these.
 
     The device is the GPU at *address*, or the MIG instance at a slot.
 
-    :raises InvalidValue: where *address* is neither
-    :raises NotClean: where one of them does not end
+    :raises InvalidValue: if *address* is neither
+    :raises NotClean: if a process does not end
     """
     means, target = _means(), _device(address)
     if not means.roots.shows_all_processes():
@@ -56,8 +56,8 @@ def run_command(address: str) -> tuple[int, str]:
 
     Return its exit status and its output.
 
-    :raises InvalidValue: where *address* is neither
-    :raises NotClean: where it cannot be run, or does not end in time
+    :raises InvalidValue: if *address* is neither
+    :raises NotClean: if it cannot be run, or does not end in time
     """
     gpu = device.parse(address)
     slot = next(iter(device.slots([gpu])), None)
@@ -76,8 +76,8 @@ def run_command(address: str) -> tuple[int, str]:
 def _device(address: str) -> model.GPU | Slot:
     """Return the card or slot at *address*.
 
-    :raises InvalidValue: where *address* is that of no card and of no slot
-    :raises NotClean: where there is none of ours
+    :raises InvalidValue: if *address* is neither that of a card nor that of a slot
+    :raises NotClean: if the [gpu] options do not select its card
     """
     gpu = device.parse(address)
     card = _card(device.function(gpu))
@@ -88,7 +88,7 @@ def _device(address: str) -> model.GPU | Slot:
 def _looked_for(address: str) -> Iterator[None]:
     """Turn failures to find or end a guest's processes into NotClean.
 
-    :raises NotClean: where a guest's processes are not found or ended
+    :raises NotClean: if a guest's processes cannot be found or ended
     """
     try:
         yield
@@ -98,9 +98,9 @@ def _looked_for(address: str) -> Iterator[None]:
 
 
 def _refuse(address: str, left: Iterable[object]) -> None:
-    """Refuse a device with processes that are left.
+    """Refuse a device that processes of its guest still have open.
 
-    :raises NotClean: where some are left
+    :raises NotClean: if *left* has any
     """
     if named := ", ".join(map(str, left)):
         reason = f"processes of its guest do not end: {named}"
@@ -117,7 +117,7 @@ def _means() -> rebinder.Means:
 def _card(address: model.PciAddress) -> model.GPU:
     """Return the card at *address*.
 
-    :raises NotClean: where there is none of ours
+    :raises NotClean: if there is no card that the [gpu] options select
     """
     card = privileged_cards.card(address, CONF.gpu)
     if card is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifiers of cards; the kernel shows some of them to root only."""
+"""Privileged reading of cards' identifiers, some of which the kernel shows to root only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nova_gpu.host.roots import Roots
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def read(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """Return what tells each of the GPUs at *addresses* from others, by its address.
+    """Return the identifiers of each of the GPUs at *addresses*, by address.
 
-    :raises InvalidPciAddress: where one of *addresses* is none
-    :raises DiscoveryFailed: where sysfs cannot be read
+    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
+    :raises DiscoveryFailed: if sysfs cannot be read
     """
     roots = Roots.of(CONF.gpu)
     parsed = [model.PciAddress.parse(address) for address in addresses]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's log; only its lines about Xids leave the privileged process."""
+"""Privileged reading of the kernel's log; only lines about Xids leave the privileged process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _TIMEOUT_S = 10.0
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def xids(known: int) -> tuple[int, list[str]]:
-    """Return the Xids that :func:`nova_gpu.host.nvidia.kernel_log.read` finds.
+    """Return the number of the newest record and the lines about Xids newer than *known*.
 
-    :raises KernelLogUnreadable: where the log cannot be read in time
+    :raises KernelLogUnreadable: if the log cannot be read in time
     """
     return kernel_log.read(int(known), Roots.of(CONF.gpu), _TIMEOUT_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights of device nodes."""
+"""Privileged changes of the modes of device nodes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
     """Let all users open those nodes in *paths* that belong to the device; return the changed ones.
 
     The device is the GPU at *address*, or the MIG instance at a slot. A guest's users have no
-    rights on the host's nodes, and AMD's and Intel's are often for the group render only.
+    rights on the host's nodes, and AMD's and Intel's nodes often belong to the group render only.
 
-    :raises InvalidValue: where *address* is neither
+    :raises InvalidValue: if *address* is neither
     """
     roots = Roots.of(CONF.gpu)
     gpu = device.parse(address)
@@ -42,7 +42,7 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
 def opened_to_guests() -> list[str]:
     """Return the nodes that :func:`open_to_guests` has changed.
 
-    :raises OSError: where they cannot be listed
+    :raises OSError: if the nodes cannot be listed
     """
     roots = Roots.of(CONF.gpu)
     opened = []
@@ -57,16 +57,16 @@ def opened_to_guests() -> list[str]:
 def close_to_guests(paths: list[str]) -> list[str]:
     """Restore the mode of those nodes in *paths* that :func:`open_to_guests` has changed.
 
-    Nodes that another program has changed since stay; the restored ones are returned.
+    Return the restored nodes. A node whose mode another program has changed since is left alone.
     """
     roots = Roots.of(CONF.gpu)
     return [node for node in paths if _close(node, roots)]
 
 
 def _open(node: str, roots: Roots) -> bool:
-    """Return whether the rights of *node* were changed.
+    """Let all users open *node*; return whether its mode was changed.
 
-    They are, of a character device below dev_root.
+    Only character devices below dev_root are changed.
     """
     with _opened(node, roots) as fd:
         if fd is None:
@@ -103,7 +103,7 @@ def _former_mode(fd: int) -> int | None:
 
 @contextlib.contextmanager
 def _opened(node: str, roots: Roots) -> Iterator[int | None]:
-    """Yield a descriptor of the node, ``None`` for what is no character device below dev_root."""
+    """Yield a descriptor of the node, ``None`` unless it is a character device below dev_root."""
     path = nodes.on_host(node, roots)
     if not path.parent.resolve().is_relative_to(roots.dev.resolve()):
         yield None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root disk of a container whose users are others on the host."""
+"""Privileged change of a container's root disk, whose files must belong to the guest's users."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import nova.privsep.idmapshift
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def shift(instance_uuid: str) -> None:
-    """Give the mounted root disk of an instance to the ids of ``[libvirt]uid_maps`` and gid_maps.
+    """Change the owners of an instance's mounted root disk by ``[libvirt]uid_maps`` and gid_maps.
 
-    :raises ValueError: where *instance_uuid* is none
+    :raises ValueError: if *instance_uuid* is not a uuid
     """
     options = nova.conf.CONF
     folder = pathlib.Path(options.instances_path, str(uuid.UUID(instance_uuid)), "rootfs")

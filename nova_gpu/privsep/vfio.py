@@ -16,16 +16,16 @@ from nova_gpu.host.vfio.rebinder import Means
 
 
 def records() -> pathlib.Path:
-    """Return the folder with the former drivers of the cards that guests have."""
+    """Return the folder that records the former drivers of the cards that guests have."""
     return pathlib.Path(CONF.state_path, "gpu-bindings")
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_guests(address: str) -> None:
-    """Bind every function of the GPU at *address* to vfio-pci; it may be there already.
+    """Bind every function of the GPU at *address* to vfio-pci; it may be bound to it already.
 
-    :raises InvalidPciAddress: where *address* is none
-    :raises BindingFailed: where the host uses the card, or the kernel does not do it in time
+    :raises InvalidPciAddress: if *address* is not a PCI address
+    :raises BindingFailed: if the host uses the card, or the kernel does not bind it in time
     """
     card = model.PciAddress.parse(address)
     if privileged_cards.card(card, CONF.gpu) is None:
@@ -35,12 +35,12 @@ def give_to_guests(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_host(address: str) -> None:
-    """Bind every function that :func:`give_to_guests` has bound to what drove it before.
+    """Bind every function that :func:`give_to_guests` has bound to its former driver.
 
-    Of a card that is recorded, chosen by now or not.
+    The card needs a record of these; the [gpu] options need not select it any more.
 
-    :raises InvalidPciAddress: where *address* is none
-    :raises BindingFailed: where a guest has the card, or the kernel does not do it in time
+    :raises InvalidPciAddress: if *address* is not a PCI address
+    :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time
     """
     binding.give_to_host(model.PciAddress.parse(address), _means())
 
@@ -49,7 +49,7 @@ def give_to_host(address: str) -> None:
 def in_use(addresses: list[str]) -> dict[str, str]:
     """Return the processes that have the GPUs at *addresses* open, by GPU.
 
-    :raises InvalidPciAddress: where one of *addresses* is none
+    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     return {str(card): who for card, who in open_devices.in_use(cards, _means()).items()}

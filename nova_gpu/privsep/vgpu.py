@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards come and go."""
+"""Privileged calls that make and remove vGPUs, virtual functions and MIG instances."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from nova_gpu.host.vgpu import slots, virtual_functions
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def make(slot: str, instance_uuid: str) -> None:
-    """Make the vGPU that the instance has at *slot*; it may be there already.
+    """Make the vGPU that the instance has at *slot*; it may exist already.
 
-    :raises InvalidValue: where one of the two is none
-    :raises DeviceUnavailable: where it cannot be made now
+    :raises InvalidValue: if *slot* or *instance_uuid* is invalid
+    :raises DeviceUnavailable: if it cannot be made now
     """
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
@@ -34,10 +34,10 @@ def make(slot: str, instance_uuid: str) -> None:
 def remove(slot: str, instance_uuid: str) -> None:
     """Remove the vGPU that the instance had at *slot*, and no other.
 
-    It may be gone already, and its card no longer chosen.
+    It may be gone already, and the [gpu] options need not select its card any more.
 
-    :raises InvalidValue: where one of the two is none
-    :raises NotClean: where it is still there, or that is unknown
+    :raises InvalidValue: if *slot* or *instance_uuid* is invalid
+    :raises NotClean: if it still exists, or that is unknown
     """
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
@@ -48,9 +48,9 @@ def remove(slot: str, instance_uuid: str) -> None:
 def types(addresses: list[str]) -> str:
     """Return NVML's answer about the vGPU types of the cards at *addresses*.
 
-    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` reads it.
+    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` parses it.
 
-    :raises InvalidPciAddress: where one of *addresses* is none
+    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
@@ -58,10 +58,10 @@ def types(addresses: list[str]) -> str:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def enable_functions(address: str, number: int) -> None:
-    """Enable so many virtual functions of the card at *address*; it may have them already.
+    """Enable *number* virtual functions of the card at *address*; it may have them already.
 
-    :raises InvalidPciAddress: where *address* is none
-    :raises DeviceUnavailable: where it cannot have them now
+    :raises InvalidPciAddress: if *address* is not a PCI address
+    :raises DeviceUnavailable: if it cannot have them now
     """
     card = model.PciAddress.parse(address)
     wanted = virtual_functions.parse(CONF.gpu.virtual_functions)
@@ -73,10 +73,10 @@ def enable_functions(address: str, number: int) -> None:
 def make_mig_instances(address: str, profile: str) -> int:
     """Divide the card at *address* into MIG instances.
 
-    Return how many were made, 0 where it is divided already.
+    Return how many were made, 0 if the card is divided already.
 
-    :raises InvalidPciAddress: where *address* is none
-    :raises DeviceUnavailable: where it cannot be divided now
+    :raises InvalidPciAddress: if *address* is not a PCI address
+    :raises DeviceUnavailable: if it cannot be divided now
     """
     card = model.PciAddress.parse(address)
     wanted = mig_layout.parse_profiles(CONF.gpu.mig_profile)
@@ -85,9 +85,9 @@ def make_mig_instances(address: str, profile: str) -> int:
 
 
 def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GPU:
-    """Return the card, and refuse one that nova-gpu does not manage.
+    """Return *gpu*, and refuse an address without a card that the [gpu] options select.
 
-    :raises DeviceUnavailable: where there is no card of ours
+    :raises DeviceUnavailable: if *gpu* is ``None``
     """
     if gpu is None:
         raise exception.DeviceUnavailable(
@@ -97,9 +97,10 @@ def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GP
 
 
 def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], value: object) -> None:
-    """Refuse what the option does not say of the card.
+    """Refuse a division that the option does not request for the card.
 
-    :raises DeviceUnavailable: where it does not
+    :param wanted: the values of the option, by card
+    :raises DeviceUnavailable: if *value* is not that of the card
     """
     if (statement := selection.said_of(card, wanted)) != value:
         raise exception.DeviceUnavailable(
