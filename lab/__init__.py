@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab shows and tests the product on one machine: a cloud, a VM with cards, a bare Debian."""
+"""The lab: a cloud, a VM with cards and a bare Debian, to show and test nova-gpu on one machine."""

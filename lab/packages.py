@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages on this machine: which are missing, and how they are added."""
+"""Debian packages on this machine: which ones are missing, and their installation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LOCK = Path("/run/lock/nova-gpu-apt")
 
 
 class MachineNotReady(Exception):
-    """Something is missing that only the machine's administrator can add."""
+    """A machine that lacks something that only its administrator can add."""
 
 
 def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
     """Return those of ``names`` that dpkg does not report as installed.
 
-    Raises MachineNotReady where there is no dpkg to ask.
+    :raises MachineNotReady: if there is no dpkg
     """
     if not shutil.which("dpkg-query"):
         raise MachineNotReady(
@@ -45,9 +45,9 @@ def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
-    """Install the missing ones of ``names`` and return them; nothing is run when none is.
+    """Install those of ``names`` that are missing, and return them. If none is, run nothing.
 
-    Raises MachineNotReady, which names the packages and the log.
+    :raises MachineNotReady: with the names of the packages, and the log
     """
     missing = missing_packages(names)
     if not missing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of this machine's Debian packages, as apt knows them."""
+"""This machine's sources of Debian packages, as apt knows them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _POCKETS = ("", "-updates", "-security", "-backports")
 def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     """Return the files with Debian *codename* and its updates, in either of apt's formats.
 
-    Not those of others: their packages are neither wanted nor needed.
+    Sources other than Debian's are left out: their packages are not needed.
 
-    :param options: of apt, with which it reads other files than this machine's
-    :raises lab.packages.MachineNotReady: where apt knows none
+    :param options: of apt, to read other files than this machine's
+    :raises lab.packages.MachineNotReady: if apt knows none
     """
     # Without what it knows of the mirrors: where the lists are not there yet, that is nothing.
     argv = ["apt-get", *options, "indextargets", "--no-release-info", "--format", _FORMAT]
@@ -49,11 +49,12 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
 def files_of(
     codename: str, others: Iterable[str], folder: Path, options: Sequence[str] = ()
 ) -> tuple[Path, ...]:
-    """Return :func:`files`, or copies in *folder* of those of another release that name *codename*.
+    """Return :func:`files`, or else changed copies of another release's files.
 
-    A mirror carries both.
+    The copies are in *folder* and name *codename*; a mirror carries all releases.
 
-    :raises lab.packages.MachineNotReady: where apt knows none of *others* either
+    :param others: the code names of other releases
+    :raises lab.packages.MachineNotReady: if apt knows none of *others* either
     """
     try:
         return files(codename, options)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bare Debian 12 to run this repository's commands in, as who tries them for the first time."""
+"""A bare Debian in which this repository's commands run as on a user's new machine."""

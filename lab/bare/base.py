@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root's folder: Debian as its installer leaves it, from an archive made once a week."""
+"""The root folder of a bare Debian, as its installer leaves it, from a weekly archive."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NEW_S = 60.0
 
 
 class RootFailed(Exception):
-    """The root could not be made or removed; the text says why."""
+    """A root that could not be made or removed; the text says why."""
 
 
 def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) -> Path:
-    """Return an archive of Debian *codename*, from *store* where that has one of this week.
+    """Return an archive of Debian *codename*, from *store* if it has one of this week.
 
-    :param acquire: apt's configuration of how to fetch, which is the root's as well
-    :raises RootFailed: where mmdebstrap fails, with what it says
+    :param acquire: apt's configuration for fetching, which the root uses as well
+    :raises RootFailed: if mmdebstrap fails, with its output
     """
     # With the lists of packages, as after the installer's own update.
     argv = ["mmdebstrap", "--quiet", "--mode=root", "--variant=important", "--format=tar"]
@@ -61,11 +61,11 @@ def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) 
 
 @contextlib.contextmanager
 def folder(parent: Path, archived: Path) -> Iterator[Path]:
-    """Yield a folder in *parent* with the *archived* files; remove it in the end.
+    """Yield a folder in *parent* with the *archived* files; remove it at the end.
 
-    Its loop devices are removed, too, and a folder that a killed run left.
+    Its loop devices, and a folder that a killed run left, are removed too.
 
-    :raises RootFailed: where it cannot be unpacked, or where something is mounted in it
+    :raises RootFailed: if the archive cannot be unpacked, or the folder cannot be removed
     """
     for left in parent.glob(f"{_PREFIX}*"):
         _remove_abandoned(left)
@@ -87,7 +87,7 @@ def folder(parent: Path, archived: Path) -> Iterator[Path]:
 def remove(root: Path) -> None:
     """Remove *root*.
 
-    :raises RootFailed: where anything is mounted in it: to go on would remove that
+    :raises RootFailed: if a file system is mounted in it, whose files would be removed
     """
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         target = line.split()[4].replace("\\040", " ")
@@ -104,7 +104,7 @@ def remove(root: Path) -> None:
 def _detach_loops(root: Path) -> None:
     """Detach loop devices with a file in *root*.
 
-    They are found by number: the mounts are gone in which the file had a name.
+    They are found by inode number, because the mounts in which the file had a path no longer exist.
     """
     device = root.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
@@ -120,7 +120,7 @@ def _detach_loops(root: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(root: Path) -> Iterator[bool]:
-    """Yield whether the lock of *root* is ours."""
+    """Take the lock of *root*; yield whether that succeeded."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

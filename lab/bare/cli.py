@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bare: one command of this repository in a bare Debian."""
+"""tools/bare: runs one command of this repository in a bare Debian."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
 def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
     """Remove the control groups of guests that were killed.
 
-    Another's that is just being made is empty as well, but not for long.
+    Another run's group is empty too while it is being created, but only for a moment.
     """
     empty = [group for group in groups if not group.pids]
     if empty:
@@ -112,17 +112,14 @@ def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
 
 
 def _keep_systems(images: Store, made: Path) -> int:
-    """Keep those that *made* has.
-
-    Returns how many were new.
-    """
+    """Keep the VM systems in *made* for later runs; return how many were new."""
     paths = sorted(made.iterdir()) if made.is_dir() else []
     systems = [path for path in paths if path.is_dir() and _SYSTEMS.fullmatch(path.name)]
     return sum(images.keep_folder(path) for path in systems)
 
 
 def _clone(root: Path) -> None:
-    """Clone what is committed."""
+    """Clone the repository into *root*; files that are not committed are left out."""
     with tempfile.NamedTemporaryFile("w") as config:
         # The checkout may be another user's, as where CI made it.
         config.write("[safe]\n\tdirectory = *\n")
@@ -157,9 +154,9 @@ def _clone(root: Path) -> None:
 
 @contextlib.contextmanager
 def kept_in(wanted: Path) -> Iterator[Path]:
-    """Return *wanted*, or a folder of this run's where that is not ours to trust.
+    """Yield *wanted*, or a temporary folder if users other than root could write to *wanted*.
 
-    What is in it becomes root's programs.
+    Its content becomes programs that root runs.
     """
     try:
         wanted.mkdir(parents=True, exist_ok=True)
@@ -188,17 +185,17 @@ def _install_mmdebstrap() -> None:
 
 
 def _is_remote(address: str) -> bool:
-    """Return whether an index is one to be asked from here.
+    """Return whether an index is on another machine, so that the cache here can stand in for it.
 
-    Not with a name and password in it: those go no further than to pip.
+    An index whose URL has a name and a password is not used, because only pip may send these.
     """
     return address.startswith(("http://", "https://")) and "@" not in address
 
 
 def upstream(variables: Mapping[str, str]) -> index.Upstream:
-    """Return the indexes that pip would ask.
+    """Return the indexes that pip uses.
 
-    None where it needs a certificate of its own for them.
+    Return no index if pip needs a client certificate for them.
     """
     if variables.get("PIP_CLIENT_CERT"):
         return index.Upstream(())
@@ -213,7 +210,7 @@ def upstream(variables: Mapping[str, str]) -> index.Upstream:
 def index_variables(
     variables: Mapping[str, str], source: index.Upstream, addresses: Sequence[str]
 ) -> dict[str, str]:
-    """Return *variables* with the addresses here in the place of the indexes'."""
+    """Return *variables* with the indexes of *source* replaced by *addresses* on this machine."""
     here = dict(zip(source.indexes, addresses, strict=True))
     first = variables.get("PIP_INDEX_URL", index.PYPI)
     changed = {**variables, "PIP_INDEX_URL": here.get(first, first)}
@@ -230,7 +227,7 @@ def index_variables(
 
 
 def _guest_groups() -> list[cgroups.GuestGroup]:
-    """Return the control groups of guests: of what they belong to they are all that outlives it."""
+    """Return the control groups of guests, which are all that may outlive the root's processes."""
     hierarchies = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
     return [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first process in a bare root: it runs one command, and reaps what others leave behind.
+"""The first process in a bare root: it runs one command, and reaps orphaned processes.
 
-Run by the root's own Python, which is given this text: `python3 -c TEXT FOLDER COMMAND...`. It ends
-with the command's status, and everything that still runs ends with it.
+The root's own Python runs its text: `python3 -c TEXT FOLDER COMMAND...`. It ends with the command's
+exit status, and all processes that still run end with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(folder: str, command: list[str]) -> int:
 
 
 def _as_usual() -> None:
-    """Reset what the command would inherit of the first process."""
+    """Reset the signal handling that the command would inherit from the first process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources of this machine for Debian's packages and Python's, for a bare root.
+"""This machine's sources of Debian and Python packages, for use in a bare root.
 
-What its administrator has set for apt and pip is read, and nothing else: hooks, pins and
-places of caches are the machine's own.
+Only the administrator's settings for apt's and pip's downloads are read. Hooks, pins and the places
+of caches stay with the machine.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _OPTIONAL = ("/etc/apt/auth.conf",)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Given:
-    """``variables``: of the environment.
+    """What a bare root gets from this machine.
 
-    ``copied`` and ``bound``: files and folders, at the same path in the root; a folder that is
-    there already is not bound.
+    ``variables`` are environment variables. ``copied`` and ``bound`` are files and folders that
+    have the same path in the root; a folder that exists there is not bound.
     """
 
     variables: Mapping[str, str]
@@ -50,16 +50,16 @@ class Given:
 
 
 def acquire() -> str:
-    """Return what apt is told of how to fetch, in the format of apt.conf.
+    """Return apt's configuration for fetching, in the format of apt.conf.
 
-    :raises FileNotFoundError: where there is no apt
+    :raises FileNotFoundError: if there is no apt
     """
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
     return "".join(f"{line}\n" for line in dump.stdout.splitlines() if _ACQUIRE.match(line))
 
 
 def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return pip's configuration of *files* and *environ* as variables; the first one counts."""
+    """Return pip's configuration in *files* and *environ* as variables; the first value counts."""
     pip: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
@@ -76,7 +76,7 @@ def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
 
 
 def paths(texts: Iterable[str]) -> list[Path]:
-    """Return the paths that *texts* name and that are there."""
+    """Return the existing paths that *texts* contain."""
     matches = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
     return [path for path in dict.fromkeys(matches) if path.exists() and len(path.parts) > 2]
 
@@ -84,9 +84,9 @@ def paths(texts: Iterable[str]) -> list[Path]:
 def by(
     environ: Mapping[str, str], apt: str, sources: Iterable[Path], pip_files: Iterable[Path]
 ) -> Given:
-    """Return what there is to give.
+    """Return what the given settings give to a bare root.
 
-    *apt*: of :func:`acquire`.
+    :param apt: the result of :func:`acquire`
     """
     variables = {name: value for name, value in environ.items() if _VARIABLES.fullmatch(name)}
     variables |= pip_variables(pip_files, environ)
@@ -108,7 +108,7 @@ def by(
 
 
 def machine(apt: str, sources: Iterable[Path]) -> Given:
-    """Return what this machine gives."""
+    """Return what this machine gives to a bare root."""
     files = [Path(name).expanduser() for name in _PIP_FILES]
     if own := os.environ.get("PIP_CONFIG_FILE"):
         files.append(Path(own))

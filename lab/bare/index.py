@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package index on 127.0.0.1 that fetches from another one, and keeps the files.
+"""A package index on 127.0.0.1 that fetches from another index and caches the files.
 
-pip keeps what it downloads only where the index says that it may, which not every one does; and who
-kept pip's own cache would keep what it built as well, so that a missing compiler was not noticed.
+pip caches a download only if the index permits it, which not every index does. pip's own cache
+would also keep packages that pip has built, so that a missing compiler would go unnoticed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _TIMEOUT_S = 120.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upstream:
-    """The indexes asked, by number.
+    """The indexes to fetch from, by number.
 
-    ``certificates``: a file with those believed, ``None`` the usual ones; ``proxy``: the one asked
-    through, ``None`` the environment's.
+    ``certificates``: a file with trusted certificates, ``None`` for the usual ones; ``proxy``: the
+    proxy to use, ``None`` for that of the environment.
     """
 
     indexes: tuple[str, ...]
@@ -64,9 +64,10 @@ def _opener(certificates: str | None, proxy: str | None) -> urllib.request.Opene
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Served:
-    """``addresses``: for pip, one for each of the indexes.
+    """A running index.
 
-    ``fetched``: the files that were not kept before.
+    ``addresses``: the URLs for pip, one for each of the indexes. ``fetched``: the files that were
+    not in the cache.
     """
 
     addresses: tuple[str, ...]
@@ -75,7 +76,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
-    """Serve the index meanwhile."""
+    """Serve the index while the block runs."""
     fetched: list[str] = []
 
     class Handler(_Handler):
@@ -95,9 +96,10 @@ def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
 
 
 def page(text: str, url: str) -> str:
-    """Return an index's page for one project, as it is at *url*, with its files here.
+    """Return an index's page for one project, with the links to its files replaced by local ones.
 
-    One without a digest stays where it is: it could not be recognised again.
+    :param url: the URL of the page A link without a digest is kept, because the file could not be
+        verified in the cache.
     """
     lines = ["<!DOCTYPE html>"]
     for address, rest, name in _ANCHOR.findall(text):
@@ -168,4 +170,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Log nothing: the command's output is on the terminal."""
+        """Log nothing, because the terminal shows the command's output."""

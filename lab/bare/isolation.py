@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command in a root of its own, with mounts and processes of its own, and its end.
+"""Running a command in a root with mounts and processes of its own.
 
-No mount of it is ever seen outside: who removes the root meets files only. Where it is killed, the
-kernel ends all its processes and takes its mounts apart.
+Its mounts are never visible outside, so that removing the root removes files only. If the process
+is killed, the kernel ends all processes of the root and removes its mounts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE_S = 120.0
 
 
 def obstacle() -> str | None:
-    """Return why no command can be run so on this machine, ``None`` where it can."""
+    """Return why this machine cannot run a command in a root of its own, ``None`` if it can."""
     if os.geteuid() != 0:
         return "needs root: it makes mounts and a root folder of its own"
     if missing := [name for name in _PROGRAMS if not shutil.which(name)]:
@@ -47,9 +47,9 @@ def obstacle() -> str | None:
 
 
 def script(root: Path, bound: Iterable[Path]) -> str:
-    """Return the shell commands that make *root* the root.
+    """Return the shell commands that change to the root folder *root*.
 
-    Its first process is what they become.
+    The shell then becomes the first process of the root.
     """
     quoted = shlex.quote(str(root))
     lines = [
@@ -79,10 +79,10 @@ def script(root: Path, bound: Iterable[Path]) -> str:
 def run(
     root: Path, command: Sequence[str], variables: Mapping[str, str], bound: Iterable[Path]
 ) -> int:
-    """Return *command*'s exit status, 128 and the signal's number where one ended it.
+    """Run *command*; return its exit status, or 128 plus the number of the signal that ended it.
 
-    SIGTERM and SIGHUP here are SIGTERM there: it has two minutes to end. Nothing runs any more
-    afterwards.
+    SIGTERM and SIGHUP of this process are passed on as SIGTERM; the command then has two minutes to
+    end. No process of the root runs afterwards.
     """
     environment = {
         "HOME": "/root",
@@ -113,7 +113,7 @@ def run(
 
 
 class _Asked:
-    """The request to this process to end, as long as it is entered, with its status."""
+    """The signal that asks this process to end, while the context is entered."""
 
     def __init__(self) -> None:
         self.status = 0

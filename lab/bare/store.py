@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files kept from one bare root for the next ones.
+"""A store of files that bare roots leave for later ones.
 
-A file's name in the store ends with the digest of its content. What is cut short or changed there
-is known by that, and taken out instead of used. Every file comes in by a rename, so that any number
-of runs may share a store without a lock.
+A file's name in the store ends with the digest of its content. So a truncated or changed file is
+recognised, and removed instead of used. Every file is added by a rename, so that any number of runs
+can share a store without a lock.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ _DAY_S = 86400.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Store:
-    """``sparse``: of files that are mostly holes, which are neither read twice nor written."""
+    """The files in a folder that later runs use again.
+
+    ``sparse``: the files are mostly holes; these are neither read twice nor written.
+    """
 
     folder: Path
     sparse: bool = False
 
     def find(self, name: str) -> Path | None:
-        """Return the file kept as *name*, a path within the store; ``None`` where none is sound."""
+        """Return the file kept as *name*, a path within the store; ``None`` if it is not intact."""
         for path in self._kept(name):
             if self._is_sound(path):
                 return path
@@ -45,10 +48,10 @@ class Store:
         return None
 
     def put(self, name: str, source: Path) -> Path:
-        """Keep *source* as *name* and returns where that is.
+        """Keep *source* as *name*, and return its path in the store.
 
-        It no longer counts for its former content. A link where that can be: *source* must not be
-        written to again.
+        It replaces a file with the same name. It becomes a hard link if possible, so *source* must
+        not be written to again.
         """
         digest = self._digest(source)
         path = self.folder / f"{name}{_MARK}{digest}"
@@ -63,9 +66,9 @@ class Store:
         return path
 
     def take_all(self, into: Path) -> int:
-        """Put all sound files into the folder *into*, as they were called.
+        """Put all intact files into the folder *into*, under their former names.
 
-        Returns how many.
+        Return how many.
         """
         count = 0
         for path, name, _ in self._files():
@@ -80,10 +83,7 @@ class Store:
         return count
 
     def keep(self, source: Path, names: Iterable[Path]) -> int:
-        """Put those of the files *names* in the folder *source* that are not here yet.
-
-        Returns how many those were.
-        """
+        """Put the files *names* of the folder *source* into the store; return how many were new."""
         known = {(file.st_dev, file.st_ino) for _, _, file in self._files()}
         count = 0
         for name in names:
@@ -94,9 +94,9 @@ class Store:
         return count
 
     def take_folders(self, into: Path) -> int:
-        """Put into the folder *into* the folders that were kept, each whole or not at all.
+        """Put the kept folders into the folder *into*, each completely or not at all.
 
-        Returns how many.
+        Return how many.
         """
         count = 0
         for listed in [name for _, name, _ in self._files() if Path(name).name == _NAMES]:
@@ -120,7 +120,7 @@ class Store:
     def keep_folder(self, source: Path) -> bool:
         """Keep the files in *source* under its name, ``KIND-KEY``; return whether it was new.
 
-        Of its kind the one before it is kept, too: two checkouts may take turns.
+        The previous folder of its kind is kept too, because two checkouts may alternate.
         """
         if any(name == f"{source.name}/{_NAMES}" for _, name, _ in self._files()):
             return False
@@ -138,7 +138,7 @@ class Store:
         return True
 
     def prune(self) -> None:
-        """Remove what is older than a month; what is still in use is kept anew then."""
+        """Remove files older than a month. Files still in use are added again later."""
         oldest = time.time() - _DAYS * _DAY_S
         for path, _, file in self._files():
             if file.st_mtime < oldest:
@@ -149,9 +149,9 @@ class Store:
                     path.unlink()
 
     def _files(self) -> list[tuple[Path, str, os.stat_result]]:
-        """Return each file with its name within the store.
+        """Return each file of the store with its name without the digest, and its status.
 
-        Others' files are none of it.
+        Files that the store did not write are left out.
         """
         files = []
         for path in sorted(self.folder.rglob(f"*{_MARK}*")):
@@ -203,7 +203,10 @@ class Store:
 
 
 def _own(path: Path) -> os.stat_result | None:
-    """Return a file of ours, ``None`` for anything else, such as a removed one."""
+    """Return the status of a regular file of this user, ``None`` for anything else.
+
+    A file that does not exist is ``None`` too.
+    """
     with contextlib.suppress(FileNotFoundError):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole OpenStack on one machine, in one folder, that leaves nothing behind."""
+"""A whole OpenStack on one machine, in one folder, that can be removed without a trace."""

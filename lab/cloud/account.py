@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User nova, as which all of the lab but libvirtd runs."""
+"""The user nova, as which all processes of the lab except libvirtd run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.cloud import settings, steps
 
 
 def create(lab: settings.Lab) -> None:
-    """Make the user, unless there is one."""
+    """Create the user nova, unless it exists."""
     try:
         pwd.getpwnam(settings.USER)
     except KeyError:
@@ -21,7 +21,7 @@ def create(lab: settings.Lab) -> None:
 
 
 def remove(lab: settings.Lab) -> list[str]:
-    """Remove the user, if it is the lab's; returns why it could not, in words."""
+    """Remove the user nova if the lab created it; return why that failed, as text."""
     if not is_ours(lab):
         return []
     result = subprocess.run(["userdel", settings.USER], capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def remove(lab: settings.Lab) -> list[str]:
 
 
 def is_ours(lab: settings.Lab) -> bool:
-    """Return whether there is a user nova that this lab made."""
+    """Return whether this lab has created the user nova."""
     try:
         return pwd.getpwnam(settings.USER).pw_gecos == lab.tag
     except KeyError:

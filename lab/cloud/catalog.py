@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first records of a new cloud: its services, the role Nova asks for, a user, an image."""
+"""The first records of a new cloud: services, the role that Nova needs, a user, an image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERVICES = {
 
 
 def fill(lab: settings.Lab, client: rest.Client) -> None:
-    """Create the endpoints of all but Keystone, which has made its own, and the ordinary user."""
+    """Create the endpoints of all services but Keystone, which creates its own, and the user."""
     for service, (name, kind, path) in _SERVICES.items():
         body = {"service": {"name": name, "type": kind}}
         identifier = client.post("keystone", "/v3/services", body)["service"]["id"]

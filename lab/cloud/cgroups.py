@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which control groups this machine has, and those a container left behind."""
+"""The control groups of this machine, and those that a container left behind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Layout(enum.StrEnum):
-    """v1: one hierarchy per controller. hybrid.
+    """The versions of control groups on a machine.
 
-    The same, and an empty v2 one next to them, which libvirt's LXC driver stumbles over. v2: one
-    hierarchy, devices judged by a BPF program.
+    v1: one hierarchy per controller. hybrid: v1 and an empty v2 hierarchy, which libvirt's LXC
+    driver does not handle well. v2: one hierarchy; a BPF program controls devices.
     """
 
     V1 = "v1"
@@ -28,7 +28,7 @@ class Layout(enum.StrEnum):
 
 
 class Unservable(Exception):
-    """The machine's control groups cannot carry a container; the text says why and what to do."""
+    """Control groups of a machine that cannot carry a container; the text has reason and remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def mounts(mountinfo: str) -> list[Mount]:
 
 
 def detect(mountinfo: str) -> Layout:
-    """Return the control groups of this machine.
+    """Return the layout of this machine's control groups.
 
-    :raises Unservable: where no guest could be started, with the reason and the remedy
+    :raises Unservable: if no guest could start, with the reason and the remedy
     """
     v1 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup"]
     v2 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup2"]
@@ -92,9 +92,10 @@ def hierarchies(mountinfo: str) -> list[pathlib.Path]:
 
 
 def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
-    """Yield ``cgroup.procs`` of each group of a process, through the mounts that the reader has.
+    """Return the ``cgroup.procs`` file of each control group of a process.
 
-    The groups are in the text of its /proc/<pid>/cgroup (cgroups(7)).
+    The paths are those of the reader's own mounts. *membership* is the text of the process's
+    /proc/<pid>/cgroup (cgroups(7)).
     """
     paths = []
     for line in membership.splitlines():
@@ -126,7 +127,7 @@ class GuestGroup:
 def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
     """Return every LXC guest's group below *hierarchy*.
 
-    Libvirt puts them into ``machine``, or into ``machine.slice`` where systemd is asked.
+    libvirt creates them in ``machine``, or in ``machine.slice`` if it uses systemd.
     """
     groups = []
     for parent in hierarchy.glob("machine*"):
@@ -138,7 +139,7 @@ def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
 
 
 def remove(group: GuestGroup) -> None:
-    """Remove the group with all below it.
+    """Remove the group with all groups below it.
 
     :raises OSError: EBUSY while a process is in it
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/lab: a whole OpenStack with GPUs on one machine."""
+"""tools/lab: brings up a whole OpenStack with GPUs on one machine."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _openrc(arguments: argparse.Namespace) -> int:
 
 
 def _compute(arguments: argparse.Namespace) -> int:
-    """Return the compute host, also of a lab that is not up as a whole."""
+    """Run a command on a compute host, even if other parts of the lab are down."""
     lab = settings.load(settings.folder(arguments.dir))
     if lab is None:
         raise steps.Failed("there is no lab here: bring one up first")
@@ -185,14 +185,14 @@ def _running(arguments: argparse.Namespace) -> settings.Lab:
 
 
 def _alone(lab: settings.Lab) -> settings.Lab:
-    """Return what counts the GPUs of one host is for a lab of one."""
+    """Return *lab*, and refuse one with several compute hosts."""
     if lab.computes > 1:
         raise steps.Failed(f"this is for a lab with one compute host; this has {lab.computes}")
     return lab
 
 
 def _lab(arguments: argparse.Namespace) -> settings.Lab:
-    """Return the lab with the settings asked for, or as it is if it is up."""
+    """Return the lab with the settings of the command line; a lab that is up keeps its settings."""
     path = settings.folder(arguments.dir)
     lab = settings.load(path)
     if lab is not None and cloud.is_up(lab):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole cloud: up, down, and how it is."""
+"""The whole cloud: bringing it up, taking it down, and its state."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _GONE_S = 60.0
 
 
 def libvirt(lab: settings.Lab) -> libvirtd.PrivateLibvirtd:
-    """Return the first compute host's libvirtd, whether it runs or not."""
+    """Return the first compute host's libvirtd, running or not."""
     return compute.libvirt(lab.hosts[0])
 
 
 def is_up(lab: settings.Lab) -> bool:
-    """Return whether there is a cloud, whose compute hosts may be off."""
+    """Return whether the cloud is up; its compute hosts may be off."""
     return all(process.pid(lab, name) for name in services.CONTROLLER)
 
 
 def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -> None:
     """Bring the cloud up.
 
-    :param with_gpus: else Nova alone, and nothing of this project is installed
-    :param computes: how many of its compute hosts are switched on, else all
-    :raises steps.Failed: saying what, why, and in which log
+    :param with_gpus: if false, start Nova alone, without this project
+    :param computes: how many of its compute hosts to switch on; by default all
+    :raises steps.Failed: with what failed, why, and the path of the log
     """
     hosts = lab.hosts[:computes]
     _check_machine(lab)
@@ -105,7 +105,7 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
 
 
 def add(host: settings.Host) -> None:
-    """Switch one more compute host on, with nova-gpu, in a cloud that has it."""
+    """Switch one more compute host on, with nova-gpu, in a cloud that has nova-gpu."""
     with steps.step(f"{host.name}: configuration, GPUs, libvirtd"):
         config.write_host(host)
         compute.power_on(host)
@@ -120,10 +120,7 @@ def _started(host: settings.Host, client: rest.Client, with_gpus: bool) -> None:
 
 
 def down(lab: settings.Lab) -> list[str]:
-    """Take all of it away but the folder.
-
-    Returns what is left nevertheless, in words.
-    """
+    """Remove all of the cloud except its folder; return what remains nevertheless, as text."""
     with steps.step("services stopped, from compute to database", lab.log / "nova-compute.log"):
         for name in services.names(lab):
             process.stop(lab, name, _PATIENCE_S)
@@ -137,7 +134,7 @@ def down(lab: settings.Lab) -> list[str]:
 
 
 def _taken_away(lab: settings.Lab) -> list[str]:
-    """Take away what is there but the services; what is left nevertheless, in words."""
+    """Remove everything except the services; return what remains nevertheless, as text."""
     _clear(lab)
     with contextlib.suppress(OSError):
         # Only where nothing is in it.
@@ -146,7 +143,7 @@ def _taken_away(lab: settings.Lab) -> list[str]:
 
 
 def found(lab: settings.Lab) -> list[str]:
-    """Return everything on the machine that is of this lab, as text; nothing after ``down``."""
+    """Return all that exists of this lab on the machine, as text; empty after ``down``."""
     return [
         *(leftover for host in lab.hosts for leftover in compute.libvirt(host).leftovers()),
         *leftovers.found(lab.folder),
@@ -156,7 +153,7 @@ def found(lab: settings.Lab) -> list[str]:
 
 
 def _clear(lab: settings.Lab) -> list[str]:
-    """Remove what a killed run left; returns it, in words."""
+    """Remove what a killed run left; return it as text."""
     cleared = []
     for host in lab.hosts:
         cleared += compute.libvirt(host).leftovers()

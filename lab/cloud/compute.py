@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute hosts: each is a libvirtd with mounts and a name of its own, and a nova-compute."""
+"""The compute hosts: a nova-compute and a private libvirtd with a hostname each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_S = 600.0
 
 
 def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
-    """Return the host's libvirtd, whether it runs or not."""
+    """Return the host's libvirtd, running or not."""
     lab = host.lab
     gpus = nodes.real_gpus() if lab.real else nodes.pretend_nvidia()
     covers = {
@@ -34,9 +34,9 @@ def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
 
 
 def named(lab: settings.Lab, name: str | None) -> settings.Host:
-    """Return the host of that name, the first one without.
+    """Return the host called *name*, without a name the first one.
 
-    :raises steps.Failed: where there is none
+    :raises steps.Failed: if there is none
     """
     for host in lab.hosts:
         if name in (None, host.name):
@@ -52,7 +52,7 @@ def is_on(host: settings.Host) -> bool:
 
 
 def pretend(host: settings.Host) -> None:
-    """Make the host's GPUs anew, as files."""
+    """Create the host's pretended GPUs anew, as files."""
     lab = host.lab
     shutil.rmtree(host.tree, ignore_errors=True)
     argv = [lab.program("python3"), "-m", "tests.fixtures.hosts", _MACHINE, str(host.tree)]
@@ -63,8 +63,8 @@ def pretend(host: settings.Host) -> None:
 def power_on(host: settings.Host, again: bool = False) -> None:
     """Power the host on.
 
-    :param again: with what was on its disks when it was powered off
-    :raises steps.Failed: where libvirtd does not start
+    :param again: whether its disks keep what they had when it was powered off
+    :raises steps.Failed: if libvirtd does not start
     """
     if not again and not host.lab.real:
         pretend(host)
@@ -76,16 +76,16 @@ def power_on(host: settings.Host, again: bool = False) -> None:
 
 
 def power_off(host: settings.Host) -> list[str]:
-    """End all that runs on the host, nova-compute first.
+    """End all that runs on the host; return what remains nevertheless, as text.
 
-    It must not live to tell of the guests' end. Returns what is left nevertheless, in words.
+    nova-compute is killed first, so that it cannot report the end of the guests.
     """
     process.kill(host.lab, host.service)
     return libvirt(host).stop()
 
 
 def start(host: settings.Host) -> None:
-    """Start nova-compute, without a database, and with what Nova's rootwrap allows it."""
+    """Start nova-compute, which has no database, and may run the commands of Nova's rootwrap."""
     lab = host.lab
     for folder in (lab.instances, host.state):
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,10 +100,11 @@ def stop(host: settings.Host) -> None:
 
 
 def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) -> None:
-    """Start nova-compute and wait until it has told of its resources and says that it is there.
+    """Start nova-compute, and wait until it has reported its resources and then that it is up.
 
-    It does the second after the first, so that what Placement has is what it found at this start.
-    Whether the API has it as up is no matter: not while it is forced down.
+    The second report must follow the first, so that Placement has what nova-compute found at this
+    start. The API's state of the service is not checked: it stays down while the service is forced
+    down.
     """
     # In whole seconds, as the API has it.
     since = int(time.time())
@@ -133,7 +134,7 @@ def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) ->
 
 
 def wait_until_down(host: settings.Host, client: rest.Client) -> None:
-    """Wait until the API says so."""
+    """Wait until the API reports the host's nova-compute as down."""
 
     def down() -> bool:
         service = _service(host, client)

@@ -32,9 +32,9 @@ _FILES = {
 
 
 def values(host: settings.Host) -> dict[str, str]:
-    """Return what the templates name with a dollar.
+    """Return the values of the names that templates write with a dollar.
 
-    *host* is of interest to those of compute hosts.
+    :param host: the compute host, whose values only the templates of compute hosts use
     """
     lab, ports = host.lab, host.lab.ports
     plain = {
@@ -58,22 +58,22 @@ def values(host: settings.Host) -> dict[str, str]:
 
 
 def render(template: str, names: dict[str, str]) -> str:
-    """Render the template.
+    """Fill in the template.
 
-    :raises KeyError: where the template names what *names* lacks
+    :raises KeyError: if the template has a name that is not in *names*
     """
     return string.Template((_TEMPLATES / template).read_text()).substitute(names)
 
 
 def text(template: str, names: dict[str, str], with_gpus: bool = True) -> str:
-    """Return the file as the services read it, with nova-gpu or with Nova alone."""
+    """Return the configuration file for the services, with nova-gpu or with Nova alone."""
     added = _ADDED.get(template) if with_gpus else None
     parts = [render(template, names), *([(_SAMPLES / added).read_text()] if added else [])]
     return "\n".join(parts)
 
 
 def write(lab: settings.Lab, with_gpus: bool = True) -> None:
-    """Write all of etc/, and what the services read that may not be where the user nova can."""
+    """Write all of etc/, and the files of services that must be outside of it."""
     shutil.rmtree(lab.etc, ignore_errors=True)
     names = values(lab.hosts[0])
     group = grp.getgrnam(settings.USER).gr_gid
@@ -96,7 +96,7 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
 
 
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:
-    """Write what is /etc/nova on the compute host: one file has all."""
+    """Write the folder that is /etc/nova on the compute host. One file has all options."""
     names, group = values(host), grp.getgrnam(settings.USER).gr_gid
     parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
     _secret(host.etc / "nova.conf", "\n".join(parts), group)
@@ -110,7 +110,7 @@ def _secret(path: pathlib.Path, content: str, group: int) -> None:
 
 
 def digest(lab: settings.Lab) -> str:
-    """Return the digest of all that decides what the databases hold before the first request."""
+    """Return a digest of all files that determine the content of new databases."""
     rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
     installed = (lab.venv / ".installed").read_text()
     return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute host's controls: a shell, nova-compute, its power. Each returns an exit status."""
+"""Commands for one compute host: a shell, nova-compute, its power. Each returns an exit status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.cloud import compute, leftovers, libvirtd, process, rest, settings, ste
 
 
 def enter(host: settings.Host, command: Sequence[str]) -> int:
-    """Run *command*, or a shell, where libvirt and /etc/nova are the host's."""
+    """Run *command*, or a shell, with the libvirt and the /etc/nova of the host."""
     lab = host.lab
     try:
         argv = compute.libvirt(host).enter(command or ["bash", "--norc", "-i"])
@@ -23,7 +23,7 @@ def enter(host: settings.Host, command: Sequence[str]) -> int:
 
 
 def stop(host: settings.Host) -> int:
-    """Stop nova-compute, and wait until the API has it as down."""
+    """Stop nova-compute, and wait until the API reports it as down."""
     log = process.log_file(host.lab, host.service)
     with steps.step(f"nova-compute of {host.name} stopped", log):
         compute.stop(host)
@@ -32,7 +32,7 @@ def stop(host: settings.Host) -> int:
 
 
 def start(host: settings.Host) -> int:
-    """Start nova-compute, and wait until it reports."""
+    """Start nova-compute, and wait until it reports to the API."""
     if not compute.is_on(host):
         raise steps.Failed(f"{host.name} is off: `tools/lab power-on {host.name}`")
     if process.pid(host.lab, host.service):
@@ -45,7 +45,7 @@ def start(host: settings.Host) -> int:
 
 
 def power_off(host: settings.Host) -> int:
-    """Return the host with its guests, and waits until the API has it as down."""
+    """Switch the host off with its guests, and wait until the API reports it as down."""
     with steps.step(f"{host.name} switched off, with its guests", compute.libvirt(host).log):
         left = compute.power_off(host)
     for server in left:
@@ -55,7 +55,7 @@ def power_off(host: settings.Host) -> int:
 
 
 def power_on(host: settings.Host) -> int:
-    """Return the host, then nova-compute."""
+    """Switch the host on, and start its nova-compute."""
     if not compute.is_on(host):
         with steps.step(f"{host.name} switched on"):
             compute.power_on(host, again=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenStack from Debian's packages, as far as it is set up before nova-gpu comes to it.
+"""OpenStack from Debian's packages, set up as far as it is before nova-gpu is added.
 
-Every service is started as Debian's unit for systemd starts it, by its script in /etc/init.d.
+Every service is started by its script in /etc/init.d, as Debian's systemd units start it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEMPLATES = {
 def install(lab: settings.DebianLab) -> None:
     """Install Debian's packages and configure the services.
 
-    :raises steps.Failed: where this is another Debian, or has an OpenStack already
+    :raises steps.Failed: if this is another Debian, or has OpenStack already
     """
     if f"VERSION_CODENAME={_CODENAME}\n" not in pathlib.Path("/etc/os-release").read_text():
         raise steps.Failed("--debian is for Debian 13: its packages are of a release of Nova")
@@ -72,7 +72,7 @@ def configure(lab: settings.DebianLab) -> None:
 
 
 def prepare(lab: settings.DebianLab) -> None:
-    """Start MariaDB and make the tables of every service."""
+    """Start MariaDB and create the tables of every service."""
     with steps.step("MariaDB", lab.log / "mariadb.log"):
         # systemd makes it on a host
         socket = pathlib.Path("/run/mysqld")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo, each command line shown as an operator or a user types it."""
+"""The demo: each command line is shown as an operator or a user types it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 def run(lab: settings.Lab) -> None:
     """Run the demo.
 
-    :raises steps.Failed: where anything is not as it must be
+    :raises steps.Failed: if a step has another result than expected
     """
     with notifications.listening(lab) as ear:
         _run(lab, ear)
@@ -92,7 +92,7 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
 
 
 def _forget(client: rest.Client) -> None:
-    """Delete what a demo before has left in the cloud."""
+    """Delete what an earlier demo has left in the cloud."""
     servers.delete_all(client, "demo-")
     for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if flavor["name"] in (_FLAVOR, _LARGE):
@@ -118,7 +118,7 @@ def _named(client: rest.Client, name: str) -> Any:
 
 
 def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int, real: bool) -> list[str]:
-    """List and open the nodes as a user without rights; returns the cards' nodes."""
+    """List and open the guest's nodes as a user without rights; return the nodes of its cards."""
     for command in ("id -u", "ls -l /dev/nvidia*", _OPEN):
         result = guest.run(lv, domain, ["/bin/sh", "-c", command], image.USER_ID)
         steps.say(f"{image.USER}@{domain}$ {command}")
@@ -157,7 +157,7 @@ def _usage(lab: settings.Lab, client: rest.Client, provider: str, expected: int)
 
 
 def _offer(client: rest.Client, provider: str) -> tuple[str, int]:
-    """Return the architecture and the number of the cards of the resource provider."""
+    """Return the architecture and the number of the cards of a resource provider."""
     path = f"/resource_providers/{provider}"
     total = client.get("placement", f"{path}/inventories")["inventories"]["PGPU"]["total"]
     traits = client.get("placement", f"{path}/traits")["traits"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside a guest: run a program there, and try as its root to get what is not its own."""
+"""Runs programs inside a guest, and tries as its root to open devices that it was not given."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for path in sys.argv[1:]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way to a device that is another's, and what came of it."""
+    """One way to another guest's device, and the result of trying it."""
 
     way: str
     refused: bool
@@ -47,9 +47,9 @@ class Attempt:
 
 
 def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
-    """Return the guest's process 1 as the host counts.
+    """Return the host's pid of the guest's process 1.
 
-    :raises subprocess.CalledProcessError: where no such domain runs
+    :raises subprocess.CalledProcessError: if no such domain runs
     """
     controller = int(lv.virsh("domid", domain))
     children = _PROC / str(controller) / "task" / str(controller) / "children"
@@ -59,7 +59,8 @@ def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
 def enter(pid: int, kind: str) -> None:
     """Move the calling thread into a namespace of the process *pid*.
 
-    :param kind: its name in ``/proc/<pid>/ns``. Into ``mnt`` only a process of one thread gets
+    :param kind: the namespace's name in ``/proc/<pid>/ns``. Only a process with one thread can
+        enter ``mnt``
     :raises OSError: from setns(2)
     """
     libc = ctypes.CDLL(None, use_errno=True)
@@ -89,10 +90,10 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run *argv* in the guest, as the guest's user *uid*.
 
-    In all its namespaces, the user's included, and in its control groups.
+    It runs in all namespaces of the guest, the user namespace included, and in its control groups.
 
-    ``virsh lxc-enter-namespace`` does not change the user id: in a user namespace the program
-    would have no user and no capability, and the guest's root would not have been tried.
+    ``virsh lxc-enter-namespace`` does not change the user id: in a user namespace the program would
+    have no user and no capability, so it would not act as the guest's root.
     """
     pid = init_pid(lv, domain)
     enter = ["nsenter", f"--target={pid}", "--all", f"--setuid={uid}", f"--setgid={uid}"]
@@ -102,7 +103,7 @@ def run(
 def made_nodes(
     lv: libvirtd.PrivateLibvirtd, domain: str, devices: Sequence[nodes.Node]
 ) -> list[Attempt]:
-    """Return what happens when the guest's root makes a node for each of *devices* and opens it."""
+    """Make a node for each of *devices* as the guest's root, open it, and return the results."""
     argv = [f"{device.major}:{device.minor}" for device in devices]
     lines = run(lv, domain, ["/bin/sh", "-c", _MAKE, "make", *argv]).stdout.splitlines()
     return [
@@ -114,13 +115,13 @@ def made_nodes(
 def open_from_cgroup(
     lv: libvirtd.PrivateLibvirtd, domain: str, opened: Sequence[nodes.Node]
 ) -> list[int]:
-    """Return the errno of opening each of the host's nodes from the guest's control groups.
+    """Open each of the host's nodes from the guest's control groups; return the errno of each.
 
-    0 is none. It is done with the host's root and files: what remains is the device cgroup's
-    verdict. EPERM refuses; ENXIO and ENODEV come from a number without a driver, after the cgroup
-    has agreed.
+    0 is success. The test runs with the host's root user and files, so that only the device cgroup
+    decides. EPERM is a refusal; ENXIO and ENODEV mean that the cgroup permits the access, but the
+    number has no driver.
 
-    :raises subprocess.CalledProcessError: where it could not be tried
+    :raises subprocess.CalledProcessError: if the test could not run
     """
     paths = [node.path for node in opened]
     result = _join(lv, init_pid(lv, domain), ["/usr/bin/python3", "-c", _OPEN, *paths])
@@ -131,9 +132,10 @@ def open_from_cgroup(
 def escapes(
     lv: libvirtd.PrivateLibvirtd, domain: str, node: nodes.Node, pci_address: str = "-"
 ) -> list[Attempt]:
-    """Return every way known for root in the guest to the device *node* that it was not given.
+    """Try every known way for root in the guest to open *node*, which it was not given.
 
-    :raises RuntimeError: where the probe itself did not run, so that silence is no refusal
+    :raises RuntimeError: if the test itself did not run, so that silence does not count as a
+        refusal
     """
     words = [node.path, str(node.major), str(node.minor), pci_address]
     result = run(lv, domain, ["/bin/sh", "-c", _PROBE.read_text(), "probe", *words])
@@ -150,7 +152,7 @@ def escapes(
 
 
 def network_namespaces(lv: libvirtd.PrivateLibvirtd, domain: str) -> tuple[str, str]:
-    """Return the guest's and libvirtd's, as ``net:[4026531840]``."""
+    """Return the network namespaces of the guest and of libvirtd, as ``net:[4026531840]``."""
     guest, host = (
         os.readlink(_PROC / str(pid) / "ns/net") for pid in (init_pid(lv, domain), lv.pid)
     )

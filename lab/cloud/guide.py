@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page for an operator's first GPU boot, gone through word by word, in a cloud without GPUs."""
+"""Runs the commands of the page about an operator's first GPU, in a cloud without GPUs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """A text on the page, and what it is in the lab. ``prompts`` are those where it holds."""
+    """A text on the page, and its replacement in the lab.
+
+    ``prompts`` are the prompts at which it is replaced.
+    """
 
     page: str
     lab: str
@@ -47,10 +50,10 @@ class Place:
 
 
 def places(lab: settings.Lab) -> list[Place]:
-    """Return all that is not done as it is on the page; the first that fits counts.
+    """Return all replacements of the page's texts in the lab; the first that matches counts.
 
-    ``systemctl restart`` and ``ipmitool`` are others: the lab has neither systemd nor a board to
-    switch a machine with, so that it ends and starts services and hosts itself.
+    ``systemctl restart`` and ``ipmitool`` are handled elsewhere: the lab has neither systemd nor a
+    board that switches a machine, so it ends and starts services and hosts itself.
     """
     # What is read beside nova.conf is the controller's own; a compute host has an /etc/nova itself.
     own = f"{lab.etc}/nova/nova-controller.conf"
@@ -67,7 +70,7 @@ def places(lab: settings.Lab) -> list[Place]:
 
 
 def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
-    """Return the page's *text*, a command of *prompt* or its output, with the lab's places."""
+    """Return *text*, a command at *prompt* or its output, with the replacements for the lab."""
     applied = [place for place in table if prompt in place.prompts]
     pattern = "|".join(re.escape(place.page) for place in applied)
     by_page = {place.page: place.lab for place in reversed(applied)}
@@ -75,14 +78,17 @@ def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
 
 
 def is_read(text: str) -> bool:
-    """Return whether the command only shows what there is: a cloud takes its time to get there."""
+    """Return whether the command only reads.
+
+    Such a command is repeated, because a cloud takes time to change.
+    """
     return bool(_READS.match(text))
 
 
 def run(lab: settings.Lab) -> None:
     """Run the page in a cloud that :func:`lab.cloud.cloud.up` has made without nova-gpu.
 
-    :raises steps.Failed: naming the block whose command fails or prints something else
+    :raises steps.Failed: with the block whose command fails or has another output than on the page
     """
     pages = {path: blocks_of(path) for path in PAGES}
     _check_is_without(lab)
@@ -108,9 +114,9 @@ def run(lab: settings.Lab) -> None:
 
 
 def follow(lab: settings.Lab) -> None:
-    """Install nova-gpu in Debian's OpenStack by the page about it.
+    """Install nova-gpu in Debian's OpenStack with the commands of the page about it.
 
-    :raises steps.Failed: where a command of the page fails
+    :raises steps.Failed: if a command of the page fails
     """
     folder, log = _checkout(lab), lab.log / "debian.log"
     for title in ("Build", "Install", "Configure"):
@@ -140,9 +146,9 @@ def _scripts(title: str) -> list[str]:
 
 
 def blocks_of(path: pathlib.Path) -> list[page.Block]:
-    """Return the blocks of the page.
+    """Return the blocks of commands on the page.
 
-    :raises steps.Failed: where the page cannot be followed
+    :raises steps.Failed: if the page cannot be followed
     """
     try:
         return page.read(path, PROMPTS)
@@ -151,7 +157,7 @@ def blocks_of(path: pathlib.Path) -> list[page.Block]:
 
 
 def _check_is_without(lab: settings.Lab) -> None:
-    """Refuse a cloud with nova-gpu: the page would not be tried from its beginning."""
+    """Refuse a cloud with nova-gpu, in which the page cannot be tried from its beginning."""
     if pathlib.Path(lab.program("nova-gpu")).exists():
         raise steps.Failed(f"nova-gpu is in {lab.venv} before the page installs it")
     if services.gpu_providers(rest.Client(lab)):
@@ -159,9 +165,9 @@ def _check_is_without(lab: settings.Lab) -> None:
 
 
 def _checkout(lab: settings.Lab) -> pathlib.Path:
-    """Return where the page's commands are typed.
+    """Return the folder in which the page's commands run.
 
-    A copy, since pip leaves files where it builds.
+    It is a copy of the tree, because pip leaves files where it builds.
     """
     target = lab.folder / "guide" / "nova-gpu"
     shutil.rmtree(target, ignore_errors=True)
@@ -172,10 +178,7 @@ def _checkout(lab: settings.Lab) -> pathlib.Path:
 def _executed(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> str | None:
-    """Show and run one command of the page.
-
-    Returns what is wrong, in words.
-    """
+    """Print and run one command of the page; return what went wrong as text, or ``None``."""
     steps.say(f"{command.prompt} {command.text}")
     restarted = _RESTART.fullmatch(command.text)
     if restarted:
@@ -197,7 +200,7 @@ def _executed(
 def _shell(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> tuple[int, str]:
-    """Run the command, show its output line by line, and return its status and output."""
+    """Run the command, print its output line by line, and return its status and output."""
     # Not by cwd: who enters a mount namespace is at its root.
     argv = ["env", f"--chdir={checkout}"]
     argv += ["bash", "-c", translated(command.text, command.prompt, table)]
@@ -226,7 +229,10 @@ def _shell(
 
 
 def _powered(host: settings.Host, on: bool) -> str | None:
-    """Power a host as its board does, and start Nova as systemd does; return what is wrong."""
+    """Switch a host on or off as its board does; return what went wrong.
+
+    Start Nova on it as systemd does.
+    """
     with steps.step(f"{host.name} switched {'on' if on else 'off'}"):
         if not on:
             return "\n".join(compute.power_off(host)) or None
@@ -236,7 +242,10 @@ def _powered(host: settings.Host, on: bool) -> str | None:
 
 
 def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | None:
-    """Restart a service as systemd does one that says when it is ready; return what is wrong."""
+    """Restart a service and wait until it is ready, as systemd does.
+
+    Return what went wrong as text, or ``None``.
+    """
     client = rest.Client(lab)
 
     def api() -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """gunicorn's settings for every API, read through GUNICORN_CMD_ARGS.
 
-They are in a file and not on the command line since Keystone and Nova read sys.argv themselves and
-end with status 2 at gunicorn's options.
+They are in a file and not on the command line because Keystone and Nova read sys.argv themselves,
+and fail with status 2 at gunicorn's options.
 """
 
 import os

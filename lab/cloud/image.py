@@ -42,9 +42,9 @@ def tree(root: pathlib.Path) -> None:
 
 
 def build(path: pathlib.Path) -> None:
-    """Make the disk at *path*, replacing one that is there.
+    """Create the disk at *path*, replacing an existing one.
 
-    :raises subprocess.CalledProcessError: where mke2fs fails, with what it said
+    :raises subprocess.CalledProcessError: if mke2fs fails, with its output
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".new")

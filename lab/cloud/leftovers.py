@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remains of one lab on this machine: processes, mounts, loop devices, control groups.
 
-A lab is recognised by its tag. It is in the environment of all that the lab starts, and it is the
-source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and Nova clean the
-environment, but nothing that lives in that namespace, or in one derived from it, loses the mount.
-So a process is known to be the lab's, whichever process started it and whatever its pid file says.
+A lab is identified by its tag. The tag is in the environment of all processes that the lab starts,
+and it is the source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and
+Nova clean the environment, but a process in that namespace, or in one derived from it, keeps the
+mount. So the lab's processes are found whatever process started them and whatever their pid files
+say.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PROC = pathlib.Path("/proc")
 
 
 def tag(folder: pathlib.Path) -> str:
-    """Return the lab in *folder*, in characters that mountinfo does not escape."""
+    """Return the tag of the lab in *folder*, in characters that mountinfo does not escape."""
     return "nova-gpu-lab-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
 
 
@@ -41,7 +42,7 @@ class Process:
 
 
 def command(pid: int, proc: pathlib.Path = _PROC) -> str:
-    """Return what the process was started as, shortened; empty where there is none."""
+    """Return the process's command line, shortened; empty if there is no such process."""
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
         text = b" ".join(words).decode(errors="replace").strip()
@@ -51,7 +52,7 @@ def command(pid: int, proc: pathlib.Path = _PROC) -> str:
 
 
 def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
-    """Return whether the process exists and is no zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -59,7 +60,7 @@ def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
 
 
 def belongs(pid: int, lab: str, proc: pathlib.Path = _PROC) -> bool:
-    """Return whether the process is of the lab with the tag *lab*."""
+    """Return whether the process belongs to the lab with the tag *lab*."""
     entry = proc / str(pid)
     with contextlib.suppress(OSError):
         if f"{ENVIRONMENT}={lab}".encode() in (entry / "environ").read_bytes().split(b"\0"):
@@ -78,7 +79,7 @@ def _ancestors(pid: int) -> set[int]:
 
 
 def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
-    """Return the lab's processes, without the one that asks and those it came from."""
+    """Return the lab's processes, without this process and its ancestors."""
     mine = _ancestors(os.getpid())
     pids = (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
     return sorted(
@@ -89,7 +90,7 @@ def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
 
 
 def named(name: str) -> list[Process]:
-    """Return all processes whose program is called *name*."""
+    """Return all processes of the program *name*."""
     pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
     processes_ = []
     for pid in pids:
@@ -100,7 +101,7 @@ def named(name: str) -> list[Process]:
 
 
 def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[Process]:
-    """End all the lab's processes; return them.
+    """End all processes of the lab, and return them.
 
     Those that ignore SIGTERM are killed.
     """
@@ -120,7 +121,7 @@ def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[P
 
 
 def loop_devices(folder: pathlib.Path) -> list[str]:
-    """Return ``/dev/loop3`` and its file, for each one backed by a file in *folder*."""
+    """Return each loop device backed by a file in *folder*, as text with its file."""
     devices = []
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
@@ -131,15 +132,15 @@ def loop_devices(folder: pathlib.Path) -> list[str]:
 
 
 def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Return mount points in *folder* that this process sees, the deepest first."""
+    """Return the mount points in *folder* that this process sees, the deepest first."""
     table = cgroups.mounts((_PROC / "self/mountinfo").read_text())
     return sorted((m.target for m in table if m.target.is_relative_to(folder)), reverse=True)
 
 
 def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
-    """Return control groups of guests of *folder*'s libvirtd whose controller is gone.
+    """Return the control groups of guests of *folder*'s libvirtd whose controller has ended.
 
-    Such a guest is known by its log, which stays when everything else of it has been removed.
+    Such a guest is recognised by its log, which stays when everything else of it has been removed.
     """
     names = {log.stem for log in (folder / GUEST_LOGS).glob("*.log")}
     hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
@@ -152,7 +153,7 @@ def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
 
 
 def found(folder: pathlib.Path) -> list[str]:
-    """Return everything of the lab in *folder* that is still there, each as text."""
+    """Return all that remains of the lab in *folder*, as text."""
     return [
         *(str(process) for process in processes(tag(folder))),
         *(f"mount {path}" for path in mounts(folder)),
@@ -162,7 +163,10 @@ def found(folder: pathlib.Path) -> list[str]:
 
 
 def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
-    """Wait as well: the kernel takes a mount namespace apart some time after its last process."""
+    """Detach the loop devices of the lab, and wait until they are gone.
+
+    The kernel removes a mount namespace some time after its last process has ended.
+    """
     deadline = time.monotonic() + patience_s
     while (devices := loop_devices(folder)) and time.monotonic() < deadline:
         for device in devices:
@@ -171,7 +175,7 @@ def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
 
 
 def clear(folder: pathlib.Path) -> list[str]:
-    """Remove what :func:`found` lists, and returns that."""
+    """Remove what :func:`found` lists, and return that."""
     cleared = found(folder)
     end(tag(folder))
     for path in mounts(folder):

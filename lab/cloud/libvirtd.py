@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A libvirtd of its own: own /dev, /run, /var/lib/libvirt and /etc/libvirt, in a mount namespace.
+"""A libvirtd with its own /dev, /run, /var/lib/libvirt and /etc/libvirt in a mount namespace.
 
     with PrivateLibvirtd(folder, nodes.machine() + nodes.pretend_nvidia()) as lv:
         subprocess.run(lv.enter(["virsh", "-c", "lxc:///", "list"]))
 
-The machine's /dev and a libvirtd that runs there are not touched, and several can run at once.
-Whatever mounts a guest's disk must run in the namespace too (:meth:`PrivateLibvirtd.enter`).
+The machine's /dev and its own libvirtd are not touched, and several private ones can run at once. A
+program that mounts a guest's disk must run in the namespace too (:meth:`PrivateLibvirtd.enter`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ _KEPT = ("lib", "log", "etc")
 
 
 class LibvirtdFailed(Exception):
-    """libvirtd did not start or does not answer; the text is a line, and names its log."""
+    """A libvirtd that did not start or does not answer; the text has the path of its log."""
 
 
 @dataclasses.dataclass
 class PrivateLibvirtd:
-    """``folder`` is whose it is, and has its state in ``libvirt``.
+    """A libvirtd in a mount namespace of its own.
 
-    ``nodes`` are the device nodes of its /dev; members of ``socket_group`` may use its socket (root
-    always may); ``covers`` are shown there in place of files and folders of the machine; with a
-    ``hostname`` it is a host of that name.
+    ``folder`` is the lab's; the state is in its folder ``libvirt``. ``nodes`` are the device nodes
+    of its /dev; members of ``socket_group`` may use its socket (root always may); ``covers``
+    replace files and folders of the machine in the namespace; with a ``hostname`` it is a host of
+    that name.
     """
 
     folder: pathlib.Path
@@ -73,9 +74,9 @@ class PrivateLibvirtd:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the running libvirtd, also of one that another process started.
+        """The pid of the running libvirtd, even if another process started it.
 
-        :raises LibvirtdFailed: where there is none
+        :raises LibvirtdFailed: if it does not run
         """
         with contextlib.suppress(OSError, ValueError):
             pid = int((self._state / "run/libvirtd.pid").read_text())
@@ -87,16 +88,19 @@ class PrivateLibvirtd:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def enter(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line of *argv* in libvirtd's mount namespace, under its name."""
+        """Return the command line that runs *argv* in libvirtd's mount namespace.
+
+        It also sets the hostname.
+        """
         return ["nsenter", f"--target={self.pid}", *self._namespaces(), "--", *argv]
 
     def _namespaces(self) -> list[str]:
         return ["--mount", "--uts"] if self.hostname else ["--mount"]
 
     def virsh(self, *words: str) -> str:
-        """Return what virsh prints.
+        """Run virsh, and return its output.
 
-        :raises subprocess.CalledProcessError: with stderr
+        :raises subprocess.CalledProcessError: if it fails, with stderr
         """
         argv = self.enter(["virsh", "--quiet", "--connect", URI, *words])
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
@@ -106,13 +110,11 @@ class PrivateLibvirtd:
         return self.virsh("list", "--all", "--name").split()
 
     def start(self, again: bool = False) -> None:
-        """Start it, after clearing what a killed run left in this folder.
+        """Start libvirtd, after removing what a killed run left in this folder.
 
-        :param again: with the domains that it had when it was stopped, as a machine has them that
-            was off
-
-        :raises LibvirtdFailed: where it does not answer in time
-        :raises lab.cloud.cgroups.Unservable: where this machine cannot run LXC guests
+        :param again: keep the domains that it had when it was stopped, like a machine that was off
+        :raises LibvirtdFailed: if it does not answer in time
+        :raises lab.cloud.cgroups.Unservable: if this machine cannot run LXC guests
         """
         layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
         leftovers.clear(self.folder)
@@ -136,9 +138,9 @@ class PrivateLibvirtd:
         self._wait()
 
     def stop(self) -> list[str]:
-        """End guests, libvirtd and whatever else runs in the namespace.
+        """End guests, libvirtd and all other processes in the namespace.
 
-        Returns what is left of it nevertheless, in words: nothing, if all went well.
+        Return what remains nevertheless, as text; empty if all went well.
         """
         with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
             for domain in self.virsh("list", "--name").split():
@@ -150,7 +152,7 @@ class PrivateLibvirtd:
         return self.leftovers()
 
     def leftovers(self) -> list[str]:
-        """Return the processes, mounts, loop devices, domains and control groups, as text."""
+        """Return remaining processes, mounts, loop devices, domains and control groups as text."""
         domains: list[str] = []
         with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
             domains = [f"domain {name}" for name in self.domains()]
@@ -188,7 +190,7 @@ class PrivateLibvirtd:
         (self._state / "etc/lxc.conf").write_text('security_driver = "none"\n')
 
     def _script(self, layout: cgroups.Layout) -> Iterable[str]:
-        """Return the shell commands that furnish the namespace and become libvirtd."""
+        """Return the shell commands that set up the namespace and become libvirtd."""
         quoted = shlex.quote
         if self.hostname:
             yield f"hostname {quoted(self.hostname)}"

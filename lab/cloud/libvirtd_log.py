@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a libvirtd that did not start, as one line: what it means and what to do."""
+"""The reason in the log of a libvirtd that did not start, as one line with the remedy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEANINGS = (
 
 
 def reason(log: str) -> str:
-    """Return what stopped a libvirtd that wrote *log*: a line."""
+    """Return why a libvirtd that wrote *log* ended, as one line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return "it logged nothing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quota of GPUs: limits in Keystone, what of them counts, and what there is room for."""
+"""Quota of GPUs: limits in Keystone, how many GPUs count, and how many instances fit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _COLUMNS = ["-c", "name", "-c", "properties"]
 
 
 def show(lab: settings.Lab) -> None:
-    """Show the limits.
+    """Run the demonstration of limits.
 
-    :raises steps.Failed: where anything is not as it must be
+    :raises steps.Failed: if a step has another result than expected
     """
     client = rest.Client(lab)
     forget(client)
@@ -67,7 +67,7 @@ def _boot(openstack: Callable[..., str], name: str, flavor: str, succeeds: bool 
 
 
 def forget(client: rest.Client) -> None:
-    """Take away what this has made in the cloud."""
+    """Remove from the cloud what :func:`show` has created."""
     servers.delete_all(client, "quota-")
     for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if flavor["name"] in (_COUNTED, _UNCOUNTED):

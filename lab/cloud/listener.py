@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the notifications about GPUs as they come, each as one line of JSON: a script.
+"""Script that prints each notification about GPUs as one line of JSON.
 
-It is what a billing or an alarm service does: a listener of oslo.messaging on the cloud's own
+It works like a billing or alarm service: it is a listener of oslo.messaging on the cloud's own
 RabbitMQ. Its argument is a file of Nova's configuration; it runs with the lab's own Python.
 """
 
@@ -15,7 +15,7 @@ READY = "listening"
 
 
 class _Endpoint:
-    """oslo.messaging calls the method named after a notification's priority."""
+    """An endpoint; oslo.messaging calls the method named after a notification's priority."""
 
     def _heard(
         self, context: Any, publisher_id: str, event_type: str, payload: Any, metadata: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes: what libvirtd's private /dev is made of."""
+"""The device nodes in libvirtd's private /dev."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Node:
 
 
 def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
-    """Return the nodes *names* of the machine as they are there; what is not there is left out."""
+    """Return the machine's nodes *names*; those that do not exist are left out."""
     nodes = []
     for name in names:
         try:
@@ -80,16 +80,16 @@ def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> li
 
 
 def machine() -> list[Node]:
-    """Return what any guest or libvirtd itself needs, with loop devices that do not exist yet."""
+    """Return the nodes that guests and libvirtd need, with loop devices that do not exist yet."""
     loops = [Node(f"loop{n}", "b", _LOOP_MAJOR, n) for n in range(_LOOP_DEVICES)]
     return copied(_MACHINE) + loops
 
 
 def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
-    """Make nodes with the NVIDIA driver's numbers.
+    """Return nodes with the NVIDIA driver's numbers.
 
-    Without the driver behind it a node answers ENXIO to processes that the device cgroup lets
-    through and EPERM to all others: enough to tell them apart.
+    Without the driver such a node returns ENXIO to processes that the device cgroup permits and
+    EPERM to all others, which is enough to tell them apart.
     """
     return [
         *(Node(f"nvidia{n}", "c", _NVIDIA_MAJOR, n, 0o666) for n in minors),
@@ -100,14 +100,17 @@ def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
 
 
 def pretend_nvidia_caps(minors: Iterable[int]) -> list[Node]:
-    """Return the same of what leads to MIG instances, and of what configures and monitors them."""
+    """Return nodes for MIG instances, and for configuring and monitoring them.
+
+    Their answers are those of :func:`pretend_nvidia`.
+    """
     return [Node(f"nvidia-caps/nvidia-cap{n}", "c", _NVIDIA_CAPS_MAJOR, n, 0o444) for n in minors]
 
 
 def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
-    """Return nodes in *dev* with the NVIDIA driver's number although the kernel has no such driver.
+    """Return the nodes in *dev* with the NVIDIA driver's number if the kernel has no such driver.
 
-    *devices* is the text of /proc/devices.
+    :param devices: the text of /proc/devices
     """
     if any(line.split()[:1] == [str(_NVIDIA_MAJOR)] for line in devices.splitlines()):
         return []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that Nova takes for a network service: a Neutron without networks and ports.
+"""A Neutron without networks and ports, the minimum that Nova needs of a network service.
 
-``python nonet.py PORT``, the standard library only. Servers are created with ``--nic none``; with
-no network endpoint at all Nova would answer 500 to showing them.
+Run it as ``python nonet.py PORT``; it uses the standard library only. Servers are created with
+``--nic none``; without any network endpoint Nova would answer requests for servers with status 500.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications as a program outside Nova gets them, over the lab's RabbitMQ."""
+"""Notifications as a program outside Nova receives them, over the lab's RabbitMQ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Heard = Mapping[str, Any]
 
 
 class Ear:
-    """A listener, with all that it heard since it was made."""
+    """A listener, with all notifications that it has received since it was created."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -40,9 +40,9 @@ class Ear:
                 self.heard.append(json.loads(line))
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until it listens.
+        """Wait until the listener is ready.
 
-        :raises steps.Failed: where it cannot listen
+        :raises steps.Failed: if it cannot listen
         """
         if not self._ready.wait(timeout_s):
             raise steps.Failed("the listener for notifications does not come up")
@@ -65,9 +65,9 @@ class Ear:
 
 @contextlib.contextmanager
 def listening(lab: settings.Lab) -> Iterator[Ear]:
-    """Listen from now on.
+    """Listen while the block runs; yield the listener.
 
-    :raises steps.Failed: where that cannot be
+    :raises steps.Failed: if it cannot listen
     """
     with (
         (lab.log / "listener.log").open("w") as log,
@@ -100,7 +100,7 @@ def _plain(value: Any) -> str:
 
 
 def watch(lab: settings.Lab) -> None:
-    """Print what is heard, until it is interrupted."""
+    """Print notifications until interrupted."""
     with listening(lab) as ear:
         steps.say("Listening for notifications about GPUs; Ctrl-C ends it.")
         shown = 0

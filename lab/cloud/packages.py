@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The packages of the lab: Debian's, and a virtual environment from PyPI.
 
-Both are left as they are where nothing changed, so that only the first run waits for downloads.
+Unchanged ones stay, so that only the first run waits for downloads.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
 def install(lab: settings.Lab, project: bool = True) -> None:
     """Install the packages.
 
-    :param project: whether this project is to be there, or to be removed
+    :param project: whether to install this project, or to remove it
     :raises steps.Failed: with the log of what failed
     """
     apt, pip = lab.log / "apt.log", lab.log / "pip.log"
@@ -118,7 +118,7 @@ def _lacks(names: Sequence[str]) -> bool:
 
 
 def debian(names: Sequence[str], log: pathlib.Path) -> None:
-    """Install packages of Debian, and start nothing of them."""
+    """Install Debian packages, without starting their services."""
     with _services_stay_stopped():
         try:
             packages.install(names, log)
@@ -128,7 +128,7 @@ def debian(names: Sequence[str], log: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _services_stay_stopped() -> Iterator[None]:
-    """Keep Debian from starting what it installs, by policy-rc.d (invoke-rc.d(8))."""
+    """Prevent Debian from starting services that it installs, by policy-rc.d (invoke-rc.d(8))."""
     if _POLICY.exists():
         yield
         return
@@ -147,9 +147,10 @@ def _pip(lab: settings.Lab, names: tuple[str, ...], *options: str) -> None:
 
 
 def _compile(lab: settings.Lab) -> None:
-    """Compile on all processors, as pip takes one, without the tests of packages, a third of them.
+    """Compile the packages on all processors, without their tests, which are a third of the files.
 
-    What is no Python 3, as some templates are, stays as it is.
+    pip itself uses one processor. Files that are not Python 3, such as some templates, stay as they
+    are.
     """
     argv = [lab.program("python"), "-m", "compileall", "-qq", "-j", "0", "-x", "/tests/"]
     sites = map(str, lab.venv.glob("lib/python3*/site-packages"))
@@ -157,10 +158,11 @@ def _compile(lab: settings.Lab) -> None:
 
 
 def _install_project(lab: settings.Lab) -> None:
-    """Install the project unless what is installed is the same.
+    """Install this project unless the same version is installed.
 
-    It is installed from a copy, since building leaves files in the tree, and without dependencies,
-    which the constraints have named. A checkout may have no tags, whence PBR_VERSION.
+    It is installed from a copy, because building leaves files in the tree, and without
+    dependencies, which the constraints file has already. A checkout may lack tags, so PBR_VERSION
+    is set.
     """
     log, copy, stamp = lab.log / "pip.log", lab.cache / "project", lab.venv / ".project"
     shutil.rmtree(copy, ignore_errors=True)

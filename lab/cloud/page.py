@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of the documentation as a list of commands, each with what the page says it prints.
+"""The commands on a page of the documentation, each with the output that the page shows.
 
-Its blocks are those of the directive ``code-block:: console``. A line that begins with a prompt
-(``root@compute# nova-gpu list``) is a command; one that ends with a backslash goes on in the next.
-The lines below it are all that it prints, with three dots for what differs from cloud to cloud, or
-nothing where that is of no interest.
+They are in blocks of the directive ``code-block:: console``. A line that begins with a prompt
+(``root@compute# nova-gpu list``) is a command; one that ends with a backslash continues on the next
+line. The lines below it are its whole output, with three dots for text that differs from cloud to
+cloud; without such lines the output does not matter.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ _SCRIPT = re.compile(
 
 
 class Malformed(ValueError):
-    """A block is none that could be run; the text says where and why."""
+    """A block that cannot be run; the text says where and why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """``line`` counts from 1; ``text`` is as it stands on the page, several lines included."""
+    """A command on the page.
+
+    ``line`` counts from 1; ``text`` is as on the page, and may have several lines.
+    """
 
     line: int
     prompt: str
@@ -78,9 +81,9 @@ def parse(text: str, prompts: Collection[str]) -> list[Block]:
 
 
 def scripts(path: pathlib.Path, title: str) -> list[str]:
-    """Return the blocks of shell in one section of a page, those included from files as well.
+    """Return the shell blocks in one section of a page, including those in included files.
 
-    :raises Malformed: where there is no such section, or no block in it
+    :raises Malformed: if there is no such section, or no block in it
     """
     pattern = rf"^{title}\n=+\n((?:.*\n)*?)(?=\S.*\n==+\n|\Z)"
     section = re.search(pattern, path.read_text(), re.MULTILINE)
@@ -100,7 +103,7 @@ def _script(path: pathlib.Path, included: str | None, indented: str) -> str:
 
 
 def _content(lines: Sequence[str], directive: int) -> list[tuple[int, str]]:
-    """Return line number and text of what is indented below the directive in line *directive*."""
+    """Return line number and text of the lines indented below the directive in line *directive*."""
     indented = []
     for line in lines[directive:]:
         if line and not line[0].isspace():
@@ -141,9 +144,9 @@ def _commands(content: Sequence[tuple[int, str]], prompts: Collection[str]) -> I
 
 
 def difference(expected: Sequence[str], printed: str) -> str | None:
-    """Return what of the page's lines is not what was printed, in words; ``None`` where all is.
+    """Return how the output *printed* differs from the page's lines, or ``None``.
 
-    Widths of columns do not count, and empty lines neither.
+    Widths of columns and empty lines do not count.
     """
     if not expected:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners on ports, so that a stranger is named."""
+"""Ports on which processes listen, so that the process that blocks a port is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _LISTEN = "0A"  # include/net/tcp_states.h
 
 
 def _listening_inodes(table: str) -> dict[str, int]:
-    """Return the port by socket inode, of the text of /proc/net/tcp or tcp6 (proc_net_tcp.rst)."""
+    """Return the port of each listening socket by inode, from /proc/net/tcp or tcp6.
+
+    The format is in the kernel's proc_net_tcp.rst.
+    """
     inodes = {}
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -26,9 +29,9 @@ def _listening_inodes(table: str) -> dict[str, int]:
 def listeners(
     ports: Iterable[int], proc: pathlib.Path = pathlib.Path("/proc")
 ) -> dict[int, leftovers.Process | None]:
-    """Return those of *ports* on which something listens, on whatever address, with the process.
+    """Return those of *ports* on which a process listens, on any address, with that process.
 
-    It is ``None`` where it cannot be seen (another container's, for one).
+    It is ``None`` if it is invisible, for example in another container.
     """
     wanted = set(ports)
     port_by_inode: dict[str, int] = {}
@@ -54,7 +57,7 @@ def listeners(
 
 
 def taken(port_by_service: dict[str, int], proc: pathlib.Path = pathlib.Path("/proc")) -> list[str]:
-    """Return one sentence for each service whose port another process has."""
+    """Return one sentence for each service whose port another process uses."""
     present = listeners(port_by_service.values(), proc)
     return [
         f"port {port}, which {service} needs, is taken by "

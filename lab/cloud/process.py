@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lab's own daemons: each in a session of its own, with a pid file and a log.
 
-All run in a mount namespace that says whose they are, for some overwrite the environment they were
-started with: nova-compute in its libvirtd's, since what it mounts has to be seen by libvirt, the
-others each in one of its own.
+All run in a mount namespace that identifies their lab, because some overwrite the environment they
+were started with. nova-compute runs in that of its libvirtd, which must see its mounts; each other
+daemon runs in one of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def log_file(lab: settings.Lab, name: str) -> pathlib.Path:
 
 
 def pid(lab: settings.Lab, name: str) -> int | None:
-    """Return the daemon's pid if it runs: a pid that now is another process's does not count."""
+    """Return the daemon's pid if it runs, else ``None``.
+
+    A pid that now belongs to another process does not count.
+    """
     with contextlib.suppress(OSError, ValueError):
         number = int(pid_file(lab, name).read_text())
         if number in _children:
@@ -40,7 +43,7 @@ def pid(lab: settings.Lab, name: str) -> int | None:
 
 
 def tags(lab: settings.Lab) -> list[str]:
-    """Return those of all the lab's processes."""
+    """Return the tags of all processes of the lab."""
     return [lab.tag, *(host.tag for host in lab.hosts)]
 
 
@@ -57,7 +60,8 @@ def start(
 ) -> None:
     """Start *argv*, which must stay in the foreground.
 
-    It runs on the compute host of which that is the libvirtd, or outside all of them.
+    :param host: the libvirtd of the compute host on which it runs; without it, it runs outside all
+        hosts
     """
     argv = host.enter(argv) if host else _apart(lab, argv)
     tag = host.tag if host else lab.tag
@@ -92,14 +96,14 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 def check(lab: settings.Lab, name: str) -> None:
     """Check that the daemon runs.
 
-    :raises steps.Failed: where the daemon has ended
+    :raises steps.Failed: if the daemon has ended
     """
     if pid(lab, name) is None:
         raise steps.Failed(f"{name} has ended")
 
 
 def kill(lab: settings.Lab, name: str) -> None:
-    """End the daemon as a power cut does."""
+    """Kill the daemon, as a power cut does."""
     number = pid(lab, name)
     if number is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -109,7 +113,7 @@ def kill(lab: settings.Lab, name: str) -> None:
 
 
 def stop(lab: settings.Lab, name: str, timeout_s: float = 20.0) -> None:
-    """End the daemon, by SIGKILL where SIGTERM is not enough."""
+    """End the daemon, with SIGKILL if SIGTERM does not suffice."""
     number = pid(lab, name)
     if number is not None:
         with contextlib.suppress(ProcessLookupError):

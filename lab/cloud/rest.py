@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the lab's APIs, for what is asked too often to wait for a command line client."""
+"""Requests to the lab's APIs that are too frequent for a command line client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RequestFailed(Exception):
 
 
 class Client:
-    """Talks to each service as the cloud's admin. May be used by several threads."""
+    """A client of all services with the rights of the cloud's admin. Threads may share it."""
 
     def __init__(self, lab: settings.Lab) -> None:
         self._lab = lab
@@ -36,11 +36,10 @@ class Client:
         return self.request(service, "POST", path, body)
 
     def request(self, service: str, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer's JSON.
+        """Send a request, and return the JSON of the answer.
 
-        *body* is sent as JSON, or as it is where it is bytes.
-
-        :raises RequestFailed: at any status of 400 and above
+        :param body: sent as JSON, or as it is if it is bytes
+        :raises RequestFailed: if the status is 400 or above
         """
         headers = {"X-Auth-Token": self._authenticated()}
         if service in _VERSIONS:
@@ -64,9 +63,9 @@ class Client:
 
 
 def answers(url: str) -> bool:
-    """Return whether there is a service that works.
+    """Return whether a working service answers at *url*.
 
-    A refusal counts, an error of its own does not.
+    A refusal counts as an answer, a server error does not.
     """
     try:
         _send(url, "GET", {}, None)
@@ -78,7 +77,7 @@ def answers(url: str) -> bool:
 
 
 def _send(url: str, method: str, headers: dict[str, str], body: Any) -> tuple[Any, str]:
-    """Return the answer's JSON, and the token where it has one."""
+    """Send a request; return the JSON of the answer, and its token if it has one."""
     binary = isinstance(body, bytes)
     content = "application/octet-stream" if binary else "application/json"
     data = body if binary or body is None else json.dumps(body).encode()

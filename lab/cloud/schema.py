@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The databases: MariaDB, every service's schema, and a copy of both for the next run.
 
-Making them takes longer than all else that `up` does, and their content is always the same: it is
-kept as files of a server that is down, and put back at each start.
+Creating them takes longer than the rest of `up`, and their content is always the same: the files of
+a stopped server are kept, and restored at each start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MARIADB = "mariadb"
 
 
 def start_mariadb(lab: settings.Lab) -> None:
-    """Start the server, the files of its databases being there."""
+    """Start the server with the existing files of its databases."""
     port = lab.ports.mariadb
     argv = ["mariadbd", "--no-defaults", f"--user={settings.USER}", f"--port={port}"]
     argv += [f"--datadir={lab.state}/mariadb", f"--socket={lab.state}/mariadb.sock"]
@@ -35,7 +35,7 @@ def start_mariadb(lab: settings.Lab) -> None:
 
 
 def prepare(lab: settings.Lab) -> None:
-    """Leave a running MariaDB with the databases as they are before the first request."""
+    """Start MariaDB with the databases as they are before the first request."""
     state = lab.cache / "state"
     stamp = lab.cache / "state.digest"
     wanted = config.digest(lab)
@@ -59,7 +59,7 @@ def prepare(lab: settings.Lab) -> None:
 
 
 def sync(lab: settings.Lab) -> None:
-    """Make the tables of every service, side by side."""
+    """Create the tables of every service, all services at the same time."""
     steps.together(*(_synced(lab, name, commands) for name, commands in _commands(lab).items()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of the lab, asked for through Nova's API."""
+"""Instances of the lab, created through Nova's API."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ _GPU_NODE = re.compile(r"<char>(/dev/(?:nvidia\d+|dri/renderD\d+))</char>")
 
 
 def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> str:
-    """Make the flavor, anew where there is one of that name.
-
-    Returns its id.
-    """
+    """Create the flavor, replacing one with the name; return its id."""
     for row in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if row["name"] == name:
             client.request("nova-api", "DELETE", f"/v2.1/flavors/{row['id']}")
@@ -35,7 +32,7 @@ def image(client: rest.Client) -> str:
 
 
 def create(client: rest.Client, name: str, flavor_id: str, image_id: str) -> str:
-    """Ask for an instance; return its id at once."""
+    """Request an instance; return its id without waiting for the build."""
     server = {"name": name, "flavorRef": flavor_id, "imageRef": image_id, "networks": "none"}
     return str(client.post("nova-api", "/v2.1/servers", {"server": server})["server"]["id"])
 
@@ -45,7 +42,7 @@ def show(client: rest.Client, server_id: str) -> Any:
 
 
 def settled(client: rest.Client, server_id: str) -> Any:
-    """Return the instance, once it is no longer being built."""
+    """Wait until the instance is no longer being built, and return it."""
     deadline = time.monotonic() + _TIMEOUT_S
     while (server := show(client, server_id))["status"] == "BUILD":
         if time.monotonic() > deadline:
@@ -57,7 +54,7 @@ def settled(client: rest.Client, server_id: str) -> Any:
 
 
 def delete(client: rest.Client, server_ids: Sequence[str]) -> None:
-    """Delete the instances and wait until Nova knows none of them."""
+    """Delete the instances, and wait until Nova has none of them."""
     for server_id in server_ids:
         client.request("nova-api", "DELETE", f"/v2.1/servers/{server_id}")
     deadline = time.monotonic() + _TIMEOUT_S
@@ -85,12 +82,12 @@ def delete_all(client: rest.Client, prefix: str) -> None:
 
 
 def domain(server: Any) -> str:
-    """Return libvirt's name of the instance."""
+    """Return the instance's name in libvirt."""
     return str(server["OS-EXT-SRV-ATTR:instance_name"])
 
 
 def gpu_nodes(lv: libvirtd.PrivateLibvirtd, name: str) -> list[str]:
-    """Return the nodes of the cards that the domain has, each ``/dev/nvidia3``."""
+    """Return the nodes of the cards that the domain has, such as ``/dev/nvidia3``."""
     return sorted(_GPU_NODE.findall(lv.virsh("dumpxml", name)))
 
 

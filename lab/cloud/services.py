@@ -85,12 +85,12 @@ def wait_for_api(lab: settings.Lab, name: str) -> None:
 
 
 def start_controller(lab: settings.Lab, name: str) -> None:
-    """Start nova-scheduler or nova-conductor, which end unless Keystone is there."""
+    """Start nova-scheduler or nova-conductor. They end at once if Keystone does not run."""
     _start(lab, name, [lab.program(name), *controller_options(lab)], {})
 
 
 def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
-    """Wait for the conductor: an early question of nova-compute costs a timeout of 10 s."""
+    """Wait for the conductor: a call of nova-compute before that costs a timeout of 10 s."""
 
     def ready() -> bool:
         process.check(lab, "nova-conductor")
@@ -100,7 +100,7 @@ def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
 
 
 def controller_options(lab: settings.Lab) -> list[str]:
-    """Return the options that name the configuration of Nova's services but nova-compute."""
+    """Return the options that name the configuration of Nova's services except nova-compute."""
     paths = [f"{lab.etc}/nova/{name}" for name in lab.controller_files]
     return [word for path in paths for word in ("--config-file", path)]
 
@@ -112,7 +112,7 @@ def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
 
 
 def map_host(lab: settings.Lab) -> None:
-    """Map the host to its cell; before that the scheduler does not find it."""
+    """Map the host to its cell. Before that the scheduler does not find it."""
     argv = [lab.program("nova-manage"), *controller_options(lab)]
     argv = process.as_user(settings.USER, [*argv, "cell_v2", "discover_hosts"])
     steps.run(argv, lab.log / "nova-manage.log", lab.environment())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab: its folder, what is where in it, its ports and its password."""
+"""The settings of a lab: its folder and the paths in it, its ports and its password."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMIN, MEMBER = "admin", "demo"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ports:
-    """On 127.0.0.1, each by the service that listens there."""
+    """The ports on 127.0.0.1, each named after the service that listens there."""
 
     keystone: int = 5000
     glance: int = 9292
@@ -40,7 +40,7 @@ class Ports:
     def from_base(cls, base: int) -> Ports:
         """Return consecutive ports from *base* on.
 
-        :raises ValueError: where those are no ports
+        :raises ValueError: if these are not valid ports
         """
         count = len(dataclasses.fields(cls))
         if not 1024 <= base <= 65536 - count:
@@ -65,7 +65,7 @@ class Lab:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The compute hosts, whether they are up or not."""
+        """The compute hosts, up or not."""
         return tuple(Host(self, number) for number in range(1, self.computes + 1))
 
     @property
@@ -87,7 +87,7 @@ class Lab:
 
     @property
     def cache(self) -> pathlib.Path:
-        """The folder for what is slow to get and the same each time."""
+        """The folder for files that are slow to get or make, and the same each time."""
         return self.folder / "cache"
 
     @property
@@ -97,11 +97,11 @@ class Lab:
 
     @property
     def controller_files(self) -> tuple[str, ...]:
-        """The files of Nova's services but nova-compute, in ``etc/nova``."""
+        """The configuration files of Nova's services except nova-compute, in ``etc/nova``."""
         return ("nova.conf", "nova-controller.conf")
 
     def of_host(self, folder: pathlib.Path, host: str) -> pathlib.Path:
-        """Return the part of a folder that is the compute host's."""
+        """Return the subfolder of *folder* for one compute host."""
         return folder / host
 
     def user(self, service: str) -> str:
@@ -109,7 +109,7 @@ class Lab:
         return USER
 
     def command(self, service: str, argv: Sequence[str]) -> Sequence[str]:
-        """Return the command that starts a service in the foreground, *argv* in a lab."""
+        """Return the command that runs a service in the foreground; in this lab it is *argv*."""
         return argv
 
     def url(self, service: str) -> str:
@@ -134,7 +134,7 @@ class Lab:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return what every process of the lab is started with; the tag in it says whose it is."""
+        """Return the environment of the lab's processes. Its tag identifies the lab."""
         return {
             "PATH": f"{self.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self.state),
@@ -146,7 +146,7 @@ class Lab:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DebianLab(Lab):
-    """The cloud of Debian's packages, in the folders and with the users that they make."""
+    """A cloud of Debian's packages, with the folders and users that they create."""
 
     @property
     def venv(self) -> pathlib.Path:
@@ -176,7 +176,7 @@ class DebianLab(Lab):
         return named.get(service) or service.partition("-")[0]
 
     def command(self, service: str, argv: Sequence[str]) -> Sequence[str]:
-        """Return what Debian's unit for systemd starts; the others are not OpenStack's."""
+        """Return the command in Debian's systemd unit; if OpenStack has no such service, *argv*."""
         name = f"{service}-api" if service in ("glance", "placement") else service
         is_debians = name == "keystone" or name.startswith(("nova-", "glance-", "placement-"))
         return [f"/etc/init.d/{name}", "systemd-start"] if is_debians else argv
@@ -195,7 +195,7 @@ class Host:
 
     @property
     def service(self) -> str:
-        """The name of its nova-compute among the lab's processes."""
+        """The name of the host's nova-compute among the lab's processes."""
         return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
 
     @property
@@ -204,7 +204,7 @@ class Host:
 
     @property
     def tag(self) -> str:
-        """By which what runs on it is told from what runs elsewhere in the lab."""
+        """The tag that identifies processes on this host among those of the lab."""
         return leftovers.tag(self.folder)
 
     @property
@@ -227,7 +227,7 @@ def folder(text: str | None) -> pathlib.Path:
 
 
 def load(path: pathlib.Path) -> Lab | None:
-    """Return the lab in the folder *path*, as it was last brought up; ``None`` if it never was."""
+    """Return the lab in the folder *path* as it was last brought up; ``None`` if it never was."""
     try:
         saved = json.loads((path / "lab.json").read_text())
     except FileNotFoundError:
@@ -243,7 +243,7 @@ def save(
     computes: int = 1,
     debian: bool = False,
 ) -> Lab:
-    """Return the lab in the folder *path*, made or with its settings changed as asked."""
+    """Return the lab in the folder *path*, with these settings, creating it if necessary."""
     before = load(path)
     kind = DebianLab if debian else Lab
     ports = before.ports if type(before) is kind else Ports(mariadb=3306) if debian else Ports()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines of OpenStack's clients, shown with their answers as a user of the lab sees them."""
+"""Commands of OpenStack's clients, printed with their output as a user of the lab sees them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def run(
     succeeds: bool = True,
     last: int | None = None,
 ) -> str:
-    """Run a client as the cloud's *user*; shows command and answer, or its *last* lines.
+    """Run a client as the cloud's *user*; print the command and its output, or the *last* lines.
 
-    :returns: all it has written
-    :raises steps.Failed: where it does not end as it should
+    :returns: the whole output
+    :raises steps.Failed: if it succeeds where it should fail, or the reverse
     """
     command = f"{program} {' '.join(quoted(word) for word in words)}"
     steps.say(f"{user}$ {command}")
@@ -51,7 +51,7 @@ def run(
 
 
 def quoted(word: str) -> str:
-    """Return the property as the blueprint writes it: gpus='= 2'."""
+    """Return a property in the blueprint's notation: gpus='= 2'."""
     name, equals, value = word.partition("=")
     if equals and name.isidentifier():
         return f"{name}={shlex.quote(value)}"

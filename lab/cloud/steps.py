@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of the lab: one line for a step, with its seconds."""
+"""The lab's output: one line for each step, with its seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE = threading.Lock()
 
 
 class Failed(Exception):
-    """A step did not succeed. The text is for the operator: what, why, what to do."""
+    """A step that failed. The text tells the operator what failed, why, and what to do."""
 
 
 def say(text: str = "") -> None:
@@ -36,9 +36,9 @@ def tail(log: pathlib.Path, lines: int = _TAIL_LINES) -> str:
 
 @contextlib.contextmanager
 def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
-    """Print *name* with the seconds it took; where it fails, its log and the end of that.
+    """Print *name* with the seconds the block took; if it fails, also the end of its *log*.
 
-    :raises Failed: in place of whatever was raised inside
+    :raises Failed: in place of any error in the block
     """
     began = time.monotonic()
     try:
@@ -55,9 +55,9 @@ def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
 
 
 def together(*steps: Callable[[], None]) -> None:
-    """Run the steps side by side, and all of them to their end.
+    """Run the steps at the same time, and wait for all of them.
 
-    :raises Failed: the first one's
+    :raises Failed: the error of the first step that failed
     """
     if not steps:
         return
@@ -72,9 +72,9 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
 ) -> None:
-    """Run a command with what it prints added to *log*.
+    """Run a command, and append its output to *log*.
 
-    :raises Failed: where it ends with another status than 0
+    :raises Failed: if its exit status is not 0
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
@@ -90,9 +90,9 @@ def run(
 def wait_for(
     what: str, check: Callable[[], bool], timeout_s: float = 60.0, pause_s: float = 0.2
 ) -> None:
-    """Wait until *check* is true.
+    """Wait until *check* returns true.
 
-    :raises Failed: where *check* is not true within the time
+    :raises Failed: if it does not within *timeout_s*
     """
     deadline = time.monotonic() + timeout_s
     while not check():

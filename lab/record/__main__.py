@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print a description of this host's cards, for reports of bugs and for the tests.
+"""Prints a description of this host's cards, for bug reports and for the tests.
 
 ::
 
     python -m lab.record [--config-file FILE] > host.yaml
 
-Run it from a checkout with Nova's Python, as root: NVML tells others less of a host's vGPUs.
+Run it from a checkout with Nova's Python, as root: NVML tells other users less about a host's
+vGPUs.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
 def show(host: discovery.Discovery) -> int:
-    """Print the description; return 0, or 1 where there is no card.
+    """Print the description; return 0, or 1 without a card.
 
-    :raises DiscoveryFailed: where the host's cards cannot be listed
+    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     gpus = host.find()
     if not gpus:
@@ -74,7 +75,7 @@ def _heading(host: discovery.Discovery) -> Iterator[str]:
 def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
     """Record NVML's answers.
 
-    :raises NoAnswer: where it should tell something and does not
+    :raises NoAnswer: if there is an NVIDIA card, but NVML gives no answer
     """
     held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
     if not (held and CONF.gpu.nvml):
@@ -83,7 +84,7 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
 
 
 def _driver(host: discovery.Discovery) -> Iterator[str]:
-    """Yield what NVIDIA's driver calls itself."""
+    """Yield the name and version of NVIDIA's driver."""
     try:
         text = files.read(host.roots.proc / "driver/nvidia/version")
     except (OSError, ValueError):

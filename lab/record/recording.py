@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record of a host for the tests' generated hosts: cards, the bus around them, NVIDIA's library.
 
-Kinds, numbers and places alone: no serial number, no host's name and no uuid, of which that of a
-fabric becomes a number.
+It has types, numbers and places only: no serial number, no hostname and no uuid; that of a fabric
+is replaced by a number.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _NO_FABRIC = "0" * 32
 
 
 def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
-    """Return what ``tests/fixtures/machines`` has of a host, by the kind of device.
+    """Return the entries of a host for ``tests/fixtures/machines``, by the kind of device.
 
-    It has the cards, the other functions of their slots and IOMMU groups, NVSwitches, the virtual
-    functions of cards, and the bridges above all of these. One that cannot be read is left out.
+    They are the cards, the other functions of their slots and IOMMU groups, NVSwitches, the virtual
+    functions of cards, and the bridges above all of these. A device that cannot be read is left
+    out.
     """
     cards = {gpu.address for gpu in gpus}
     virtual = {
@@ -111,7 +112,7 @@ def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
 def _device(address: PciAddress, roots: Roots) -> _Entry:
     """Record a device.
 
-    :raises OSError, ValueError: where it cannot be read
+    :raises OSError, ValueError: if it cannot be read
     """
     device = sysfs.device(address, roots)
     vendor_id, product_id = sysfs.ids(device)
@@ -137,9 +138,9 @@ def _place(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _mapped_mib(address: PciAddress, roots: Roots) -> int:
-    """Return how much of its memory it maps, which is often less than it has: its largest BAR.
+    """Return the size of the card's largest BAR, which maps its memory, often less than all of it.
 
-    Which of them that is, cards differ in: tests/recorded/bars.yaml.
+    Cards differ in which BAR that is: tests/recorded/bars.yaml.
 
     :raises OSError, ValueError: as :func:`_device`
     """
@@ -148,11 +149,12 @@ def _mapped_mib(address: PciAddress, roots: Roots) -> int:
 
 
 def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entry]:
-    """Record the answers of NVIDIA's management library about those of the cards that it has.
+    """Record the answers of NVIDIA's management library about the cards that it sees.
 
-    They are in the words of ``tests/fixtures/nvml.py``: the tests' library can answer so too.
+    They are in the format of ``tests/fixtures/nvml.py``, so that the tests' library can give the
+    same answers.
 
-    :raises NoAnswer: where it tells nothing
+    :raises NoAnswer: if it gives none
     """
     cards = nvml.read(nvml.run([], timeout_s), "gpus")
     types = _vgpu_types(nvml_vgpus.ask(addresses, timeout_s))

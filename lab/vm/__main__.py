@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m lab.vm``: one command in a VM with an IOMMU, vfio, KVM and cards.
+"""``python -m lab.vm``: runs one command in a VM with an IOMMU, vfio, KVM and cards.
 
-To be run by the Python of tools/test's environment, as root.
+Run it as root with the Python of tools/test's environment.
 
     .tools/venv-2026.2/bin/python -m lab.vm build
     .tools/venv-2026.2/bin/python -m lab.vm run -- python -m unittest tests.vfio.test_host
     .tools/venv-2026.2/bin/python -m lab.vm run -- sh -c 'lspci -nnk; virsh nodedev-list'
 
-With --release newer the VM has Debian's backports, whose QEMU moves vGPUs in a live migration.
+With --release newer the VM has Debian's backports, whose QEMU can migrate vGPUs live.
 
-In the VM this repository is /project (read-only, also the working folder), /out is --out here.
+In the VM this repository is /project (read-only, and the working folder), and /out is the folder
+given with --out here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command in a VM that is booted for it; again where the VM itself failed."""
+"""Runs one command in a VM that is booted for it, and boots again if the VM itself failed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _ENVIRONMENT = {
 
 
 class End(enum.Enum):
-    """The end of a boot.
+    """How a boot ended.
 
-    A panic is the emulator's fault or the kernel's, and says nothing of what ran; a limit does.
+    A panic is the fault of the emulator or the kernel, and tells nothing about the command; a time
+    limit does.
     """
 
     EXIT = "it ended"
@@ -50,7 +51,11 @@ class End(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Boot:
-    """``status`` is the command's exit status where it had one. ``reason``: of a panic."""
+    """The result of one boot.
+
+    ``status`` is the command's exit status, ``None`` if it did not end. ``reason`` is the kernel's
+    text at a panic.
+    """
 
     end: End
     status: int | None
@@ -74,12 +79,15 @@ def run(
     on_output: Callable[[str], None],
     on_retry: Callable[[Boot], None],
 ) -> Boot:
-    """Return the last boot: the first valid one, or after as many as *retries* further ones.
+    """Boot the VM and run *command* in it, again if the VM itself failed; return the last boot.
 
-    *command*, of a saved VM a module and its arguments, runs in /project and may write to *out*,
-    which is /out in the VM and stays from one boot to the next, so that it can go on where it was.
-    What it prints is passed to *on_output*.
-    Who sets *stop*, in another thread, ends it as if its time were up.
+    It is the first valid one, or the last of *retries* further ones. For a saved VM *command* is a
+    module and its arguments. The command runs in /project and may write to *out*, which is /out in
+    the VM and stays from one boot to the next, so that the command can continue.
+
+    :param stop: another thread sets it to end the command as if its time were up
+    :param on_output: receives what the command prints
+    :param on_retry: receives each boot that failed
     """
     (write_module if vm.saved else write_command)(out, command, environment or {})
     deadline = time.monotonic() + limit_s
@@ -102,7 +110,7 @@ def variables() -> dict[str, str]:
 
 
 def write_module(out: pathlib.Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Write what a VM runs that was saved: a module and its arguments."""
+    """Write the module, and its arguments, that a saved VM runs."""
     job = {"words": words, "environment": {**_ENVIRONMENT, **environment}}
     (out / "module.json").write_text(json.dumps(job))
 
@@ -116,9 +124,9 @@ def write_command(
 
 
 def verdict(console: str) -> tuple[End, int | None, str]:
-    """Return what the console of a VM that is off says of its end.
+    """Return how the VM ended, the command's exit status, and the reason, from the VM's console.
 
-    The command's status is the last word: a warning of the kernel before it is none of its end.
+    If the console has the exit status, a kernel warning before it does not count.
     """
     if match := _EXIT.search(console):
         return End.EXIT, int(match[1]), ""
@@ -172,9 +180,9 @@ def _once(
 
 
 def _resume(vm: VM, talk: monitor.Monitor) -> None:
-    """Make the saved VM, whose QEMU was just started, go on.
+    """Let the saved VM, whose QEMU was just started, continue.
 
-    :raises monitor.Refused: where QEMU does not
+    :raises monitor.Refused: if QEMU refuses that
     """
     talk.begin()
     talk.wait("query-status", "paused", _RESUME_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a VM, and how to know that they need not be made again."""
+"""The folders of built files for a VM, and the check whether they must be built again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ INSIDE = pathlib.Path(__file__).with_name("inside")
 
 
 def digest(*parts: object) -> str:
-    """Return a short name for what a thing is made of.
-
-    A path stands for its content.
-    """
+    """Return a short name derived from *parts*, of which a path stands for its content."""
     checksum = hashlib.sha256()
     for part in parts:
         content = part.read_bytes() if isinstance(part, pathlib.Path) else repr(part).encode()
@@ -30,9 +27,9 @@ def digest(*parts: object) -> str:
 def made(
     state: pathlib.Path, kind: str, key: str, make: Callable[[pathlib.Path], None]
 ) -> pathlib.Path:
-    """Return the folder ``KIND-KEY`` below *state*, filled by *make* where it is not there yet.
+    """Return the folder ``KIND-KEY`` below *state*; if it does not exist, let *make* fill it.
 
-    One with another key is no longer used and is removed, but not while a VM may run from it.
+    A folder with another key is no longer used and is removed, except while a VM may run from it.
     """
     folder = state / f"{kind}-{key}"
     with _locked(state / f"{kind}.lock"):
@@ -46,7 +43,7 @@ def made(
 
 
 def prune(state: pathlib.Path, names: set[pathlib.Path]) -> None:
-    """Remove what was made before of the kinds of *names*."""
+    """Remove earlier folders of the same kinds as *names*."""
     for folder in names:
         kind = folder.name.rpartition("-")[0]
         for other in state.glob(f"{kind}-*"):

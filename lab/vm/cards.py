@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The VM's PCI bus: cards for guests, and cards that cannot be given to guests."""
+"""The VM's PCI bus: cards for guests, and cards that guests cannot have."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _QEMU = pathlib.Path("/usr/bin/qemu-system-x86_64")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """A root port with what is behind it.
+    """A root port, and the devices behind it.
 
-    ``devices`` are QEMU's words, ``{bus}`` being the port's; ``port`` is the port's place on the
-    bus ``root``, its options behind it. ``unsaved``: QEMU refuses to save the last of the devices.
+    ``devices`` are arguments of QEMU, in which ``{bus}`` stands for the port's bus; ``port`` is the
+    port's place on the bus ``root``, followed by its options. ``unsaved``: QEMU refuses to save the
+    last of the devices.
     """
 
     port: str
@@ -36,7 +37,7 @@ class Slot:
 
 
 def _switch(name: str, chassis: int) -> tuple[str, ...]:
-    """Return one with two of what :data:`BOARD` is made of."""
+    """Return the devices of a switch with two of the idle devices of :data:`BOARD`."""
     words = [f"x3130-upstream,id={name},bus={{bus}}"]
     for number in range(2):
         port = f"{name}port{number}"
@@ -117,9 +118,9 @@ FORGOTTEN = (OTHER, ON_BRIDGE, *LARGE, LARGEST)
 
 
 def arguments(*, saved: bool = False) -> list[str]:
-    """Return QEMU's arguments.
+    """Return QEMU's arguments for the cards.
 
-    *saved*: of a VM that is to be saved, or that was; it lacks :func:`late`.
+    :param saved: whether the VM will be saved, or was; it then lacks :func:`late`
     """
     words = []
     for number, (name, (bus_number, node)) in enumerate(_ROOTS.items()):
@@ -136,7 +137,7 @@ def arguments(*, saved: bool = False) -> list[str]:
 
 
 def late() -> list[dict[str, str]]:
-    """Return what is plugged into a VM that goes on, as the arguments of QMP's ``device_add``."""
+    """Return the devices to plug into a resumed VM, as the arguments of QMP's ``device_add``."""
     cards = []
     for number, slot in enumerate(SLOTS, start=1):
         if slot.unsaved:
@@ -151,11 +152,11 @@ def _bus(number: int) -> str:
 
 
 def emulator(folder: pathlib.Path) -> pathlib.Path:
-    """Return a copy of the machine's QEMU in *folder* with the pretended ids.
+    """Return a copy of the machine's QEMU in *folder* whose devices have the pretended ids.
 
-    They are those of displays and of switches' ports.
+    The ids are those of displays and of switches' ports.
 
-    :raises ValueError: where this build of QEMU has an id elsewhere than expected
+    :raises ValueError: if this build of QEMU does not have an id exactly once
     """
     program = _QEMU.read_bytes()
     pretended = (int(VENDOR_ID, 16), int(PRODUCT_ID, 16))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's packages: those this machine needs, those of the VM, and the kernels of both levels."""
+"""Debian's packages for this machine and for the VM, and the kernels of VM and guests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CODENAME = "bookworm"
 class Release:
     """A release of Debian from which a system is built.
 
-    ``kind``: its name in :mod:`lab.vm.build_cache`; none is the beginning of another. ``suite``:
-    whose packages are taken before any other's.
+    ``kind``: its name in :mod:`lab.vm.build_cache`; no name is the beginning of another. ``suite``:
+    the suite whose packages precede all others.
     """
 
     name: str
@@ -75,7 +75,7 @@ _APT_GET = ("apt-get", "-o", "APT::Sandbox::User=root")
 
 
 def obstacle() -> str | None:
-    """Return why no VM can be built and run on this machine, ``None`` where it can."""
+    """Return why no VM can be built and run on this machine, ``None`` if one can."""
     if platform.machine() != "x86_64":
         return f"needs an x86_64 machine, this is {platform.machine()}"
     if os.geteuid() != 0:
@@ -91,10 +91,10 @@ def obstacle() -> str | None:
 
 
 def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """Return the sources of *release*, from this machine's: files in *folder*, which is made.
+    """Write *release*'s sources into *folder*, derived from this machine's, and return the files.
 
-    :raises steps.Failed: where none of this machine's names Debian itself
-    :raises lab.packages.MachineNotReady: where apt knows none
+    :raises steps.Failed: if no source of this machine names Debian itself
+    :raises lab.packages.MachineNotReady: if apt knows no source
     """
     texts = {path: path.read_text() for path in sources.files(CODENAME)}
     folder.mkdir()
@@ -106,9 +106,11 @@ def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path,
 
 
 def with_suite(texts: Sequence[str], release: Release) -> tuple[str, ...]:
-    """Return sources in either of apt's formats, and the suite of *release* from the same mirror.
+    """Return *texts*, sources in either of apt's formats, with the suite of *release* added.
 
-    :raises steps.Failed: where Debian itself is in none of them
+    The suite is taken from the same mirror.
+
+    :raises steps.Failed: if Debian itself is in none of them
     """
     if release.suite == CODENAME:
         return tuple(texts)
@@ -126,12 +128,12 @@ def with_suite(texts: Sequence[str], release: Release) -> tuple[str, ...]:
 
 
 def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> list[str]:
-    """Return options with which apt has the packages of *release*: none where it has them anyway.
+    """Return the options with which apt finds the packages of *release*; none if it does anyway.
 
-    The sources are those in *folder*; what apt knows of them is kept below, and this machine's own
-    lists are not changed.
+    The sources are those in *folder*; their lists are kept below it, and this machine's own lists
+    do not change.
 
-    :raises tools.suites.machine.MachineNotReady: where the mirror does not have them
+    :raises tools.suites.machine.MachineNotReady: if the mirror does not have the packages
     """
     if release.suite == CODENAME:
         return []
@@ -154,10 +156,10 @@ def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> li
 
 
 def kernel(package: str, apt: Sequence[str] = ()) -> str:
-    """Return what a kernel's metapackage stands for today: ``linux-image-6.1.0-56-amd64``.
+    """Return the package that a kernel's metapackage installs: ``linux-image-6.1.0-56-amd64``.
 
     :param apt: :func:`apt_options`
-    :raises steps.Failed: where apt does not say
+    :raises steps.Failed: if apt does not know the package
     """
     argv = ["apt-cache", *apt, "show", "--no-all-versions", package]
     output = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
@@ -171,10 +173,10 @@ def unpack(
 ) -> None:
     """Fetch *packages* and unpack all of them into *folder*; nothing is installed.
 
-    At once, as apt reads all that it knows for each time that it is asked.
+    One call fetches all, because apt reads its whole database at each call.
 
     :param apt: :func:`apt_options`
-    :raises steps.Failed: where one cannot be fetched
+    :raises steps.Failed: if one cannot be fetched
     """
     folder.mkdir()
     steps.run([*_APT_GET, *apt, "download", *packages], log, cwd=folder)
@@ -186,7 +188,7 @@ def unpack(
 def install_root(
     release: Release, folder: pathlib.Path, written: Sequence[pathlib.Path], log: pathlib.Path
 ) -> None:
-    """Install the VM's root tree, without a kernel, from the sources that were *written*.
+    """Install the VM's root folder, without a kernel, from the sources in the files *written*.
 
     :raises steps.Failed: with the log
     """

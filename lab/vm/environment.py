@@ -23,7 +23,7 @@ _LEFT_OUT = ("babel", "mypy", "mypyc", "numpy", "numpy.libs", "pip", "ruff", "sp
 
 
 def obstacle(venv: pathlib.Path) -> str | None:
-    """Return why the VM's Python cannot use what is in *venv*, ``None`` where it can."""
+    """Return why the VM's Python cannot use the packages in *venv*, ``None`` if it can."""
     if sys.version_info[:2] != (3, 11):
         return f"needs Python 3.11, which the VM has; this is {sys.version.split()[0]}"
     if not (venv / _SITE / "nova").is_dir():
@@ -32,7 +32,7 @@ def obstacle(venv: pathlib.Path) -> str | None:
 
 
 def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
-    """Return the folder with :data:`DISK`.
+    """Return the folder with :data:`DISK`; build it if it is missing.
 
     :raises steps.Failed: with the log of what failed
     """

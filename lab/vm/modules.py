@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that divide a pretend card: from the kernel's own samples in samples/vfio-mdev, and ours.
+"""Kernel modules that divide a pretended card: from the kernel's samples/vfio-mdev, and ours.
 
-mbochs.c makes mediated devices that are whole to QEMU: a display with memory of its own, of three
-types that share what the driver has. mtty.c makes serial lines that give back what is written to
-them; since 6.7 it can save what they hold, and so they can be moved. The parent of either is a
-device of its own there; here it is a PCI function, as with a vendor's driver. Our own,
-fakefunctions.c, gives virtual functions types as NVIDIA's driver does. interceptcr8.c keeps guests
-with UEFI from a fault of the emulated processor.
+mbochs.c makes mediated devices that are complete for QEMU: a display with memory of its own, of
+three types that share the driver's memory. mtty.c makes serial lines that return what is written to
+them; since 6.7 it can save their content, so they can be migrated live. In the kernel the parent of
+both is a device of its own; here it is a PCI function, as with a vendor's driver. Our own
+fakefunctions.c gives virtual functions types as NVIDIA's driver does. interceptcr8.c protects
+guests with UEFI from a fault of the emulated processor.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ static struct device *parent_or(struct device *own)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """``name``: of the module.
+    """A kernel module from the kernel's samples.
 
-    ``source``: in the kernel's. ``changes``: what is there once, and what is in its place here.
+    ``name`` is the module's, ``source`` the path of the sample. ``changes`` are pairs of a text
+    that occurs once in it and its replacement.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Sample:
 
 
 def _parent(start: str, parent: str, own: str) -> tuple[tuple[str, str], ...]:
-    """Return the changes with which a PCI function can be the parent in the place of *own*."""
+    """Return the changes that let a PCI function be the parent in place of the device *own*."""
     begin = f"\nstatic int __init {start}(void)"
     register = f"mdev_register_parent(&{parent}, "
     return (
@@ -85,9 +86,9 @@ SAMPLES = {
 
 
 def packages(version: str) -> list[str]:
-    """Return the packages with the kernel's modules.
+    """Return the packages that are needed to build modules for a kernel.
 
-    :param version: of the kernel, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``
+    :param version: the kernel's version, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``
     """
     series = ".".join(version.split(".")[:2])
     name = version.removesuffix("-amd64")
@@ -100,9 +101,9 @@ def packages(version: str) -> list[str]:
 
 
 def changed(sample: Sample, text: str) -> str:
-    """Return *text* of the sample with what is changed in it.
+    """Return *text* of the sample with the changes.
 
-    :raises steps.Failed: where it is not the one that this was written for
+    :raises steps.Failed: if the text to be replaced does not occur exactly once
     """
     for before, after in sample.changes:
         if (count := text.count(before)) != 1:
@@ -119,10 +120,9 @@ def build(
     log: pathlib.Path,
     apt: Sequence[str] = (),
 ) -> None:
-    """Build the modules in *folder*, which is made for it, and copies them to *target*.
+    """Build the sample and our own modules in the new folder *folder*; copy them to *target*.
 
-    *sample* and our own. *apt*: :func:`lab.vm.debian.apt_options`.
-
+    :param apt: :func:`lab.vm.debian.apt_options`
     :raises steps.Failed: with the log
     """
     folder.mkdir()

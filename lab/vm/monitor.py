@@ -13,7 +13,7 @@ _POLL_S = 0.1
 
 
 class Refused(Exception):
-    """QEMU's own words, or that it has ended."""
+    """A command that QEMU refused, with its own text, or a QEMU that has ended."""
 
 
 class Monitor:
@@ -32,16 +32,16 @@ class Monitor:
         return [*words, "-mon", "chardev=qmp,mode=control", "-serial", "chardev:word"]
 
     def begin(self) -> None:
-        """Begin, when QEMU is started."""
+        """Open the monitor after QEMU has been started."""
         for _, theirs in self._pairs.values():
             theirs.close()
         self._answers.readline()
         self.ask("qmp_capabilities")
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Run a command of the monitor.
+        """Run a command of the monitor, and return its answer.
 
-        :raises Refused: where QEMU refuses it
+        :raises Refused: if QEMU refuses it
         """
         question = {"execute": command, "arguments": arguments}
         try:
@@ -57,9 +57,9 @@ class Monitor:
         raise Refused(f"{command}: QEMU has ended")
 
     def wait(self, command: str, status: str, limit_s: float) -> None:
-        """Wait until the ``status`` of *command* is that.
+        """Wait until the answer to *command* has this ``status``.
 
-        :raises Refused: where it is not within *limit_s*, or cannot become so
+        :raises Refused: if it does not within *limit_s*, or never can
         """
         ends = time.monotonic() + limit_s
         while (state := self.ask(command).get("status")) != status:
@@ -68,7 +68,7 @@ class Monitor:
             time.sleep(_POLL_S)
 
     def tell(self, line: str) -> None:
-        """Write to the VM's second serial line."""
+        """Write *line* to the VM's second serial line."""
         self._pairs["word"][0].sendall(f"{line}\n".encode())
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that was saved when it was up and had imported Nova, and goes on from there.
+"""A VM that was saved after it had booted and imported Nova, and is resumed from there.
 
-To boot and to import Nova takes the emulated processor two thirds of a minute. What is saved has
-nothing of this repository that its tests are about: its folders are mounted when the VM goes on.
+Booting and importing Nova takes the emulated processor 40 seconds. The saved state has nothing of
+this repository that its tests are about: its folders are mounted when the VM is resumed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _POLL_S = 0.2
 
 
 def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str) -> vm.VM:
-    """Return *made* of *release*, which goes on from where it has imported *module* of its tree.
+    """Return *made*, a VM of *release*, in a form that resumes after the import of *module*.
 
-    *module* is one that imports no other of the tree.
+    *module* must import no other module of this repository.
 
     :raises steps.Failed: with what went wrong
     """
@@ -45,7 +45,7 @@ def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str
 
 
 def _arguments(made: vm.VM) -> list[str]:
-    """Return QEMU's arguments without what may differ next time: places of folders, and ports."""
+    """Return QEMU's arguments without paths and ports, which may differ the next time."""
     named = dataclasses.replace(
         made,
         emulator=pathlib.Path(made.emulator.parent.name),
@@ -102,7 +102,7 @@ def _save(made: vm.VM, folder: pathlib.Path) -> None:
 
 
 def _clock() -> str:
-    """Return how fast this machine's counter of cycles runs, which an emulated one has as well.
+    """Return the frequency of this machine's cycle counter, which an emulated machine has too.
 
     The VM's kernel measures it when it boots.
     """

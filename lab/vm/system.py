@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The VM's system: a disk with Debian, its kernel, and the kernel and initramfs of the guests.
 
-It depends on Debian and on this module only. What changes more often comes in as folders over 9p.
+It depends on Debian and on this module only. Files that change more often are shared as folders
+over 9p.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ _EARLY = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "9p", "9pnet_vir
 
 
 def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathlib.Path:
-    """Return the folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`.
+    """Return the folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`; build it first.
+
+    An existing folder with the same content is used again.
 
     :raises steps.Failed: with the log of what failed
     """
@@ -95,7 +98,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
 
 
 def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathlib.Path) -> None:
-    """Make a sparse ext4 filesystem with the files of *tree*, without mounting anything.
+    """Create a sparse ext4 filesystem with the files of *tree*, without mounting anything.
 
     :raises steps.Failed: with the log
     """
@@ -156,14 +159,14 @@ def _make_guest(folder: pathlib.Path, root: pathlib.Path, kernel: pathlib.Path) 
 
 
 def _wrap_emulator(program: pathlib.Path) -> None:
-    """Put a script in its place that starts it where it is: it looks for its files from there."""
+    """Replace the emulator by a script that starts it from its own folder, where its files are."""
     program.rename(f"{program}.real")
     shutil.copy2(build_cache.INSIDE / "qemu.sh", program)
     program.chmod(0o755)
 
 
 def _archive(tree: pathlib.Path, path: pathlib.Path) -> None:
-    """Pack *tree* as the kernel unpacks it; it is gone afterwards."""
+    """Pack *tree* into an archive that the kernel can unpack, and remove *tree*."""
     (tree / "init").chmod(0o755)
     names: Sequence[str] = sorted(str(path.relative_to(tree)) for path in tree.rglob("*"))
     with path.open("wb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM ready to be booted: what it is made of, and QEMU's command line for it."""
+"""A VM that can be booted: the files it is made of, and QEMU's command line for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OTHER_NODE_MIB = 256
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """A network of two VMs, over UDP ports of this machine. ``number`` is the VM's there."""
+    """A network between two VMs, over UDP ports of this machine. ``number`` is that of this VM."""
 
     number: int
     own_port: int
@@ -43,10 +43,11 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VM:
-    """``iommu`` False: the kernel is told not to use it.
+    """A VM: its files and its variants.
 
-    ``bare``: without udev and libvirtd. ``prepared``: the module that it imports before it is
-    saved. ``saved``: the folder it goes on from, which :mod:`lab.vm.saved` has made.
+    ``iommu`` False: the kernel does not use the IOMMU. ``bare``: the VM has neither udev nor
+    libvirtd. ``prepared``: the module that it imports before it is saved. ``saved``: the folder
+    from which it is resumed, made by :mod:`lab.vm.saved`.
     """
 
     emulator: pathlib.Path
@@ -62,7 +63,11 @@ class VM:
     saved: pathlib.Path | None = None
 
     def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
-        """Return QEMU's command line; *out* is what the VM can write to, *console* its console."""
+        """Return QEMU's command line.
+
+        :param out: the folder that the VM can write to
+        :param console: the file with the VM's console
+        """
         unsaved = not (self.prepared or self.saved)
         return [
             *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
@@ -97,7 +102,7 @@ class VM:
         return f"labvm{self.line.number}" if self.line else "labvm"
 
     def told(self) -> list[str]:
-        """Return what a VM that goes on has to learn: its name, and of its line."""
+        """Return what a resumed VM must be told: its hostname and its network line."""
         return [self.name, *((self.line.address, self.line.mac) if self.line else ())]
 
     def _command_line(self) -> str:
@@ -121,7 +126,7 @@ class VM:
 
 
 def obstacle(venv: pathlib.Path) -> str | None:
-    """Return why this machine can run no VM, ``None`` where it can (or lacks packages only)."""
+    """Return why this machine can run no VM, ``None`` if it can or only packages are missing."""
     return debian.obstacle() or environment.obstacle(venv)
 
 
@@ -132,12 +137,11 @@ def build(
     release: debian.Release = debian.STABLE,
     **options: object,
 ) -> VM:
-    """Make what is not there yet.
+    """Return a VM, and build those of its files that are missing.
 
-    *options* are fields of :class:`VM`.
-
+    :param options: fields of :class:`VM`
     :raises steps.Failed: with the log of what failed
-    :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
+    :raises lab.packages.MachineNotReady: if packages are missing and cannot be installed
     """
     log = state / "log" / "packages.log"
     if added := packages.install(debian.NEEDED, log):
@@ -175,10 +179,10 @@ def _disk(
     saved: pathlib.Path | None = None,
     overlaid: bool = False,
 ) -> list[str]:
-    """Return the arguments of the disk, which is never written to.
+    """Return QEMU's arguments for a disk whose file is never written to.
 
-    What the VM changes is gone with it. *saved*: and has what a VM had changed that was
-    saved there. *overlaid*: what it changes is kept by the caller.
+    :param saved: the folder of a saved VM, whose changes to the disk are in effect
+    :param overlaid: whether the caller keeps the VM's changes; otherwise they are lost
     """
     content = f"file={file},format=raw"
     if saved:

@@ -49,7 +49,7 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """The cost of its loss: least with a notice, then where it does not run."""
+        """The cost of preemption: 0 with a notice, 1 if it does not run, 2 to stop, 3 to delete."""
         if self.due:
             return 0
         if self.server.status != "ACTIVE":

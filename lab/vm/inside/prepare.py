@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prepare.py MODULE CARD[,CARD]``, in a VM that is to be saved: imports MODULE, and waits.
+"""``prepare.py MODULE CARD[,CARD]``: imports MODULE in a VM that will be saved, and waits.
 
-That takes an emulated processor half a minute. When the VM goes on it runs the module that
-/out/module.json says, with the cards on the bus again.
+The import takes an emulated processor half a minute. When the VM is resumed, this process runs the
+module named in /out/module.json, with the cards on the bus again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RNDADDENTROPY, _RNDRESEEDCRNG = 0x40085203, 0x5207
 
 
 def _take_away() -> None:
-    """Remove what QEMU does not save: the folders, and the cards it has no state of."""
+    """Remove the shared folders, and the cards whose state QEMU cannot save."""
     os.chdir("/")
     for folder in ("/project", "/out"):
         subprocess.run(["umount", folder], check=True)
@@ -41,7 +41,7 @@ def _wait() -> Any:
 
 
 def _be_another(seed: bytes) -> None:
-    """Give the VM entropy of its own: copies would draw the same numbers and uuids."""
+    """Add *seed* to the VM's entropy; otherwise resumed copies draw equal numbers and uuids."""
     with open("/dev/urandom", "wb") as file:
         fcntl.ioctl(file, _RNDADDENTROPY, struct.pack("ii", 8 * len(seed), len(seed)) + seed)
         fcntl.ioctl(file, _RNDRESEEDCRNG)
