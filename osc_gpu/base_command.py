@@ -93,7 +93,7 @@ def _cell(value: Any) -> Any:
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add ``--timeout`` to *parser*, for :meth:`Command.connection`."""
+    """Add ``--timeout`` to *parser*; :meth:`Command.connection` uses its value."""
     parser.add_argument(
         "--timeout",
         metavar="<seconds>",

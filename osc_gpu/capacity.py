@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu capacity FLAVOR``."""
+"""``openstack gpu capacity FLAVOR``: shows how many instances of a flavor could boot now."""
 
 from __future__ import annotations
 

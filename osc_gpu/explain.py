@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu explain``: why a server is on its host, or on none."""
+"""``openstack gpu explain``: explains why a server is on its host, or on no host."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin of OpenStackClient, in the entry point group ``openstack.cli.extension``.
 
-The commands ask Placement and Nova through the client's own openstacksdk connection, so that there
-is no client to make, no version to choose and no option to add.
+The commands call Placement and Nova through the client's own openstacksdk connection. So the plugin
+creates no client of its own, and adds neither an API version nor a global option.
 """
 
 from __future__ import annotations

@@ -269,8 +269,8 @@ def variables(nova: int) -> dict[str, str]:
 def install(nova: int) -> None:
     """Bring Debian's packages and the virtual environment up to date.
 
-    :raises packages.MachineNotReady: where packages are missing and cannot be added
-    :raises subprocess.CalledProcessError: where pip ends with an error
+    :raises packages.MachineNotReady: if packages are missing and cannot be installed
+    :raises subprocess.CalledProcessError: if pip fails
     """
     # libvirt-python has no wheel, and the documentation's theme asks git for the version.
     wanted = ["gcc", "git", "libc6-dev", "libvirt-dev", "pkg-config", "shellcheck"]

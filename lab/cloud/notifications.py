@@ -48,9 +48,9 @@ class Ear:
             raise steps.Failed("the listener for notifications does not come up")
 
     def wait_for(self, *event_types: str, timeout_s: float = 30.0) -> Sequence[Heard]:
-        """Return all that was heard, once each of *event_types* is among it.
+        """Wait for one of each of *event_types*; return all notifications received so far.
 
-        :raises steps.Failed: where one is not heard in time
+        :raises steps.Failed: if one is not received in time
         """
 
         def missing() -> set[str]:

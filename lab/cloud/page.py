@@ -48,9 +48,9 @@ class Block:
 
 
 def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
-    """Read the blocks of a page.
+    """Return the blocks of the page at *path*.
 
-    :raises Malformed: where a block cannot be run, or the page has none
+    :raises Malformed: if a block cannot be run, or the page has none
     """
     try:
         return parse(path.read_text(), prompts)
@@ -61,7 +61,7 @@ def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
 def parse(text: str, prompts: Collection[str]) -> list[Block]:
     """Return the blocks of a page in their order.
 
-    :raises Malformed: as for :func:`read`
+    :raises Malformed: as :func:`read`
     """
     lines = text.splitlines()
     blocks: list[Block] = []

@@ -17,7 +17,7 @@ class Refused(Exception):
 
 
 class Monitor:
-    """The monitor of one QEMU, which gets :attr:`arguments` and :attr:`fds`."""
+    """The monitor of one QEMU, which must be started with :attr:`arguments` and :attr:`fds`."""
 
     def __init__(self) -> None:
         self._pairs = {name: socket.socketpair() for name in ("qmp", "word")}

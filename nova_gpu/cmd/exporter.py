@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu exporter``: this host's cards as Prometheus' metrics."""
+"""``nova-gpu exporter``: serves metrics of this host's cards for Prometheus."""
 
 from __future__ import annotations
 

@@ -134,7 +134,10 @@ def _options() -> Iterator[tuple[str | None, str]]:
 
 
 def _file_with(name: str, group: str) -> str:
-    """Return the last file that sets an option whose value :func:`_where` cannot read."""
+    """Return the last file that sets an option, as text.
+
+    It is for options whose value :func:`_where` cannot read.
+    """
     for path in reversed(files()):
         sections: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(path, sections).parse()

@@ -58,7 +58,7 @@ class GPUError(Exception):
 
 
 class InvalidValue(GPUError):
-    """A value of an option, a flavor or a command line that cannot be used."""
+    """An option, an extra spec or a command-line argument with a value that cannot be used."""
 
 
 class InvalidPciAddress(InvalidValue):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on a card by the numbers that it and its driver report."""
+"""Reasons why a card is faulty, derived from the numbers that the card and its driver report."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Product:
 
     @property
     def key(self) -> str:
-        """``10de:2335``, as operators and lspci write it."""
+        """The ids as operators and lspci write them, ``10de:2335``."""
         return f"{self.vendor_id}:{self.product_id}"
 
     def completed_by(self, other: Product) -> Product:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address space of this host's guests: address bits of processor and IOMMUs, and memory."""
+"""This host's limits for the address space of guests: address bits, and installed memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's own program that cleans a card between two guests. It is run as root."""
+"""The operator's own program that cleans a card between two guests. It runs as root."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
 
 
 def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield the program and the folders above it, by the given path and by the resolved one."""
+    """Yield the program and the folders above it, on the given path and on the resolved one."""
     for path in dict.fromkeys((program, program.resolve(strict=True))):
         yield from (parent for parent in (path, *path.parents) if parent.is_relative_to(root))
 

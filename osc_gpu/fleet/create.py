@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu server create``."""
+"""``openstack gpu server create``: creates a server, and retries while no host has GPUs for it."""
 
 from __future__ import annotations
 

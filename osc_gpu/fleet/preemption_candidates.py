@@ -97,7 +97,7 @@ class Candidates:
     def freed(self, fleet: Fleet) -> Fleet:
         """Return the fleet without the instances that leave by themselves.
 
-        It also has what would be free without each candidate.
+        Each candidate in it holds only what a stop or a deletion would free.
         """
         by_uuid = self.by_uuid
         made = tuple(

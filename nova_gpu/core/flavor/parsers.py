@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parsers of the values of extra specs, which :mod:`~nova_gpu.core.flavor.extra_spec` lists."""
+"""Parsers of the values of nova-gpu's extra specs (:mod:`~nova_gpu.core.flavor.extra_spec`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Choice = TypeVar("Choice", bound=enum.StrEnum)
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
-    """Return the words that are allowed, as a message lists them."""
+    """Return the members of *words* as the text of an error lists them."""
     return " or ".join(words)
 
 

@@ -23,7 +23,7 @@ def kind_of(resource_class: str, count: int = 2) -> str:
 
 
 def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
-    """Return ``GPUs (architecture fermi)``, without their number."""
+    """Return what a request group requests, without the number: ``GPUs (architecture fermi)``."""
     noun = kind(request, count)
     parts = []
     # What the request filter has made traits of is told in the flavor's words.

@@ -62,7 +62,7 @@ def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
 def _check(flavor: FlavorRequest) -> None:
     """Check a flavor as the scheduler and the host do.
 
-    :raises InvalidExtraSpec: for the first thing that they would refuse
+    :raises InvalidExtraSpec: for the first property that they would refuse
     """
     flavor.check()
     spelled_out = dict(flavor.extra_specs)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A q35 guest's physical address space: whether its firmware can place all BARs, and how.
 
-Neither firmware is told how much its guest needs. Both go by the address bits of the guest's
+No setting tells the firmware how much room a guest needs. It uses the address bits of the guest's
 processor:
 
 * SeaBIOS puts the BARs above the guest's memory, or since 1.16.3 at the end of the address space,
   of which it then uses 44 bits unless the guest has 1 TiB of memory (``src/fw/pciinit.c``).
-* OVMF since 2022-11 uses the last eighth of the address space, of 46 bits at most. It believes the
-  processor from 41 bits on, as QEMU says 40 where nothing else is set, and 40 only of AMD's
-  and 36 or 39 only of Intel's. Where it does not believe it the window has 32 GiB. Without pages of
-  1 GiB, which not all processors have, it uses 40 bits however many there are
-  (``OvmfPkg/Library/PlatformInitLib/MemDetect.c``).
+* OVMF since 2022-11 uses the last eighth of the address space, of 46 bits at most. It trusts the
+  processor's number if it is 41 or more, because QEMU reports 40 by default; it trusts 40 of AMD's
+  processors only, and 36 or 39 of Intel's only. Otherwise the window has 32 GiB. If the processor
+  has no pages of 1 GiB, it uses 40 bits at most (``OvmfPkg/Library/PlatformInitLib/MemDetect.c``).
 
-QEMU's ``pci-hole64-size`` moves neither. From it QEMU sees that the guest has too few address bits
-and does not start it, on AMD's processors moves memory past the addresses that their IOMMU cannot
-map, and tells the guest's kernel how far the window goes (``hw/i386/pc.c``).
+QEMU's ``pci-hole64-size`` changes neither. QEMU uses it to refuse a guest that has too few address
+bits, to move the memory of guests with AMD's processors past the addresses that their IOMMU cannot
+map, and to tell the guest's kernel where the window ends (``hw/i386/pc.c``).
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class Guest:
 class Setting:
     """The settings of a domain for large BARs.
 
-    They are the address bits of its processor and the size of its 64-bit PCI hole in bytes, each
-    ``None`` where QEMU's default serves; and whether the processor must have pages of 1 GiB.
+    They are the address bits of its processor, and the size of its 64-bit PCI hole in bytes:
+    ``None`` if QEMU's default suffices; and whether the processor must have pages of 1 GiB.
     """
 
     bits: int | None = None

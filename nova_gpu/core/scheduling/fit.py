@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fit of a host: its GPUs or vGPUs against a request, and what instances without leave."""
+"""Whether a host's GPUs or vGPUs fit a request, and what instances without GPUs must leave free."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def _capability(capability: Sequence[Any] | None) -> tuple[int, int] | None:
 
 
 def _instance(instance: Mapping[str, Any]) -> MIGInstance:
-    """Return the MIG instance; its profile ends its name: ``NVIDIA H200 MIG 1g.18gb``."""
+    """Parse a MIG instance. Its name ends with its profile: ``NVIDIA H200 MIG 1g.18gb``."""
     name = known(str, instance["name"]) or ""
     _, _, profile = name.rpartition(" MIG ")
     return MIGInstance(

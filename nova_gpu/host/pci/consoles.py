@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's own console on a card."""
+"""The host's own console on a card: boot display, text console, firmware framebuffer."""
 
 from __future__ import annotations
 

@@ -72,5 +72,5 @@ def _answer(output: bytes) -> Mapping[str, Any]:
 
 
 def last_line(output: bytes) -> str:
-    """Return the last line of what the script printed."""
+    """Return the last line that the script printed."""
     return output.decode(errors="replace").strip().rpartition("\n")[2]
