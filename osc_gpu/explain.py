@@ -46,7 +46,7 @@ class ExplainServer(servers.ShowOne):
         if wrong := validation.mistakes(request):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
         elif not request.requests:
-            shown["why"] = Lines(["it asks for no GPU: nova-gpu has no part in where it is"])
+            shown["why"] = Lines(["its flavor asks for no GPU: nova-gpu did not choose its host"])
         else:
             try:
                 from_volume = servers.boots_from_volume(server)
@@ -108,11 +108,11 @@ def _why_then(server: Any) -> Iterator[str]:
     """Yield what the server's fault tells about the time at which the server was refused."""
     fault = (server.fault or {}).get("message", "")
     if failures.NOT_ENOUGH_HOSTS in fault:
-        yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
+        yield "Placement had a host for it when it was scheduled, as the fault names no resource;"
         yield "then the scheduler's filters refused each such host, or other requests of the same"
         yield "moment took the GPUs first; nova-scheduler's log says which"
     elif any(retry in fault for retry in _RETRIES):
-        yield "each host that was tried failed to start it: nova-compute's log there says why"
+        yield "each host that Nova tried failed to start it: nova-compute's log there says why"
     elif fault:
         yield "what its fault says was so then"
 

@@ -250,7 +250,7 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
     if unknown := _unknown(architecture, known):
-        what = "an architecture of no product that is known, and of no host's GPUs"
+        what = "an architecture that neither the table of products nor a host has"
         raise _refused("--arch", unknown, what, known, _OF_YOUR_OWN)
 
 

@@ -106,14 +106,14 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
             f"/servers/{server.id}/diagnostics", microversion=_DIAGNOSTICS
         )
         if answer.status_code in (400, 404, 409, 501):
-            return [], f"Nova tells nothing else of a server that is {server.status}"
+            return [], f"Nova has no diagnostics of a server that is {server.status}"
         sdk_exc.raise_from_response(answer)
         cards_by_number: dict[int, dict[str, Any]] = defaultdict(dict)
         for key, value in answer.json().items():
             if match := _FACT.fullmatch(key):
                 cards_by_number[int(match[1])][match[2]] = value
     listed = [cards_by_number[number] for number in sorted(cards_by_number)]
-    return listed, "" if listed else "its host tells none, or runs an older nova-gpu"
+    return listed, "" if listed else "its host reports none, or runs an older nova-gpu"
 
 
 class ShowServer(ShowOne):

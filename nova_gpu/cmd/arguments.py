@@ -69,8 +69,8 @@ def add_commands(subparsers: Any) -> None:
 def _add_host_commands(subparsers: Any) -> None:
     check = subparsers.add_parser(
         "check",
-        help="report for each card what keeps it from guests, and the remedy; exits 1 if there is "
-        "anything",
+        help="report for each card why guests cannot have it, and the remedy; exits 1 if there is "
+        "such a card",
     )
     check.set_defaults(module="host_check")
     add_format(check)
@@ -93,6 +93,6 @@ def _add_quarantine_commands(subparsers: Any) -> None:
     )
     add_format(listing)
     releasing = subparsers.add_parser(
-        "release", help="have a card given to instances again, from the service's next period on"
+        "release", help="offer a card to new instances again, from nova-compute's next period on"
     )
     releasing.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")

@@ -19,8 +19,7 @@ from nova_gpu.host.pci import direct_links, discovery, selection
 from nova_gpu.host.roots import Roots
 
 _NO_HOST = (
-    "The Python module libvirt is not there: as of a guest it is told where the GPUs are, and not "
-    "whose."
+    "The Python module libvirt is not installed: instances are not shown, only the places of GPUs."
 )
 
 

@@ -164,7 +164,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
 
 def not_known(reason: str) -> str:
     """Return the line that replaces the instances if it is unknown which of them has which card."""
-    return f"Which instance has which GPU is not known: {reason}"
+    return f"Cannot tell which instance has which GPU: {reason}"
 
 
 def _of(card: dict[str, Any], key: str) -> Any:

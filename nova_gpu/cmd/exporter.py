@@ -47,7 +47,7 @@ GAUGES = {
         "What the card is, by the labels. Always 1.",
         ("address", "product_id", "name", "architecture", "driver", "numa_node"),
     ),
-    "nova_gpu_offered": ("Whether instances are given the card.", ("address",)),
+    "nova_gpu_offered": ("Whether new instances can get the card.", ("address",)),
     "nova_gpu_divided": ("Whether the card is for several instances, as vGPUs.", ("address",)),
     "nova_gpu_healthy": ("Whether no fault of the card is known.", ("address",)),
     "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
@@ -67,24 +67,24 @@ GAUGES = {
         "A guest that has the card in its definition, by the guest's uuid. Always 1.",
         ("address", "instance"),
     ),
-    "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, as NVML says.", ("address",)),
+    "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, by NVML.", ("address",)),
     "nova_gpu_memory_used_bytes": (
-        "Memory of the card in use, as NVML says, without what the driver keeps for itself.",
+        "Memory of the card in use, by NVML, without what the driver reserves for itself.",
         ("address",),
     ),
-    "nova_gpu_memory_total_bytes": ("Memory of the card, as NVML says.", ("address",)),
+    "nova_gpu_memory_total_bytes": ("Memory of the card, by NVML.", ("address",)),
 }
 COUNTERS = {
     "nova_gpu_claims": ("Cards that instances were given when they started here.", ()),
     "nova_gpu_vgpu_claims": ("vGPUs that instances were given when they started here.", ()),
     "nova_gpu_start_failures": (
-        "Starts of guests that failed for their GPUs, by the name of the error.",
+        "Starts of guests that failed because of GPUs, by the name of the error.",
         ("reason",),
     ),
 }
 SUMMARIES = {
     "nova_gpu_cleaning_seconds": (
-        "How long cards were cleaned after a guest. The outcome is clean or failed.",
+        "How long it took to clean a card after a guest. The outcome is clean or failed.",
         ("outcome",),
     ),
 }

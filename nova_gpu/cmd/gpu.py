@@ -27,8 +27,8 @@ _COMMAND = cfg.SubCommandOpt(
 # them: it is what was not compared.
 _IN_THE_VERDICT = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging", "oslo_service")
 _NO_LIBVIRT = (
-    "nova-gpu: the Python module libvirt is not there: this is no compute host, or the package "
-    "python3-libvirt (libvirt-python) is not installed where Nova is"
+    "nova-gpu: the Python module libvirt is not installed: this is not a compute host, or the "
+    "package python3-libvirt (libvirt-python) is missing where Nova is installed"
 )
 
 

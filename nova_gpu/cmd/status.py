@@ -32,7 +32,7 @@ from nova_gpu.virt.delivery import pci_aliases
 
 _PROG = "nova-gpu-status"
 _Result = upgradecheck.Result
-_ELSEWHERE = "Looked at on controllers, which have [api_database]connection."
+_ELSEWHERE = "Checked on controllers only, which have [api_database]connection."
 
 
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"
@@ -135,9 +135,9 @@ class Checks(upgradecheck.UpgradeCommands):
         if self._is_controller():
             return _Result(
                 upgradecheck.Code.WARNING,
-                f"Without GPUFilter no flavor's words are read: {message}.",
+                f"Without GPUFilter flavors get no GPUs by their properties: {message}.",
             )
-        return _Result(upgradecheck.Code.SUCCESS, f"Not a controller's options. {message}.")
+        return _Result(upgradecheck.Code.SUCCESS, f"For controllers only: {message}.")
 
     def _check_weighers(self) -> upgradecheck.Result:
         """controllers: ``GPUWeigher`` as the only weigher"""
@@ -146,8 +146,8 @@ class Checks(upgradecheck.UpgradeCommands):
             return _Result(upgradecheck.Code.SUCCESS)
         return _Result(
             upgradecheck.Code.WARNING,
-            "None of Nova's own weighers is left, so that hosts without GPUs are not told apart; "
-            "in one line: [filter_scheduler]weight_classes = "
+            "Nova's own weighers are off, so that hosts without GPUs are not ranked; set in one "
+            "line: [filter_scheduler]weight_classes = "
             f"nova.scheduler.weights.all_weighers,{_WEIGHER}.",
         )
 
@@ -166,7 +166,7 @@ class Checks(upgradecheck.UpgradeCommands):
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
             return _Result(
                 upgradecheck.Code.WARNING,
-                f"It is not known whether Nova gives these cards too: {error}",
+                f"Cannot tell whether Nova gives these cards to instances too: {error}",
             )
         return _listed(cards, "Both Nova and nova-gpu give these cards to instances:")
 
@@ -178,8 +178,8 @@ class Checks(upgradecheck.UpgradeCommands):
         """controllers: hosts whose report is of an older or newer nova-gpu"""
         return self._asked(
             _hosts_of_another_version,
-            "These hosts report in the form of another release of nova-gpu than this one (one that "
-            "is upgraded reports again within a minute):",
+            "These hosts run a release of nova-gpu with another form of report than this one (an "
+            "upgraded host reports again within a minute):",
         )
 
     def _is_controller(self) -> bool:

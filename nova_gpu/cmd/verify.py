@@ -159,7 +159,7 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
         with boundary.crossed():
             _connect()
     except boundary.Failure as error:
-        print(f"nova-gpu: the bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
+        print(f"nova-gpu: no message bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
         return INCOMPLETE
     host = _connection()
 

@@ -258,7 +258,7 @@ class OverQuota(NoneFree):
 
 
 class DomainsUnreadable(GuestCannotStart):
-    _begin = "It is not known which guest has which GPU, so no GPU is given: "
+    _begin = "Cannot tell which guest has which GPU, so no instance gets one: "
 
     def __init__(self, error: str) -> None:
         reason = "libvirt does not list its domains"
@@ -267,11 +267,12 @@ class DomainsUnreadable(GuestCannotStart):
 
 
 class ProvidersUnknown(GuestCannotStart):
-    _begin = "Which GPUs the instance has on this host is not known: "
+    _begin = "Cannot tell which GPUs the instance has on this host: "
 
     def __init__(self, error: str) -> None:
         reason = "Placement does not answer"
-        super().__init__(None, reason, "start it again, by a hard reboot, when it does", error)
+        remedy = "reboot the instance hard when Placement answers again"
+        super().__init__(None, reason, remedy, error)
         self.args = (error,)
 
 

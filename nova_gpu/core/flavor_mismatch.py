@@ -103,8 +103,8 @@ def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
         largest = max(islands.values(), default=0)
         if largest < group.count:
             return (
-                f"its flavor insists on {group.count} GPUs with {names.TOPOLOGY} {topology}, and "
-                f"of those it was given {largest} are together"
+                f"its flavor requires {group.count} GPUs with {names.TOPOLOGY} {topology}, but "
+                f"only {largest} of its GPUs are together"
             )
     return None
 
@@ -119,10 +119,10 @@ def not_beside(
     far = sum(nearness.distance(card, wanted) == nearness.FAR for card in cards)
     if not far:
         return None
-    begin = f"its flavor insists on {names.NEAR} {arrangement.near}, and "
+    begin = f"its flavor requires {names.NEAR} {arrangement.near}, but "
     if not wanted:
-        return f"{begin}it has none by pci_passthrough:alias or by a port"
-    return f"{begin}of the {len(cards)} GPUs it was given {far} are on another NUMA node"
+        return f"{begin}it has no such device by pci_passthrough:alias or by a port"
+    return f"{begin}{far} of its {len(cards)} GPUs are on another NUMA node"
 
 
 def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
@@ -178,8 +178,8 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
         for demand in request.demands:
             if not demand.is_met(facts):
                 return (
-                    f"the flavor asks for vGPUs with {demand.word.name} {demand.condition}, and of "
-                    f"{group.facts.id} it is {demand.fact(facts) or 'not known'}"
+                    f"the flavor asks for vGPUs with {demand.word.name} {demand.condition}, but "
+                    f"that of {group.facts.id} is {demand.fact(facts) or 'unknown'}"
                 )
     return None
 

@@ -25,8 +25,8 @@ CONTAINED_XID = 94
 _RECOVERY_ACTIONS = {
     1: "reset it (nvidia-smi --gpu-reset)",
     2: "boot the host again",
-    3: "end what uses it and its peers over NVLink, then ask nvidia-smi -q again",
-    4: "end what uses it, then reset it (nvidia-smi --gpu-reset)",
+    3: "end the processes that use it and its NVLink peers, then check nvidia-smi -q again",
+    4: "end the processes that use it, then reset it (nvidia-smi --gpu-reset)",
     5: "recover its IMEX domain",
     6: "reset the bus that it is on",
     7: "boot the host again",
@@ -37,10 +37,12 @@ _FABRIC_COMPLETED = 3
 # nvml.h: NVML_COMPUTEMODE_PROHIBITED
 _PROHIBITED = 2
 _FABRIC_REMEDY = (
-    "see that nvidia-fabricmanager runs, is of the driver's version and what its log says, and "
+    "check that nvidia-fabricmanager runs and has the driver's version; see its log, and "
     "nvidia-smi -q (Fabric)"
 )
-_RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the host again"
+_RESET = (
+    "end the processes that use it and reset it (nvidia-smi --gpu-reset), or boot the host again"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
     if not risen:
         return None
     return Unavailable(
-        f"it has reported {' and '.join(risen)} PCIe errors since nova-compute looks at it",
+        f"it has reported {' and '.join(risen)} PCIe errors since nova-compute watches it",
         "see the kernel's log for them (AER); reseat or replace the card, or restart nova-compute "
         "to count from now on",
         Source.BUS,
@@ -159,8 +161,7 @@ def of_mig_mode() -> Unavailable:
     cards do not.
     """
     return Unavailable(
-        "it is in MIG mode without instances, which a guest has left on, so that CUDA finds no "
-        "device there",
-        "turn that off (nvidia-smi -mig 0)",
+        "a guest left it in MIG mode without MIG instances, so that CUDA finds no device",
+        "turn MIG mode off (nvidia-smi -mig 0)",
         Source.NVML,
     )

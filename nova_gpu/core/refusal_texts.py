@@ -42,11 +42,13 @@ _MOST_OFTEN = {
     "evacuate": "no other host has room for what the flavor asks for",
     "unshelve": "no host has room for what the flavor asks for",
     "start": (
-        "its host cannot give it GPUs now: those that it keeps, or, where it gave them back when "
-        "it was stopped, as many others; shelve and unshelve it to have it come to a host that can "
-        "(openstack gpu start does that where its flavor lets it)"
+        "its host cannot give it GPUs now: neither those that it kept nor, if it gave them back "
+        "when it was stopped, as many others; shelve and unshelve it to move it to a host that can "
+        "(openstack gpu start does that if its flavor permits it)"
     ),
-    "rebuild": "its host cannot give it GPUs now: those that it has, or, where it has none, others",
+    "rebuild": (
+        "its host cannot give it GPUs now: neither those that it has nor, if it has none, others"
+    ),
 }
 
 

@@ -51,7 +51,7 @@ def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
         for address in gpu.functions:
             if sysfs.has_homeless_bar(address, roots):
                 return _fault(
-                    f"the host has no place for a BAR of {address}",
+                    f"the kernel could not assign a BAR of {address}",
                     "turn on Above 4G Decoding in its firmware, and see the kernel's log about it "
                     "(BAR, failed to assign)",
                 )
@@ -67,7 +67,8 @@ def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
         return _fault(f"sysfs cannot be read about it: {error}", "see the kernel's log")
     # kernel-open/nvidia/nv-procfs.c: NVreg_ExcludedGpus, and what it excludes by itself
     if gpu.driver == "nvidia" and proc.card(gpu.address, roots).get("GPU Excluded") == "Yes":
-        return _fault("NVIDIA's driver excludes it (NVreg_ExcludedGpus)", "take it out of that")
+        remedy = "remove it from that parameter"
+        return _fault("NVIDIA's driver excludes it (NVreg_ExcludedGpus)", remedy)
     return None
 
 

@@ -47,14 +47,14 @@ class EventType(enum.StrEnum):
     CLAIM = (
         *("gpu.claim", "compute", False),
         "a guest is about to start with GPUs that it did not have on this host: create, unshelve, "
-        "the destination of a move, a start of one that gave its own back. Not at a reboot, a "
-        "rebuild, a stop and start with the same ones.",
+        "the destination of a move, a start of an instance that gave its GPUs back. Not sent at a "
+        "reboot, a rebuild, or a stop and start with the same GPUs.",
     )
     RELEASE = (
         *("gpu.release", "compute", False),
         "an instance no longer has its GPUs of this host: delete, a build that failed, shelve "
-        "offload, the source of a move that was confirmed or live, the destination of a reverted "
-        "one, a stop where ``gpu:on_stop`` says release",
+        "offload, the source of a confirmed or live move, the destination of a reverted move, a "
+        "stop with ``gpu:on_stop=release``",
     )
     FAULT = (
         *("gpu.fault", "compute", True),
@@ -63,12 +63,12 @@ class EventType(enum.StrEnum):
     )
     RECOVER = (
         *("gpu.recover", "compute", False),
-        "such a card is offered again, as the same run of nova-compute sees",
+        "such a card is offered again in the same run of nova-compute",
     )
     REACHED = (
         *("gpu.reached", "compute", True),
-        "a running LXC guest has device nodes that lead to a GPU that is not its own; told of its "
-        "instance, and of each instance that has the GPU",
+        "a running LXC guest has device nodes that lead to a GPU that is not its own; sent for its "
+        "instance, and for each instance that has the GPU",
     )
     QUARANTINE = "gpu.quarantine", "compute", True, "a card was put into quarantine"
     NO_VALID_HOST = (
@@ -93,35 +93,35 @@ class Event:
     type: EventType
     count: Annotated[
         int | None,
-        "how many GPUs, of gpu.no_valid_host how many one instance asks for; null where the flavor "
-        "cannot be understood",
+        "the number of GPUs; for gpu.no_valid_host the number that one instance asks for, null if "
+        "the flavor is invalid",
     ]
     host: Annotated[
-        str | None, "the compute host (``[DEFAULT]host``); null of gpu.no_valid_host"
+        str | None, "the compute host (``[DEFAULT]host``); null for gpu.no_valid_host"
     ] = None
     project_id: Annotated[str | None, "the instance's project"] = None
     instance_uuid: Annotated[
         str | None,
-        "whose GPUs they are; null of a card that no instance has. Of gpu.quarantine after a "
-        "release it is who had it.",
+        "the instance that has the GPUs; null for a card that no instance has. For gpu.quarantine "
+        "after a release it is the instance that had the card.",
     ] = None
     addresses: Annotated[
         tuple[str, ...],
-        "a list of PCI addresses, of vGPUs their slots (``0000:3b:00.0/nvidia-35/0``); empty of "
+        "a list of PCI addresses, for vGPUs of slots (``0000:3b:00.0/nvidia-35/0``); empty for "
         "gpu.no_valid_host",
     ] = ()
     product_id: Annotated[str | None, "vendor and product id: ``10de:2335``"] = None
     product: Annotated[str | None, "the product's name"] = None
     architecture: Annotated[
         str | None,
-        "``hopper``; of gpu.no_valid_host what the flavor asks for, as it reads in the fault",
+        "``hopper``; for gpu.no_valid_host the flavor's condition, as in the fault",
     ] = None
     reason: Annotated[
         str | None,
-        "what is wrong and what to do about it; of gpu.recover what it was. "
-        "Null of gpu.claim and gpu.release.",
+        "what is wrong and what to do about it; for gpu.recover what was wrong. "
+        "Null for gpu.claim and gpu.release.",
     ] = None
-    vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
+    vgpu_type: Annotated[str | None, "for gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
         """Return this event with the instance that has the GPUs."""

@@ -67,7 +67,8 @@ def run_command(address: str) -> tuple[int, str]:
     try:
         return clean_command.run(command, card, mode, timeout_s, slot=slot)
     except exception.InvalidOption as error:
-        raise exception.NotClean(address, str(error), "fix that, and clean the card") from error
+        remedy = "correct the option, and clean the card"
+        raise exception.NotClean(address, str(error), remedy) from error
     except child.Failed as error:
         reason = f"[gpu]clean_command {error}"
         raise exception.NotClean(address, reason, "see what is wrong with the card") from error
@@ -93,8 +94,8 @@ def _looked_for(address: str) -> Iterator[None]:
     try:
         yield
     except child.Failed as error:
-        reason = f"looking for what its guest left {error}"
-        raise exception.NotClean(address, reason, "see what has the card open") from error
+        reason = f"the search for processes that its guest left {error}"
+        raise exception.NotClean(address, reason, "see which processes have it open") from error
 
 
 def _refuse(address: str, left: Iterable[object]) -> None:
@@ -104,7 +105,7 @@ def _refuse(address: str, left: Iterable[object]) -> None:
     """
     if named := ", ".join(map(str, left)):
         reason = f"processes of its guest do not end: {named}"
-        remedy = "see the kernel's log about what they wait for; the host may have to be booted"
+        remedy = "see the kernel's log for what they wait for; the host may need a boot"
         raise exception.NotClean(address, reason, remedy)
 
 

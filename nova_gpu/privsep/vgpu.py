@@ -105,6 +105,6 @@ def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], value: object)
     if (statement := selection.said_of(card, wanted)) != value:
         raise exception.DeviceUnavailable(
             str(card.address),
-            f"it was to be divided by {value}, and the option says {statement or 'nothing'} of it",
-            "restart nova-compute after an option was changed",
+            f"nova-compute asks for {value} of it, but the option has {statement or 'nothing'}",
+            "restart nova-compute after changing an option",
         )

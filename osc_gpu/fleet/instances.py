@@ -60,7 +60,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
         key = names.NEAR if request.whole.arrangement.insists_on_near else names.TOPOLOGY
         stated = request.extra_specs[key]
         raise exceptions.CommandError(
-            f"{flavor.name} insists on {key} {stated}, and only hosts "
+            f"{flavor.name} requires {key} {stated}, and only hosts "
             "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
             "of a host"
         )
@@ -262,9 +262,9 @@ def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
     if server.task_state:
         return f"it is busy: {server.task_state}"
     if near:
-        return f"its flavor insists on {names.TOPOLOGY}, and only hosts know what is together"
+        return f"its flavor requires {names.TOPOLOGY}, and only hosts know which GPUs are together"
     if not all_of:
-        return "it has not what its flavor asks for, or GPUs and vGPUs"
+        return "it does not have what its flavor asks for, or it has both GPUs and vGPUs"
     return ""
 
 

@@ -125,7 +125,7 @@ class _Step(_Moving):
         if state != (_STATUS[self.move.way], self.here, None):
             busy = f", busy with {server.task_state}" if server.task_state else ""
             raise Stopped(
-                f"it is not as it was for the plan: {server.status} on {server.compute_host}{busy}"
+                f"it has changed since the plan: {server.status} on {server.compute_host}{busy}"
             )
 
     def _failed(self, server: Any) -> Stopped:
@@ -133,7 +133,7 @@ class _Step(_Moving):
         if server.status == _WAITS:
             return Stopped(
                 f"it waits on {server.compute_host} for a confirmation and has GPUs of both hosts: "
-                f"openstack server migration confirm {uuid} goes on, revert in its place goes back"
+                f"end the move by openstack server migration confirm {uuid}, or revert"
             )
         reason = failures.why_last(self.connection, server)  # and not why another one failed before
         why = reason or f"see openstack server event list {uuid}"
@@ -164,7 +164,7 @@ def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> No
             if migration.id in sources and servers.requests_of(migration)
         ]
     for server in waiting:
-        say(f"{server.name} ({server.id}): confirmed, as its move waits for that since before")
+        say(f"{server.name} ({server.id}): confirmed, as its earlier move waits for that")
         moving = _Moving(connection, server.id, sources[server.id], patience_s)
         moving.confirm(server)
         moving.wait_for_source()
@@ -196,8 +196,8 @@ def make(
             raise Stopped(f"{step}, {who}: {e}. {_done(number)}") from e
         except KeyboardInterrupt:
             say(
-                f"{step}, {who}: not waited for any longer; Nova goes on with it, and a cold move "
-                f"waits for openstack server migration confirm. {_done(number)}"
+                f"{step}, {who}: interrupted; Nova continues the move, and a cold move then waits "
+                f"for openstack server migration confirm. {_done(number)}"
             )
             raise
 

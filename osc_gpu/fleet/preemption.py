@@ -361,7 +361,7 @@ class _Run:
         try:
             preemption_candidates.tell(self._connection, candidate.server, due, wanted.takers)
         except exceptions.CommandError as e:
-            self._barred[candidate.server.id] = f"it cannot be told: {e}"
+            self._barred[candidate.server.id] = f"it cannot be notified: {e}"
             self._say(f"{candidate.in_words}: it cannot be notified that its GPUs are taken: {e}")
             return None
         self._say(

@@ -260,7 +260,7 @@ def _firm(
     Return an empty text if it may.
     """
     if server.project_id not in projects:
-        return f"its project {server.project_id} is not among those that were named"
+        return f"its project {server.project_id} is not one that --project names"
     if server.is_locked:
         return "it is locked"
     if server.task_state:
@@ -268,7 +268,7 @@ def _firm(
     if server.status not in ("ACTIVE", "SHUTOFF"):
         return f"its status is {server.status}"
     if preemptible.end is End.STOP and not _gives_back(server, instance):
-        return "it has not what its flavor asks for, and a stop would give nothing back"
+        return "it does not have what its flavor asks for, so a stop would give nothing back"
     return ""
 
 
@@ -361,7 +361,7 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
         server = connection.compute.get_server(was.id)
         state = server.status, server.task_state, server.compute_host, server.launched_at
         if state != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
-            raise exceptions.CommandError(f"{chosen.in_words}: it is not as it was for the plan")
+            raise exceptions.CommandError(f"{chosen.in_words}: it has changed since the plan")
         # Others than when it was told, as who waits is a new server each time. That there is no
         # room for it keeps nobody's GPUs.
         with contextlib.suppress(sdk_exc.HttpException):

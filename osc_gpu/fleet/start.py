@@ -123,7 +123,7 @@ class StartServer(base_command.Command):
         why = failures.why_last(self._connection, server) or (server.fault or {}).get("message")
         if not why and server.status in _STARTED:
             why = f"for what is known of it see openstack gpu explain {server.id}"
-        why = why or "only what is stopped or shelved is started"
+        why = why or "only stopped and shelved servers can be started"
         return f"{server.name} is {server.status}: {why.removesuffix('.')}"
 
 

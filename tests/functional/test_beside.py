@@ -84,9 +84,7 @@ class BesideTest(BesideTestBase):
         # None is left on that node: who insists is refused, who does not gets what there is.
         fault = self.boot_refused(self.near())
         self.assertIn("Exceeded maximum number of retries", fault)
-        reason = (
-            "insists on gpu:near nic, and of the 1 GPUs it was given 1 are on another NUMA node"
-        )
+        reason = "requires gpu:near nic, but 1 of its 1 GPUs are on another NUMA node"
         self.assertIn(reason, self.stdlog.logger.output)
         self.assertGPUs(self.boot(self.near(policy="preferred")), APART[:1])
 

@@ -34,7 +34,7 @@ class UnusableTest(alone.Alone, kvm.KVMServersTestBase):
         ailments.leave_without_place(self.hosts["host1"], WELL)
         self.period()
         self.assertInventory(total=4, reserved=1)
-        self.assertIn(f"no place for a BAR of {WELL}", self.stdlog.logger.output)
+        self.assertIn(f"could not assign a BAR of {WELL}", self.stdlog.logger.output)
         ailments.leave_without_place(self.hosts["host1"], SHOWN)
         self.restart_host("host1")
         self.assertInventory(total=4, reserved=2)

@@ -241,7 +241,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.restart_host("host1")
         self.period()
         self.assertIn(
-            f"GPU {FIRST} (H200 SXM 141GB) is not offered: the driver has MIG instances of it, and",
+            f"GPU {FIRST} (H200 SXM 141GB) is not offered: the driver has MIG instances of it, but",
             self.log(),
         )
         self.assertInventory(total=6)
@@ -249,7 +249,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.boot_refused(self.of_type(SMALL))
         self._stop_server(server)
         said = self.refused({"os-start": None}, server)
-        self.assertIn("NVML does not tell what they are", said[0])
+        self.assertIn("NVML does not report them", said[0])
         self.told = self.was_told
         self.period()
         self.period()

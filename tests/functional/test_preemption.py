@@ -148,7 +148,7 @@ class PreemptionTest(Preempting):
         self.assertRegex(self.listed(), "^up; no preemptible instance until 2[0-9T:-]+Z$")
         spot = self.flavor(gpus="= 1", **STOPPED)
         fault = self.boot_refused(spot)
-        self.assertIn("only on hosts that have them for who is not preemptible, for now", fault)
+        self.assertIn("only on hosts that keep them from preemptible instances now", fault)
         (said,) = self.refused({"os-start": None}, self.three)
         self.assertIn("its host has GPUs for who is not preemptible, for now; start it when", said)
         self.boot(self.two)
@@ -190,7 +190,7 @@ class PreemptionTest(Preempting):
 
     def test_who_is_no_victim(self) -> None:
         said = self.refusal("two", project="another")
-        left = f"its project {self.api.project_id} is not among those that were named"
+        left = f"its project {self.api.project_id} is not one that --project names"
         self.assertIn(f"stopped stays: {left}", said)
         self.admin_api.post_server_action(self.three["id"], {"lock": {}})
         self.assertIn("stopped stays: it is locked", self.refusal("two"))

@@ -245,7 +245,7 @@ class RoomTest(ShownTestBase):
             "no host with GPUs is called host3", self.refusal(move_commands.Drain, "host3")
         )
         near = self.flavor(**{"gpus": "2", "gpu:topology": "numa"})
-        self.assertIn("insists on gpu:topology numa", self.refusal(move_commands.MakePlace, near))
+        self.assertIn("requires gpu:topology numa", self.refusal(move_commands.MakePlace, near))
         one = self.flavor(**{"gpus": "1", "gpu:topology": "numa"})
         self.assertEqual([], self.values(move_commands.MakePlace, one))
         both = self.flavor(gpus="1", vgpus="1")

@@ -70,7 +70,7 @@ class HostsTest(ShownTestBase):
         self._wait_for_state_change(two, "SHUTOFF")
         stopped = self.fields(servers.ShowServer, "pair")
         self.assertEqual(2, stopped["gpus"])
-        self.assertEqual("Nova tells nothing else of a server that is SHUTOFF", stopped["cards"])
+        self.assertEqual("Nova has no diagnostics of a server that is SHUTOFF", stopped["cards"])
         self.api.post_server_action(two["id"], {"os-start": None})
         self._wait_for_state_change(two, "ACTIVE")
 
@@ -313,7 +313,7 @@ class ToldThenTest(ShownTestBase):
         self.assertIn("There are not enough hosts available", shown["fault"])
         self.assertIn("though 2 of 2 with GPUs could take it now", shown["why"][0])
         why = " ".join(shown["why"][1:])
-        self.assertIn("Placement had a host for it, as the fault names nothing", why)
+        self.assertIn("Placement had a host for it when it was scheduled", why)
         self.assertIn("the scheduler's filters refused each such host, or other requests", why)
         # None of which is true
         for guess in ("came free since", "compute host failed to start it", "not counted by"):

@@ -66,7 +66,9 @@ class Stopped(Stopping):
         _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", first["id"], admin=False)
         self.assertIn("start at ", json.loads(shown)["last_failure"])
         why = json.loads(shown)["failure_reason"]
-        self.assertIn("most often: its host cannot give it GPUs now: those that it keeps", why[0])
+        self.assertIn(
+            "most often: its host cannot give it GPUs now: neither those that it kept", why[0]
+        )
         self.assertNothing(first, used=self.TOTAL)
         self.period()
         self.assertGPUs(second, every)

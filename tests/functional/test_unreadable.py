@@ -130,7 +130,7 @@ class AnotherHostTest(_Libvirt):
         (other,) = {"host1", "host2"} - set(happened)
         self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=0, host=happened[0])
-        self.assertIn("It is not known which guest has which GPU", self.stdlog.logger.output)
+        self.assertIn("Cannot tell which guest has which GPU", self.stdlog.logger.output)
 
 
 class DatabaseTest(alone.Alone, base.GPUServersTestBase):

@@ -175,7 +175,7 @@ def _value(name: str) -> str:
         raise ValueError(f"{name!r} is not a name: letters, digits and . _ + - between them")
     value = names.word(name)
     if value is None:
-        raise ValueError(f"{name!r} cannot be asked for: what is not known satisfies nothing")
+        raise ValueError(f"{name!r} cannot be asked for: an unknown value satisfies nothing")
     return value
 
 

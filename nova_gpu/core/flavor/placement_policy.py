@@ -106,7 +106,8 @@ def parse(extra_specs: Mapping[str, str]) -> Arrangement:
     if policy and names.TOPOLOGY not in extra_specs:
         raise _alone(names.TOPOLOGY_POLICY, extra_specs, "the topology", names.TOPOLOGY)
     if near_policy and names.NEAR not in extra_specs:
-        raise _alone(names.NEAR_POLICY, extra_specs, "what they are to be near", names.NEAR)
+        what = "the devices that GPUs are to be near"
+        raise _alone(names.NEAR_POLICY, extra_specs, what, names.NEAR)
     return Arrangement(
         parsers.stated(names.TOPOLOGY, extra_specs, Topology) or Topology.ANY,
         policy or TopologyPolicy.REQUIRED,
@@ -124,9 +125,9 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
         raise exception.InvalidExtraSpec(
             names.PEER_ACCESS,
             extra_specs[names.PEER_ACCESS],
-            f"the GPUs' driver goes by it only where it sees that it is in a guest, and {hidden} "
-            "hides that",
-            f"{PeerAccess.NONE}, or it without {hidden}",
+            f"the GPUs' driver obeys it only if it sees that it runs in a guest, which {hidden} "
+            "hides",
+            f"{PeerAccess.NONE}, or any value without {hidden}",
         )
     return policy
 

@@ -60,7 +60,7 @@ class Preemptible:
         least_s = parse_time(text)
         if end is End.STOP and on_stop is not OnStop.RELEASE:
             raise exception.InvalidExtraSpec(
-                *(names.PREEMPTIBLE, text, "stopped, the instance would keep its GPUs"),
+                *(names.PREEMPTIBLE, text, "a stopped instance would keep its GPUs"),
                 f"{names.ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} as well",
             )
         return cls(least_s, end)
@@ -73,7 +73,10 @@ def parse_time(text: str) -> int:
     """
     if not (match := _TIME.fullmatch(text.strip().lower())):
         raise exception.InvalidExtraSpec(
-            names.PREEMPTIBLE, text, "it does not say how long it keeps its GPUs", ALLOWED_TIMES
+            names.PREEMPTIBLE,
+            text,
+            "it is not the time that an instance keeps its GPUs",
+            ALLOWED_TIMES,
         )
     return int(match[1]) * _SECONDS[match[2]]
 

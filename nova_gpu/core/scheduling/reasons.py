@@ -40,8 +40,8 @@ _CLOSED = {
         "is drained: it takes no new instance with GPUs",
     ),
     names.KEPT_UNTIL: (
-        "have them for who is not preemptible, for now",
-        "has its GPUs for who is not preemptible, for now",
+        "keep them from preemptible instances now",
+        "keeps its GPUs from preemptible instances now",
     ),
 }
 
@@ -268,4 +268,4 @@ def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
 def _listed(values: Iterable[str]) -> str:
     shown = sorted(values, key=lambda value: (len(value) if value.isdecimal() else 0, value))
     more = ["..."] if len(shown) > _NAMES_SHOWN else []
-    return ", ".join(shown[:_NAMES_SHOWN] + more) or "none whose name is known"
+    return ", ".join(shown[:_NAMES_SHOWN] + more) or "none with a known name"

@@ -66,8 +66,8 @@ def _unread(card: GPU, roots: Roots) -> str | None:
     """
     if card.mig is None:
         return (
-            "the driver has MIG instances of it, and NVML does not tell what they are; see why in "
-            "nova-compute's log, [gpu]nvml and [gpu]nvml_timeout"
+            "the driver has MIG instances of it, but NVML does not report them; see nova-compute's "
+            "log, [gpu]nvml and [gpu]nvml_timeout"
         )
     there = gpu_instances.of_card(card.address, roots)
     by_driver, by_nvml = (
@@ -76,13 +76,13 @@ def _unread(card: GPU, roots: Roots) -> str | None:
     )
     if not by_driver and not by_nvml:
         return (
-            "it is in MIG mode and has no compute instance; make some (nvidia-smi mig -cgi ... -C) "
-            "or turn MIG mode off (nvidia-smi -mig 0)"
+            "it is in MIG mode and has no compute instance; create some (nvidia-smi mig -cgi ... "
+            "-C) or turn MIG mode off (nvidia-smi -mig 0)"
         )
     if by_driver != by_nvml:
         return (
-            f"the driver has the MIG instances {_listed(by_driver)} of it, and NVML tells of "
-            f"{_listed(by_nvml)}; it is looked at again in the next period"
+            f"the driver has the MIG instances {_listed(by_driver)} of it, but NVML reports "
+            f"{_listed(by_nvml)}; nova-compute checks it again in the next period"
         )
     for instance in card.mig:
         if (
@@ -91,8 +91,8 @@ def _unread(card: GPU, roots: Roots) -> str | None:
             or _number(instance) is None
         ):
             return (
-                f"NVML does not tell the profile of its MIG instance {instance.index}; see what "
-                "nvidia-smi -L says of it"
+                f"NVML does not report the profile of its MIG instance {instance.index}; see "
+                "nvidia-smi -L"
             )
     return None
 
@@ -177,5 +177,5 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
     except child.Failed as error:
         reason = str(error)
     except (ValueError, LookupError, TypeError) as error:
-        reason = f"what was to do it gave no answer: {error!r}"
-    raise refused(reason, "see what nvidia-smi mig -lgip and the kernel's log say of it")
+        reason = f"the process that divides it gave no answer: {error!r}"
+    raise refused(reason, "see nvidia-smi mig -lgip and the kernel's log")

@@ -132,7 +132,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
     if len(there) == wanted or (wanted is None and len(there) > 1):
         return None
     return (
-        f"it is split into parts ({mode}), and of {len(there)} of them KFD tells the render node; "
+        f"it is split into parts ({mode}), and KFD reports the render node of only {len(there)}; "
         "see the kernel's log about it, or make it whole (amd-smi set --compute-partition SPX)"
     )
 

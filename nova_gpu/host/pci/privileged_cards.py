@@ -13,8 +13,8 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery, selection, sysfs
 from nova_gpu.host.roots import Roots
 
-REASON = "there is no GPU of this host's at this address that [gpu] chooses"
-REMEDY = "see nova-gpu list, and the kernel's log about it"
+REASON = "the [gpu] options choose no GPU of this host at this address"
+REMEDY = "see nova-gpu list, and the kernel's log about this address"
 
 
 def card(address: PciAddress, options: Any) -> GPU | None:

@@ -82,7 +82,7 @@ def believe(path: pathlib.Path, status: os.stat_result) -> None:
     :raises Untrusted: if a user other than this process's and root could
     """
     if reason := distrust(status, os.geteuid()):
-        raise Untrusted(f"{path} is not believed: {reason}")
+        raise Untrusted(f"{path} is not trusted: {reason}")
 
 
 def distrust(status: os.stat_result, owner_uid: int) -> str | None:
@@ -93,7 +93,7 @@ def distrust(status: os.stat_result, owner_uid: int) -> str | None:
     if status.st_uid != owner_uid:
         return f"its owner is uid {status.st_uid} and must be uid {owner_uid}"
     if status.st_mode & stat.S_IWOTH:
-        return f"everybody can write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+        return f"all users can write to it (mode {stat.S_IMODE(status.st_mode):04o})"
     if status.st_mode & stat.S_IWGRP and status.st_gid != _ROOT_GID:
         return f"the group {status.st_gid} can write to it"
     return None

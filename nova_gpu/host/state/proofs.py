@@ -33,8 +33,7 @@ from nova_gpu.host.state.quarantine import Seen
 
 _SUFFIX = ".json"
 UNTOLD = (
-    "the host does not tell which boot it is in (/proc/sys/kernel/random/boot_id) or where its "
-    "cards are"
+    "the host does not report its boot id (/proc/sys/kernel/random/boot_id) or where its cards are"
 )
 
 
@@ -111,7 +110,7 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
         # While the host is up a card may go away, and no other one comes to be where it was.
         is_same = set(seen.addresses) <= set(proof.seen.addresses)
     if (proof.device, proof.product) != (str(part), card.product.key) or not is_same:
-        return "another card was cleaned, which was at its address"
+        return "its proof is that of another card, which was at this address"
     return None
 
 

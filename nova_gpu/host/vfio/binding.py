@@ -97,7 +97,9 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
                 return
             overrides = binding
         former_drivers.save(means.records, address, records, means.roots)
-        raise _NotMoved("its driver_override changes all the time", "find out who writes it")
+        raise _NotMoved(
+            "its driver_override changes all the time", "find the program that writes it"
+        )
 
 
 def give_to_host(address: model.PciAddress, means: Means) -> None:
@@ -140,7 +142,7 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
         except _NotMoved as error:
             raise error.error(str(address), error.reason, error.remedy, error.others) from error
         except files.Untrusted as error:
-            remedy = "remove it; what it says of the card's former driver is lost"
+            remedy = "remove it; its record of the card's former driver is lost then"
             raise exception.BindingFailed(str(address), str(error), remedy) from error
         except (OSError, ValueError, exception.GPUError) as error:
             raise exception.BindingFailed(str(address), str(error), _SEE_KERNEL_LOG) from error
@@ -257,7 +259,7 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
     if process.poll() is None:
         raise _NotMoved(
             f"{step} does not end{limit}",
-            f"{_SEE_KERNEL_LOG}; the host has to be booted anew before the card can be used",
+            f"{_SEE_KERNEL_LOG}; boot the host before the card is used again",
             hangs=True,
         )
     del _hanging[address]

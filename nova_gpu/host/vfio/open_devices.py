@@ -35,10 +35,10 @@ Number = tuple[int, int]  # major, minor
 
 # Where proc shows no processes but those of a container
 UNSEEN = (
-    "whether a process of the host has it open is not known: nova-compute runs in a PID namespace "
+    "nova-compute cannot see whether a process of the host has it open: it runs in a PID namespace "
     "of its own"
 )
-UNSEEN_REMEDY = "give its container that of the host (pid_mode: host)"
+UNSEEN_REMEDY = "give nova-compute's container the host's PID namespace (pid_mode: host)"
 
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:

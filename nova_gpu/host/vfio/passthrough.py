@@ -113,7 +113,8 @@ def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
     :raises OSError: if the kernel does not report it, for example because a function is gone
     """
     remedy = (
-        "turn on VT-d or AMD-Vi in the firmware and boot with what nova-gpu host prepare prints"
+        "turn on VT-d or AMD-Vi in the firmware and boot with the arguments that nova-gpu host "
+        "prepare prints"
     )
     groups = f"{roots.sysfs}/kernel/iommu_groups"
     for address in own:
@@ -147,9 +148,9 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
     for address in own:
         if regions := iommu.direct_regions(address, roots):
             return (
-                f"the firmware wants {regions[0]} of the host's memory mapped for {address} (RMRR, "
-                "reserved_regions of its IOMMU group), with which the kernel gives it to no guest; "
-                "turn that off in the firmware (HPE: conrep, RMRDS), or use another slot or host"
+                f"the firmware reserves {regions[0]} of the host's memory for {address} (RMRR, "
+                "reserved_regions of its IOMMU group), so the kernel lets no guest have it; turn "
+                "that off in the firmware (HPE: conrep, RMRDS), or use another slot or host"
             )
     return None
 
@@ -208,8 +209,8 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
             )
         if uuids := _mediated_devices(device):
             return (
-                f"it has the mediated device {uuids[0]}; remove those of the card, and it from "
-                "[devices]enabled_mdev_types"
+                f"it has the mediated device {uuids[0]}; remove the card's mediated devices, and "
+                "the card from [devices]enabled_mdev_types"
             )
     return None
 
@@ -239,8 +240,8 @@ def _managed(gpu: model.GPU, roots: Roots) -> str | None:
     if name is None:
         return None
     return (
-        f"{name} is a module of an HGX board: NVIDIA's driver is to have it when Fabric Manager "
-        "starts; leave it there, it is bound to vfio-pci when a guest gets it"
+        f"{name} is a module of an HGX board: NVIDIA's driver must have it when Fabric Manager "
+        "starts; leave it bound to that driver until a guest gets it and it is bound to vfio-pci"
     )
 
 
@@ -253,7 +254,7 @@ def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | 
     if room.given_gib is not None:
         return (
             f"{name} maps {needed} GiB of memory, and [gpu]guest_mmio_gib says that a guest has "
-            f"room for {room.given_gib} GiB; unset that, and the room is what the card needs"
+            f"room for {room.given_gib} GiB; unset that option, and a guest has the room it needs"
         )
     return (
         f"{name} maps {needed} GiB of memory, and guests of this host have {room.most} address "

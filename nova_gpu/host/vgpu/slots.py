@@ -59,7 +59,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             return
         if profiles.parent.made:
             reason = f"the function has the type {next(iter(profiles.parent.made))}"
-            raise refused(reason, "take that type from it, if it is no guest's")
+            raise refused(reason, "remove that type, if no guest has it")
         sysfs.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
         if not _has_type(device, slot):
             raise refused("its driver reported success and gave the function no type")

@@ -35,8 +35,8 @@ _TRIES, _TRY_AGAIN_S = 15, 1.0
 # amdgpu has no sriov_configure, and nor has gim, which takes the number as it is loaded, for each
 # of the cards (amd/MxGPU-Virtualization, gim_shim/gim_drv.c and gim_config.c).
 _GIM = (
-    "load it with so many for each card (modprobe gim vf_num={number}) before nova-compute starts: "
-    "functions that are there are offered"
+    "load it with that number for each card (modprobe gim vf_num={number}) before nova-compute "
+    "starts, which offers existing functions"
 )
 
 _REMEDY = (
@@ -80,7 +80,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
                 )
             return
         if number > (most := sriov.most(device)):
-            raise refused(f"it can have {most}", "say no more than that")
+            raise refused(f"it can have {most}", f"set the option to {most} at most")
         if (vendor := _vendor(device)) == products.AMD:
             raise refused("only AMD's module gim makes them", _GIM.format(number=number))
         if vendor != products.NVIDIA:
@@ -91,7 +91,8 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
                 f"there is no {SRIOV_MANAGE}", "install NVIDIA's vGPU software on this host"
             )
         elif number != most:
-            raise refused(f"{SRIOV_MANAGE.name} enables all {most} that it can have", "say so many")
+            reason = f"{SRIOV_MANAGE.name} enables all {most} that it can have"
+            raise refused(reason, f"set the option to {most}")
         elif gpu_instances.is_divided(card, roots):
             raise refused(
                 f"{SRIOV_MANAGE.name} would remove its GPU instances",
@@ -103,7 +104,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
     except (OSError, child.Failed) as error:
         raise refused(str(error), "see the kernel's log about the card") from error
     if there != number:
-        raise refused(f"its driver said nothing and enabled {there}", "see the kernel's log")
+        raise refused(f"its driver reported success and enabled {there}", "see the kernel's log")
 
 
 def _vendor(device: str) -> str:

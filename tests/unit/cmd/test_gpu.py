@@ -56,7 +56,7 @@ class TableTest(testtools.TestCase):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
         shown = cards.table([cards.described(cards.Card(card), {}, "no answer")], "no answer")
         self.assertRegex(shown, r"\| yes +\| unknown +\|")
-        self.assertIn("Which instance has which GPU is not known: no answer", shown)
+        self.assertIn("Cannot tell which instance has which GPU: no answer", shown)
 
 
 class ListTest(base.CommandTestCase):
@@ -181,7 +181,7 @@ class ListTest(base.CommandTestCase):
         self.configure("lxc", "nvml = false")
         host = hosts.Host(self.root)
         host.add_gpu("0000:04:00.0", "10de", "2335", driver="nvidia", mig=[(9, 0)])
-        said = "the driver has MIG instances of it, and NVML does not tell what they are"
+        said = "the driver has MIG instances of it, but NVML does not report them"
         self.assertIn(f"0000:04:00.0: {said}", self.run_list().stdout)
         self.assertIn(f"- {said}", self.nova_gpu("host", "check").stdout)
 

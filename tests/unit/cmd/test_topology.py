@@ -30,7 +30,7 @@ NUMA node 0
     switch 0000:21:00.0
       GPU0  0000:23:00.0  H100L 94GB
       GPU1  0000:24:00.0  H100L 94GB
-The Python module libvirt is not there: as of a guest it is told where the GPUs are, and not whose.
+The Python module libvirt is not installed: instances are not shown, only the places of GPUs.
 
        GPU0  GPU1
  GPU0  X     PIX
@@ -65,7 +65,7 @@ class TopologyTest(base.HostTestCase):
     def test_libvirt_does_not_answer(self) -> None:
         self.build("displays")
         text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
-        self.assertIn("not known: libvirt does not list its domains: Failed", text)
+        self.assertIn("has which GPU: libvirt does not list its domains: Failed", text)
         self.assertNotIn("free", text)
         printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
         self.assertEqual([None, None], [each["instances"] for each in json.loads(printed)])

@@ -191,18 +191,18 @@ class OtherVGPUFactsTest(unittest.TestCase):
             ({"resources:VGPU": "1"}, [known], None),
             ({"vgpus": "2"}, [known, unknown], None),
             ({"vgpus": "1", "gpu:memory_mib": ">= 2048"}, [known], None),
-            ({"vgpus": "1", "gpu:memory_mib": "== 1024"}, [known], "of nvidia-64 it is 2048"),
-            ({"vgpus": "2", "gpu:memory_mib": ">= 1"}, [known, unknown], "it is not known"),
+            ({"vgpus": "1", "gpu:memory_mib": "== 1024"}, [known], "that of nvidia-64 is 2048"),
+            ({"vgpus": "2", "gpu:memory_mib": ">= 1"}, [known, unknown], "nvidia-64 is unknown"),
             ({"vgpus": "1", "gpu_arch": "pascal", "gpu:model": "<in> P4"}, [known], None),
-            ({"vgpus": "1", "gpu_arch": "fermi"}, [known], "gpu_arch fermi, and of nvidia-64"),
-            ({"vgpus": "1", "gpu:model": "s!= a"}, [unknown], "gpu:model s!= a, and of"),
+            ({"vgpus": "1", "gpu_arch": "fermi"}, [known], "gpu_arch fermi, but that of nvidia-64"),
+            ({"vgpus": "1", "gpu:model": "s!= a"}, [unknown], "gpu:model s!= a, but that of"),
             ({"vgpus": "1", "gpu:heads": "2"}, [known], None),
             (
                 {"vgpus": "1", "gpu:heads": "<= 2"},
                 [known],
-                "gpu:heads <= 2, and of nvidia-64 it is 4",
+                "gpu:heads <= 2, but that of nvidia-64 is 4",
             ),
-            ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "it is not known"),
+            ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "nvidia-64 is unknown"),
             ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
         ):
             with self.subTest(specs):
@@ -227,13 +227,13 @@ class NotBesideTest(unittest.TestCase):
                 Arrangement(near=Near.NIC, near_policy=policy),
                 [near, far],
                 [nic],
-                "gpu:near nic, and of the 2 GPUs it was given 1 are on another NUMA node",
+                "gpu:near nic, but 1 of its 2 GPUs are on another NUMA node",
             ),
             (
                 Arrangement(near=Near.NVME, near_policy=policy),
                 [near],
                 [nic],
-                "gpu:near nvme, and it has none",
+                "gpu:near nvme, but it has no such device",
             ),
         ):
             with self.subTest(arrangement=arrangement, held=held):

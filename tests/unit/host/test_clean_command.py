@@ -117,10 +117,10 @@ class CleanCommandTest(base.BaseTestCase):
         (open_to_all / "clean").chmod(0o755)
         open_to_all.chmod(0o777)
         link.symlink_to(open_to_all / "clean")
-        self.assertIn(f"{open_to_all}: everybody can write", self.refused(link))
+        self.assertIn(f"{open_to_all}: all users can write", self.refused(link))
         back = open_to_all / "link"
         back.symlink_to(self.program)
-        self.assertIn(f"{open_to_all}: everybody can write", self.refused(back))
+        self.assertIn(f"{open_to_all}: all users can write", self.refused(back))
 
 
 def _give_group(path: pathlib.Path) -> None:

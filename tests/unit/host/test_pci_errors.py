@@ -67,7 +67,7 @@ class TestUnusable(HealthTest):
         pci.write_bars(self.host.path(SOUND), [(16, True), (1, False)])
         self.assertIsNone(self.unusable())
         ailments.leave_without_place(self.host, SOUND)
-        self.assertIn(f"no place for a BAR of {SOUND}", str(self.unusable()))
+        self.assertIn(f"could not assign a BAR of {SOUND}", str(self.unusable()))
 
     def test_unread_and_gone(self) -> None:
         resource = self.host.path(CARD) / "resource"

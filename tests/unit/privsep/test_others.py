@@ -80,14 +80,14 @@ class OursTest(base.BaseTestCase):
                 CARD,
                 asked,
             )
-            self.assertIn(f"divided by {asked}, and the option says 8 of it", error.reason)
+            self.assertIn(f"asks for {asked} of it, but the option has 8", error.reason)
         error = self.assertRaises(
             exception.DeviceUnavailable,
             nova_gpu.privsep.vgpu.make_mig_instances,
             CARD,
             "1g.18gb",
         )
-        self.assertIn("the option says nothing of it", error.reason)
+        self.assertIn("the option has nothing", error.reason)
         self.assertEqual(before, self.files())
 
     def test_of_a_function(self) -> None:

@@ -241,7 +241,7 @@ class ReasonTest(RequestFilterTest):
         )
         self.run_filter(asked | {"gpu:peer_access": "preferred"}, hidden=True)
         hiding = asked | {"hw:hide_hypervisor_id": "true"}
-        self.assertIn("and hw:hide_hypervisor_id hides that", self.refusal(hiding))
+        self.assertIn("which hw:hide_hypervisor_id hides", self.refusal(hiding))
 
     def test_each_exists_but_not_together(self) -> None:
         self.placement.add_group(self.placement.add_host("host1"), 4, "fermi", hypervisor="LXC")
@@ -510,7 +510,7 @@ class KeptTest(RequestFilterTest):
         self.placement.drain(self.first, reserved_hosts.trait(self.until))
 
     def test_not_for_preemptible_ones(self) -> None:
-        said = "2 GPUs asked for are free only on hosts that have them for who is not preemptible"
+        said = "2 GPUs asked for are free only on hosts that keep them from preemptible instances"
         self.assertIn(said, self.refusal(self.SPOT))
         self.assertEqual({self.of_first}, self.taken(self.run_filter({"gpus": "= 2"})))
         self.placement.drain(self.first)

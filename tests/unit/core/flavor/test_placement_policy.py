@@ -53,7 +53,7 @@ class ArrangementTest(unittest.TestCase):
             ({"gpu:near_policy": "preferred"}, "together with gpu:near"),
             ({"gpu:peer_access": "auto"}, "none or preferred or required"),
             *(
-                ({"gpu:peer_access": word, hiding: "Yes"}, f"none, or it without {hiding}")
+                ({"gpu:peer_access": word, hiding: "Yes"}, f"none, or any value without {hiding}")
                 for word in ("preferred", "required")
                 for hiding in ("hw:hide_hypervisor_id", "hide_hypervisor_id")
             ),

@@ -64,16 +64,16 @@ class DividedTest(base.BaseTestCase):
         self.assertIsNone(self.divided(None, driver="vfio-pci"))
 
     def test_nvml_does_not_tell(self) -> None:
-        self.assertUnread("NVML does not tell what they are", None)
+        self.assertUnread("NVML does not report them", None)
         self.host.set_mig(CARD, [(1, 0)])
         (self.host.roots.proc / "driver/nvidia/capabilities/gpu3/mig/gi1/access").unlink()
-        self.assertUnread("NVML does not tell what they are", None)
+        self.assertUnread("NVML does not report them", None)
 
     def test_they_contradict_each_other(self) -> None:
-        self.assertUnread("instances 1/0, 11/0, 9/0 of it, and NVML tells of none", [])
-        self.assertUnread("1/0, 11/0, 9/0 of it, and NVML tells of 1/0, 9/0", LAYOUT[:2])
+        self.assertUnread("instances 1/0, 11/0, 9/0 of it, but NVML reports none", [])
+        self.assertUnread("1/0, 11/0, 9/0 of it, but NVML reports 1/0, 9/0", LAYOUT[:2])
         self.host.set_mig(CARD, [])
-        self.assertUnread("instances none of it, and NVML tells of 1/0", LAYOUT[:1])
+        self.assertUnread("instances none of it, but NVML reports 1/0", LAYOUT[:1])
 
     def test_mig_mode_without_instances(self) -> None:
         self.host.set_mig(CARD, [])

@@ -66,15 +66,17 @@ class PartitionsTest(base.BaseTestCase):
         self.host.split(SPLIT, 4, "QPX")
         shutil.rmtree(self.host.roots.sysfs / "class/kfd/kfd/topology/nodes/3")
         said = str(self.obstacle(SPLIT))
-        self.assertIn("it is split into parts (QPX), and of 3 of them KFD tells", said)
+        self.assertIn(
+            "it is split into parts (QPX), and KFD reports the render node of only 3", said
+        )
         self.assertIn("--compute-partition SPX", said)
         shutil.rmtree(self.host.roots.sysfs / "class/kfd")
-        self.assertIn("of 0 of them", str(self.obstacle(SPLIT)))
+        self.assertIn("render node of only 0", str(self.obstacle(SPLIT)))
 
     def test_refused_where_a_node_is_not_there(self) -> None:
         self.host.split(SPLIT, 2, "DPX")
         shutil.rmtree(self.host.roots.sysfs / "devices/platform/amdgpu_xcp_0")
-        self.assertIn("of 1 of them", str(self.obstacle(SPLIT)))
+        self.assertIn("render node of only 1", str(self.obstacle(SPLIT)))
 
     def test_links_between_parts_are_none(self) -> None:
         self.host.split(SPLIT, 2, "DPX")

@@ -125,13 +125,13 @@ class TrustedTest(base.BaseTestCase):
 
     def test_a_file_that_others_can_write(self) -> None:
         files.write_json(self.path, {}, mode=0o666, trusted=True)
-        with self.assertRaisesRegex(files.Untrusted, "one.json is not believed: everybody"):
+        with self.assertRaisesRegex(files.Untrusted, "one.json is not trusted: all users"):
             files.read_json(self.path, trusted=True)
         self.assertEqual({}, files.read_json(self.path))
 
     def test_a_folder_that_others_can_write(self) -> None:
         self.folder.chmod(0o777)
-        self.refused("state is not believed: everybody")
+        self.refused("state is not trusted: all users")
 
     def test_a_folder_that_somebody_put_in_its_place(self) -> None:
         other = self.folder.with_name("other")

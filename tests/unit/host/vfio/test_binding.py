@@ -267,7 +267,7 @@ class TestRefusals(BindingTestCase):
     def test_records_that_are_not_roots(self) -> None:
         self.records.mkdir(mode=0o755)
         self.records.chmod(0o777)
-        self.assertIn("everybody can write to it", self.refused().reason)
+        self.assertIn("all users can write to it", self.refused().reason)
         self.records.rmdir()
         elsewhere = self.root / "elsewhere"
         elsewhere.mkdir()
@@ -359,7 +359,7 @@ class TestHangs(BindingTestCase):
             for _ in range(2):
                 error = self.refused(timeout_s=1)
                 self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
-                self.assertIn("booted anew", error.remedy)
+                self.assertIn("boot the host before", error.remedy)
         self.assertEqual({self.card}, former_drivers.recorded(self.records))
         self.refused()
         process.kill()

@@ -162,7 +162,9 @@ class TestEnableNvidias(base.BaseTestCase):
 
     def test_another_number_than_all(self) -> None:
         self.write("exit 1")
-        self.assertIn("sriov-manage enables all 2 that it can have; say so many", self.refused(1))
+        self.assertIn(
+            "sriov-manage enables all 2 that it can have; set the option to 2", self.refused(1)
+        )
 
     def test_one_that_fails(self) -> None:
         self.write("echo 'vgpu is busy' >&2; exit 3")
@@ -204,7 +206,7 @@ class TestEnableNvidias(base.BaseTestCase):
 
     def test_one_that_does_nothing(self) -> None:
         self.write("exit 0")
-        self.assertIn("said nothing and enabled 0", self.refused(2))
+        self.assertIn("reported success and enabled 0", self.refused(2))
 
 
 class TestObstacle(base.BaseTestCase):

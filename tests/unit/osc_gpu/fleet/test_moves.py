@@ -112,7 +112,7 @@ class MovesTest(unittest.TestCase):
                 moves.finish(connection, self.said.append, 60)
             self.assertEqual("ACTIVE" if is_confirmed else "VERIFY_RESIZE", nova.server.status)
         self.assertEqual(
-            [f"first ({UUID}): confirmed, as its move waits for that since before"], self.said
+            [f"first ({UUID}): confirmed, as its earlier move waits for that"], self.said
         )
 
     def test_confirmed_by_another_run(self) -> None:
@@ -182,7 +182,7 @@ class MovesTest(unittest.TestCase):
         for change in ({"compute_host": "service3"}, {"status": "SHUTOFF"}, {"task_state": "x"}):
             nova = Nova()
             vars(nova.server).update(change)
-            self.assertIn("it is not as it was for the plan", self.stopped(nova))
+            self.assertIn("it has changed since the plan", self.stopped(nova))
             self.assertEqual([], nova.asked)
 
     def test_interrupted(self) -> None:
@@ -192,4 +192,4 @@ class MovesTest(unittest.TestCase):
             self.assertRaises(KeyboardInterrupt),
         ):
             self.make(nova)
-        self.assertIn("not waited for any longer; Nova goes on with it", self.said[-1])
+        self.assertIn("interrupted; Nova continues the move", self.said[-1])

@@ -142,7 +142,7 @@ class PreemptibleTest(unittest.TestCase):
             (server(is_locked=True), "it is locked"),
             (server(task_state="rebooting"), "it is busy: rebooting"),
             (server(status="PAUSED"), "its status is PAUSED"),
-            (server(specs=STOPPED | {"gpus": "3"}), "it has not what its flavor asks for"),
+            (server(specs=STOPPED | {"gpus": "3"}), "it does not have what its flavor asks for"),
             (server(specs=STOPPED | {"gpu:preemptible": "soon"}), "its flavor cannot be used"),
             (server(specs=STOPPED | {"gpu:on_stop": "keep"}), "its flavor cannot be used"),
         ):
@@ -230,7 +230,7 @@ class EndTest(unittest.TestCase):
             {"is_locked": True},
         ):
             nova = Nova(server(**change))
-            with self.assertRaisesRegex(exceptions.CommandError, "not as it was for the plan"):
+            with self.assertRaisesRegex(exceptions.CommandError, "it has changed since the plan"):
                 preemption_candidates.end(
                     SimpleNamespace(compute=nova), self.candidate(End.STOP), "s1"
                 )

@@ -197,7 +197,7 @@ class StartTest(unittest.TestCase):
         nova.fault = {"message": "No valid host was found."}
         self.assertEqual("mine is ERROR: No valid host was found", self.refused(nova))
         said = self.refused(_Nova({}, "PAUSED"))
-        self.assertEqual("mine is PAUSED: only what is stopped or shelved is started", said)
+        self.assertEqual("mine is PAUSED: only stopped and shelved servers can be started", said)
         nova = _Nova({}, "ACTIVE")
         nova.task_state = "shelving"
         self.assertIn("mine is ACTIVE, busy with shelving; look at", self.refused(nova))

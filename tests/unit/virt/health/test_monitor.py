@@ -179,7 +179,7 @@ class LeftMIGTest(base.BaseTestCase):
     def test_quarantine(self) -> None:
         ((address, said),) = self.judge()
         self.assertEqual(self.left.address, address)
-        self.assertIn("it is in MIG mode without instances, which a guest has left on", said)
+        self.assertIn("a guest left it in MIG mode without MIG instances", said)
         self.assertIn("nvidia-smi -mig 0", said)
 
     def test_one_that_is_not(self) -> None:

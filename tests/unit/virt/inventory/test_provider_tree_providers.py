@@ -85,7 +85,7 @@ class ProvidersTest(base.BaseTestCase):
             error = self.assertRaises(
                 exception.ProvidersUnknown, found.of, self.client, NODE, [KEY]
             )
-        self.assertIn("; start it again, by a hard reboot, when it does", str(error))
+        self.assertIn("; reboot the instance hard when Placement answers again", str(error))
         self.assertIn("nobody there", str(error))
         self.assertNotIn("nobody there", error.user_text)
         before = asked.call_count

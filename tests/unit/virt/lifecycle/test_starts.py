@@ -148,7 +148,9 @@ class CompareTest(StartsTestCase):
     def test_nor_of_vgpus(self) -> None:
         specs = {"vgpus": "1", "gpu:memory_mib": "4096"}
         instance = self.compute.instance(specs, (self.parts, PART))
-        with self.assertRaisesRegex(nova_exception.BuildAbortException, "of nvidia-63 it is 1024"):
+        with self.assertRaisesRegex(
+            nova_exception.BuildAbortException, "that of nvidia-63 is 1024"
+        ):
             self.compute.spawn(instance)
         self.assertIn("mdev", self.compute.spawn(instance, spawning=False))
 
@@ -156,18 +158,18 @@ class CompareTest(StartsTestCase):
         """While it is spawned another host may do better; of a move nobody looks for one."""
         specs = {"gpus": "2", "gpu:topology": "numa"}
         instance = self.compute.instance(specs, (self.whole, ONE), (self.whole, FAR))
-        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "1 are together"):
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "1 of its GPUs"):
             self.compute.spawn(instance)
         self.assertNotIn("continues nevertheless", self.log.output)
         self.compute.spawn(instance, arriving=True)
-        self.assertIn("The instance continues nevertheless: its flavor insists", self.log.output)
+        self.assertIn("The instance continues nevertheless: its flavor requires", self.log.output)
 
     def test_not_beside_what_it_has(self) -> None:
         specs = {"gpus": "1", "gpu:near": "nic", "gpu:near_policy": "required"}
         instance = self.compute.instance(specs, (self.whole, FAR))
         near, far = (lambda _, node=node: (Neighbour(0x020000, node),) for node in (1, 0))
         self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=far)
-        reason = "insists on gpu:near nic"
+        reason = "requires gpu:near nic"
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, reason):
             self.compute.spawn(instance)
         self.compute.spawn(instance, arriving=True)
