@@ -142,14 +142,14 @@ def _choice(
 GPU_ARCH = Word(
     names.GPU_ARCH,
     "The architecture of the GPUs, or of the vGPUs' cards: ``fermi``. Case does not matter. A GPU "
-    "of unknown architecture satisfies nothing. Only in a flavor that asks for either.",
+    "of unknown architecture never fits. Only in a flavor that asks for GPUs or vGPUs.",
     condition.ALLOWED_NAMES,
     parsers.parse_name,
     About.PRODUCT,
     noun="architecture",
     trait=names.TRAIT_ARCHITECTURE,
     fact=lambda facts: facts.architecture,
-    option=Option("--arch", "Their architecture (fermi, or 's!= fermi', ...)", "<name>"),
+    option=Option("--arch", "Architecture of the GPUs (fermi, or 's!= fermi', ...)", "<name>"),
 )
 HYPERVISOR = Word(
     names.HYPERVISOR,
@@ -157,7 +157,7 @@ HYPERVISOR = Word(
     condition.ALLOWED_NAMES,
     parsers.parse_name,
     noun="hypervisor",
-    option=Option("--hypervisor", "LXC or KVM (or 's== LXC', ...)", "<name>"),
+    option=Option("--hypervisor", "Hypervisor of the host (LXC or KVM, 's== LXC', ...)", "<name>"),
 )
 # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
 HYPERVISOR_TYPE = Word(
@@ -170,37 +170,39 @@ HYPERVISOR_TYPE = Word(
 MODEL = Word(
     names.MODEL,
     "The model of the GPUs, or of the vGPUs' cards, as ``nova-gpu list`` has it: ``A100 SXM4 "
-    "80GB``, a name of several words. All of it, or a part with ``<in> A100``. Only in a flavor "
-    "that asks for either.",
+    "80GB``, a name of several words. The whole name, or a part of it with ``<in> A100``. Only in "
+    "a flavor that asks for GPUs or vGPUs.",
     condition.ALLOWED_NAMES,
     parsers.parse_name,
     About.PRODUCT,
     trait=names.TRAIT_MODEL,
     fact=lambda facts: facts.model,
     holds=("a {}", "a GPU of no known name"),
-    option=Option("--model", "Their model ('Tesla M2090', or '<in> h100', ...)", "<name>"),
+    option=Option("--model", "Model of the GPUs ('Tesla M2090', or '<in> h100', ...)", "<name>"),
 )
 MEMORY_MIB = Word(
     names.MEMORY_MIB,
-    "The memory of each GPU, or vGPU, in MiB. Drivers report a little less than the label says. A "
-    "GPU whose memory is not known satisfies nothing. Only in a flavor that asks for either.",
+    "The memory of each GPU or vGPU in MiB. Drivers report a little less than the label says. A "
+    "GPU with unknown memory never fits. Only in a flavor that asks for GPUs or vGPUs.",
     condition.ALLOWED_NUMBERS,
     condition.parse_number,
     About.PRODUCT,
     trait=names.TRAIT_MEMORY,
     fact=lambda facts: facts.memory_mib,
     holds=("a GPU whose memory is {} MiB", "a GPU whose memory is unknown"),
-    option=Option("--memory", "Memory of each in MiB (40960, or '>= 40960', ...)", "<MiB>"),
+    option=Option(
+        "--memory", "Memory of each GPU or vGPU in MiB (40960, or '>= 40960', ...)", "<MiB>"
+    ),
 )
 VGPU_TYPE = Word(
     names.VGPU_TYPE,
-    "The type of the vGPUs, by its id (``nvidia-35``) or its name (``GRID P4-2Q``), of MIG "
-    "instances by their profile (``1g.18gb``). Only in a flavor that asks for vGPUs.",
+    "The type of the vGPUs, by its id (``nvidia-35``) or its name (``GRID P4-2Q``); for MIG "
+    "instances their profile (``1g.18gb``). Only in a flavor that asks for vGPUs.",
     parsers.ALLOWED_TYPES,
     parsers.parse_vgpu_type,
     About.PARTS,
     noun="type",
-    option=Option("--vgpu-type", "Name or id of their type (nvidia-35, ...)", "<name>"),
+    option=Option("--vgpu-type", "Name or id of the vGPUs' type (nvidia-35, ...)", "<name>"),
 )
 HEADS = Word(
     names.HEADS,
@@ -220,34 +222,33 @@ OPTION_ROM = Word(
 )
 GUEST_TOPOLOGY = _choice(
     names.GUEST_TOPOLOGY,
-    "Whether a KVM guest sees its GPUs as they are on the host: which are on one NUMA node, on one "
-    "root and behind one switch. ``auto``, as without it: where they are on several nodes or some "
-    "are behind one switch. ``required``: always, and no guest starts that cannot have it. "
-    "``flat``: never, each has a port on the guest's own root.",
+    "Whether a KVM guest sees which of its GPUs are on one NUMA node, on one PCI root and behind "
+    "one switch of the host. ``auto``, the default: if they are on several nodes or some are "
+    "behind one switch. ``required``: always; a guest that cannot have it does not start. "
+    "``flat``: never; each GPU has a port on the guest's own root.",
     placement_policy.GuestTopology,
 )
 MOVE = _choice(
     names.MOVE,
-    "How a plan that makes room may move the instance: ``live``, as it runs, which only vGPUs of "
-    "KVM guests can; ``cold``, also by shutting it down, moving and starting it; ``none``, not at "
-    "all. ``live`` unless this says otherwise. A stopped KVM guest may be moved unless it says "
-    "``none``.",
+    "How a plan that makes room may move the instance: ``live``, the default, while it runs, which "
+    "only KVM guests with vGPUs can; ``cold``, also by shutting it down, moving and starting it; "
+    "``none``, not at all. A stopped KVM guest may be moved unless this is ``none``.",
     parsers.Consent,
     reason="it does not say how an instance may be moved",
 )
 ON_STOP = Word(
     names.ON_STOP,
-    "Whether the instance keeps its GPUs while it is stopped: ``release`` gives them back, and it "
-    "gets some of its host again when it is started, or is not started while there are none. Else "
-    "its image says it with a property of this name, and else ``[gpu]on_stop`` of its host.",
+    "Whether the instance keeps its GPUs while it is stopped. With ``release`` it gives them back; "
+    "a start gives it free GPUs of its host, and fails while there are none. Without this word the "
+    "image's property of this name decides, and without that ``[gpu]on_stop`` of the host.",
     parsers.allowed(parsers.OnStop),
     lambda name, text: parsers.parse_on_stop(text),
 )
 ON_STOP_MOVE = Word(
     names.ON_STOP_MOVE,
-    "Whether an instance that gave its GPUs back, and finds none on its host when it is started, "
-    "may go to another host: with ``true`` ``openstack gpu start`` shelves and unshelves it then. "
-    "It may not unless this says so.",
+    "Whether an instance that gave its GPUs back may start on another host if its own has none "
+    "free. With ``true`` ``openstack gpu start`` then shelves and unshelves it; the default is "
+    "``false``.",
     parsers.ALLOWED_SWITCH,
     lambda name, text: parsers.parse_switch(name, {name: text}, otherwise=False),
 )
@@ -256,7 +257,7 @@ ON_STOP_MOVE = Word(
 WORDS: tuple[Word[Any], ...] = (
     Word(
         names.GPUS,
-        "The instance gets exactly so many GPUs, of one product and on one host.",
+        "The exact number of the instance's GPUs, which are of one product and on one host.",
         parsers.ALLOWED_COUNTS,
         lambda name, text: parsers.parse_count(text, name),
     ),
@@ -269,64 +270,67 @@ WORDS: tuple[Word[Any], ...] = (
         About.WHOLE,
         Option(
             "--topology",
-            "What all GPUs of an instance have in common: a NUMA node, or direct links",
+            "What all GPUs of an instance share: a NUMA node, or direct links",
         ),
     ),
     _choice(
         names.TOPOLOGY_POLICY,
-        "Whether an instance may come up without that topology. ``required`` unless this says "
-        "otherwise. Only with ``gpu:topology``.",
+        "Whether an instance is refused without that topology (``required``, the default) or not "
+        "(``preferred``). Only with ``gpu:topology``.",
         placement_policy.TopologyPolicy,
         About.WHOLE,
     ),
     _choice(
         names.DISTRIBUTION,
-        "Whether instances share few hosts with GPUs, or many; else ``[gpu]distribution`` says it.",
+        "Whether instances share few hosts with GPUs (``pack``) or use many (``spread``). Without "
+        "this word ``[gpu]distribution`` decides.",
         placement_policy.Distribution,
         About.WHOLE,
         Option(
             "--distribution",
-            "Whether instances share few hosts with GPUs (pack) or are on many (spread)",
+            "Whether instances share few hosts with GPUs (pack) or use many (spread)",
         ),
     ),
     _choice(
         names.NEAR,
-        "What of the instance its GPUs are to be near: a network function (``nic``) or an NVMe "
-        "disk (``nvme``) that it has by ``pci_passthrough:alias`` or by an SR-IOV port. Behind the "
-        "same PCIe switch, else on the same PCI root, else on the same NUMA node. Only in a flavor "
-        "that asks for whole GPUs.",
+        "The devices of the instance that its GPUs are to be near: network functions (``nic``) or "
+        "NVMe disks (``nvme``) that it has by ``pci_passthrough:alias`` or by an SR-IOV port. Near "
+        "is behind the same PCIe switch, else on the same PCI root, else on the same NUMA node. "
+        "Only in a flavor that asks for whole GPUs.",
         placement_policy.Near,
         About.WHOLE,
         Option(
             "--near",
-            "Which of the instance's own devices its GPUs are to be near: network functions or "
-            "disks that it has by pci_passthrough:alias or by a port",
+            "The devices of the instance that its GPUs are to be near: network functions or disks "
+            "that it has by pci_passthrough:alias or by a port",
         ),
     ),
     _choice(
         names.NEAR_POLICY,
-        "Whether an instance may come up with a GPU on another NUMA node than all of those. "
-        "``preferred`` unless this says otherwise. Only with ``gpu:near``.",
+        "Whether an instance is refused if a GPU is on another NUMA node than all of these devices "
+        "(``required``) or not (``preferred``, the default). Only with ``gpu:near``.",
         placement_policy.TopologyPolicy,
         About.WHOLE,
         Option(
             "--near-policy",
-            "Whether an instance whose GPUs cannot be near them is refused (required) or not "
-            "(default: preferred)",
+            "Whether an instance is refused if its GPUs cannot be near the devices of --near "
+            "(required) or not (default: preferred)",
         ),
     ),
     _choice(
         names.PEER_ACCESS,
-        "Whether the driver in a KVM guest is told that NVIDIA's GPUs reach each other's memory "
-        "(GPUDirect's cliques): ``preferred``, where host and product allow it; ``required``, and "
-        "no guest with several GPUs starts where they do not; ``none``, as without it, never. Not "
-        "with ``hw:hide_hypervisor_id``. Only in a flavor that asks for whole GPUs.",
+        "Whether the driver in a KVM guest learns that NVIDIA's GPUs can access each other's "
+        "memory (GPUDirect's cliques). ``preferred``: if host and product permit it. ``required``: "
+        "always; a guest with several GPUs does not start on a host that does not permit it. "
+        "``none``, the default: never. Not with ``hw:hide_hypervisor_id``. Only in a flavor that "
+        "asks for whole GPUs.",
         placement_policy.PeerAccess,
         About.WHOLE,
     ),
     Word(
         names.VGPUS,
-        "The instance gets exactly so many vGPUs, parts of cards, all of one type and on one host.",
+        "The exact number of the instance's vGPUs (parts of cards), all of one type and on one "
+        "host.",
         parsers.ALLOWED_COUNTS,
         lambda name, text: parsers.parse_count(text, name),
         About.PARTS,
@@ -334,29 +338,28 @@ WORDS: tuple[Word[Any], ...] = (
     *(VGPU_TYPE, HEADS, HYPERVISOR_TYPE, OPTION_ROM, GUEST_TOPOLOGY, MOVE, ON_STOP, ON_STOP_MOVE),
     Word(
         names.PREEMPTIBLE,
-        "The instance's GPUs may be taken for instances whose flavor does not say this: after so "
-        "long a time with them, ``30m``, and after a notice. Only ``openstack gpu preempt`` takes "
-        "them.",
+        "The instance is preemptible: after a minimum time with its GPUs, ``30m``, and a notice, "
+        "``openstack gpu preempt`` may take them for instances that are not preemptible.",
         preemptible.ALLOWED_TIMES,
         lambda name, text: preemptible.parse_time(text),
         option=Option(
             "--preemptible",
-            "openstack gpu preempt may take an instance's GPUs for others, when it has had them so "
-            "long (30m, 2h, ...)",
+            "Let openstack gpu preempt take an instance's GPUs for others, after it has had them "
+            "for this time (30m, 2h, ...)",
             "<least-time>",
         ),
     ),
     Word(
         names.ON_PREEMPT,
-        "What happens to a preemptible instance then: it is stopped (``stop``, as without this "
-        "word), for which its flavor must say ``gpu:on_stop=release``, or deleted (``delete``).",
+        "What happens to a preempted instance: it is stopped (``stop``, the default), for which "
+        "its flavor must have ``gpu:on_stop=release``, or deleted (``delete``).",
         parsers.allowed(preemptible.End),
         lambda name, text: preemptible.parse_end(text),
         choices=tuple(preemptible.End),
         option=Option(
             "--on-preempt",
             "What happens to a preempted instance: it is stopped, and gives its GPUs back as at "
-            "each of its stops (default), or deleted",
+            "every stop (default), or it is deleted",
         ),
     ),
 )
