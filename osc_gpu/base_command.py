@@ -114,8 +114,7 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
         dest="for_s",
         type=seconds,
         default=for_s,
-        help="How long to try again while there are no GPUs for it "
-        f"(default: {for_s or 'it is tried once'})",
+        help=f"How long to retry while no GPUs are free (default: {for_s or 'try once'})",
     )
     parser.add_argument(
         "--every",
@@ -123,7 +122,7 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
         dest="every_s",
         type=seconds,
         default=_EVERY_S,
-        help=f"With --for: how long after one try the next is made (default: {_EVERY_S})",
+        help=f"With --for: the time between two tries (default: {_EVERY_S})",
     )
 
 

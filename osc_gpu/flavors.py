@@ -99,9 +99,12 @@ class CreateFlavor(base_command.ShowOne):
         add = parser.add_argument
         add("name", metavar="<flavor-name>", help="Name of the new flavor")
         add("--id", metavar="<id>", help="ID of the new flavor (default: a new UUID)")
-        add("--gpus", type=int, metavar="<n>", help="GPUs of an instance")
+        add("--gpus", type=int, metavar="<n>", help="Number of GPUs of an instance")
         add(
-            "--vgpus", type=int, metavar="<n>", help="vGPUs of an instance, which are parts of GPUs"
+            "--vgpus",
+            type=int,
+            metavar="<n>",
+            help="Number of vGPUs (parts of GPUs) of an instance",
         )
         for word, option in _OPTIONS:
             add(
@@ -120,8 +123,14 @@ class CreateFlavor(base_command.ShowOne):
             metavar="<GiB>",
             help="Disk in GiB (default: 0, for administrators and for instances on volumes)",
         )
-        add("--ephemeral", type=int, default=0, metavar="<GiB>", help="Second disk (default: 0)")
-        add("--swap", type=int, default=0, metavar="<MiB>", help="Swap disk (default: 0)")
+        add(
+            "--ephemeral",
+            type=int,
+            default=0,
+            metavar="<GiB>",
+            help="Second disk in GiB (default: 0)",
+        )
+        add("--swap", type=int, default=0, metavar="<MiB>", help="Swap disk in MiB (default: 0)")
         add("--description", metavar="<text>", help="Description of the flavor")
         public = parser.add_mutually_exclusive_group()
         public.add_argument("--public", dest="public", action="store_true", default=True)

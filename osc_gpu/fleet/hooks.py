@@ -46,8 +46,8 @@ class Capacity(_Hook):
     def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         projects.add_option(
             parser,
-            "Show as well how many could boot if openstack gpu preempt took all that it may now of "
-            "the preemptible instances of the project",
+            "Also show how many could boot if openstack gpu preempt took all GPUs that it may take "
+            "now of the preemptible instances of this project",
         )
         return parser
 

@@ -78,7 +78,7 @@ class MakePlace(_Planner):
             metavar="<count>",
             type=count,
             default=1,
-            help="For how many instances (default: 1)",
+            help="Number of instances to make room for (default: 1)",
         )
         return parser
 

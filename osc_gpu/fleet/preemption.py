@@ -105,45 +105,46 @@ class Preempt(base_command.Lister):
             "--count",
             metavar="<count>",
             type=move_commands.count,
-            help="For how many instances of the flavor (default: 1)",
+            help="Number of instances of the flavor to make room for (default: 1)",
         )
         projects.add_option(parser, "Project whose preemptible instances may be taken")
         add(
             "--since",
             metavar="<seconds>",
             type=base_command.seconds,
-            help=f"Without a flavor: how old a request may be (default: {_SINCE_S})",
+            help=f"Without a flavor: the maximum age of a request (default: {_SINCE_S})",
         )
         add(
             "--apply",
             action="store_true",
-            help="Tell the instances, and take their GPUs after the notice",
+            help="Notify the instances, and take their GPUs when the notice is over",
         )
         add(
             "--notice",
             metavar="<seconds>",
             type=base_command.seconds,
             default=_NOTICE_S,
-            help=f"How long before that an instance is told (default: {_NOTICE_S})",
+            help=f"Time between the notice and the end of an instance (default: {_NOTICE_S})",
         )
         add(
             "--keep",
             metavar="<seconds>",
             type=base_command.seconds,
             default=_KEEP_S,
-            help="With --apply: how long the hosts are then kept from preemptible instances "
+            help="With --apply: how long preemptible instances then get no GPUs of these hosts "
             f"(default: {_KEEP_S})",
         )
         add(
             "--undo",
             action="store_true",
-            help="Let preemptible instances have GPUs of all hosts again; none is told or taken",
+            help="Let preemptible instances have GPUs of all hosts again; preempt none",
         )
         add(
             "--watch",
             metavar="<seconds>",
             type=base_command.seconds,
-            help="With --apply and without a flavor: go on, and look for requests at this interval",
+            help="With --apply and without a flavor: continue, and look for requests at this "
+            "interval",
         )
         return parser
 
