@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# Two suites that run side by side may both lack something. apt waits for dpkg's lock, but an update
-# of the lists does not wait for another.
+# Two suites that run side by side may lack the same packages. apt waits for dpkg's lock, but an
+# update of the lists does not wait for another.
 _LOCK = Path("/run/lock/nova-gpu-apt")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab import packages
 
-# Of what an entry has; its suite apt calls the release.
+# The fields of an entry that are used; apt calls its suite the release.
 _FORMAT = "$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)"
 _POCKETS = ("", "-updates", "-security", "-backports")
 
@@ -24,7 +24,7 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     :param options: of apt, to read other files than this machine's
     :raises lab.packages.MachineNotReady: if apt knows none
     """
-    # Without what it knows of the mirrors: where the lists are not there yet, that is nothing.
+    # Without apt's cached lists, which may not exist yet.
     argv = ["apt-get", *options, "indextargets", "--no-release-info", "--format", _FORMAT]
     argv.append("Created-By: Packages")
     try:

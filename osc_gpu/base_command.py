@@ -16,7 +16,7 @@ from requests import adapters
 from nova_gpu.core import printable
 
 TIMEOUT_S = 60
-# A thousand years of seconds are no deadline, and select(2) refuses them.
+# A thousand years in seconds are no deadline, and select(2) refuses them.
 _MOST_S = 24 * 3600
 _EVERY_S = 30
 
@@ -130,7 +130,8 @@ def _hurry(session: Any, timeout_s: float) -> None:
     """Give all later requests of a keystoneauth *session* this deadline."""
     sending = session.session
     for prefix, adapter in list(sending.adapters.items()):
-        # There is one already where a token was asked for, or a command ran before in one shell.
+        # There is one already if a token was requested, or an earlier command ran in the same
+        # shell.
         patient = adapter.patient if isinstance(adapter, _Impatient) else adapter
         sending.mount(prefix, _Impatient(patient, timeout_s))
 
@@ -161,7 +162,7 @@ class _Impatient(adapters.BaseAdapter):
                 response.content  # noqa: B018  it is read here, so that its silence is seen, too
             return response
         except (requests.Timeout, requests.ConnectionError) as e:
-            # Within the body of an answer a timeout is no requests.Timeout.
+            # A timeout while reading an answer's body is not a requests.Timeout.
             if not isinstance(e, requests.Timeout) and "timed out" not in str(e):
                 raise
             url = (request.url or "").partition("?")[0]

@@ -16,9 +16,9 @@ from osc_gpu import failures, hosts, rest, servers
 from osc_gpu.base_command import Lines
 from osc_gpu.resource_request import Size
 
-# Of Nova's faults: that each host failed to start it
+# Nova's faults if each host failed to start the server
 _RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available for retrying")
-# As wide as a terminal of 120 leaves it
+# The width that a terminal of 120 columns leaves
 _COLUMN = 98
 
 

@@ -10,7 +10,7 @@ from nova_gpu.core import names, refusal_texts
 from nova_gpu.core.flavor.request import Request
 from osc_gpu import rest, servers
 
-# In Nova's fault where each host was refused after Placement had a candidate
+# In Nova's fault if each host was refused after Placement had a candidate
 NOT_ENOUGH_HOSTS = "There are not enough hosts available"
 _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 

@@ -18,7 +18,7 @@ from osc_gpu.base_command import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
 _UNREADABLE = "unreadable"
-# Entry points of functions that say what is wrong with a property and its value
+# Entry points of functions that return what is wrong with a property and its value
 _CHECKS = "osc_gpu.extra_spec_checks"
 
 
@@ -53,7 +53,7 @@ class CheckFlavor(base_command.Lister):
             if parsed_args.flavors or mistakes or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(mistakes)))
             self._found_mistakes |= bool(mistakes)
-        # Nova lists flavors by their ids, which are drawn by lot.
+        # Nova lists flavors by their ids, which are random.
         return _COLUMNS, rows if parsed_args.flavors else sorted(rows, key=lambda row: row[0])
 
     def run(self, parsed_args: argparse.Namespace) -> int:

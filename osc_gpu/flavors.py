@@ -26,9 +26,9 @@ _OPTIONS = tuple((word, word.option) for word in extra_spec.WORDS if word.option
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 NOTHING = "no GPU"
-# From this version on the API judges values. The proxy's own methods speak an older one.
+# From this version on the API validates values. The proxy's own methods use an older one.
 _CHECKED = "2.86"
-# As Nova calls them, and what a flavor may write for QEMU.
+# The hypervisors by Nova's names, and the other name that a flavor may use for QEMU.
 _HYPERVISORS = ("kvm", "lxc", "qemu")
 
 
@@ -160,7 +160,7 @@ class CreateFlavor(base_command.ShowOne):
             parsed_args.properties,
         )
         connection = self.connection(parsed_args)
-        # Not the values of --property: whoever uses that knows better.
+        # The values of --property are not checked: they may name what the table does not know yet.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
         refuse_unknown(of_options, lambda: query.known_traits(connection))
         compute = connection.compute
@@ -184,7 +184,7 @@ class CreateFlavor(base_command.ShowOne):
                 _refuse_half_made(connection, parsed_args.name)
                 raise e
             with contextlib.ExitStack() as undo:
-                # A flavor of that name without GPUs would be taken for what was asked for.
+                # An existing flavor without GPUs would otherwise look like the requested one.
                 undo.callback(compute.delete_flavor, flavor)
                 write(connection, flavor, specs)
                 undo.pop_all()
@@ -226,7 +226,7 @@ def properties(
     for key, value in words.items():
         if value:
             is_name = key in extra_spec.OF_NAMES and " " not in value.strip()
-            # A word of an enum would be shown as one.
+            # The member of an enum would be stored as such instead of its text.
             specs[key] = f"s== {value.strip()}" if is_name else str(value)
     for key, value in more.items():
         if specs.setdefault(key, value) != value:

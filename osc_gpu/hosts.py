@@ -17,7 +17,7 @@ from osc_gpu import closed_hosts, query, rest
 from osc_gpu.resource_request import Size
 
 _NO_SUCH_HOST = "Nova has no such host"
-# A compute node has some of one of these left, also where its GPUs are all used.
+# A compute node has one of these left even if its GPUs are all used.
 _OWN_CLASSES = ("MEMORY_MB", "VCPU", "PCPU", "DISK_GB")
 
 Summaries = Mapping[str, Mapping[str, Any]]
@@ -105,7 +105,7 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
     for resource_class in _OWN_CLASSES:
         if answer.keys() >= set(roots):
             break
-        # Of nodes with GPUs alone: others are many.
+        # Only nodes with GPUs, because there are many others.
         url = (
             f"/allocation_candidates?resources_NODE={resource_class}:1"
             f"&required_GPUS={names.TRAIT_GPU}&same_subtree=_NODE,_GPUS&group_policy=none"

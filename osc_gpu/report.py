@@ -36,7 +36,7 @@ _GROUP = ("Host", "GPU", "Mode", "In use", "Reserved", "Free", "Total", "")
 _HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "vGPUs", "Remark")
 _PROJECT = ("Project", "Instances", "GPUs", "vGPUs")
 _CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why not more")
-# The columns whose texts users have written, as long as they liked
+# The columns with texts of users, which may have any length
 _TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why not more"})
 _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
 

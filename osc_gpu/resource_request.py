@@ -19,10 +19,10 @@ import os_resource_classes as orc
 from oslo_utils import strutils
 
 _KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)\n?")
-# The longest list of processors that is written out
+# The longest list of processors that is expanded
 _MOST_CPUS = 4096
 
-# The traits that a value of a property asks for, "!" before one that it forbids
+# The traits that a value of a property requests, "!" before a forbidden one
 _TRAITS = {
     "hw:cpu_thread_policy": {
         "isolate": "!HW_CPU_HYPERTHREADING",
@@ -180,13 +180,13 @@ def _traits(specs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _query(groups: Mapping[str, _Group], policy: str) -> str:
-    # As Nova's own request filter has it
+    # As in Nova's own request filter
     pairs = [("root_required", "!COMPUTE_STATUS_DISABLED")]
     if policy in ("none", "isolate"):
         pairs.append(("group_policy", policy))
     for suffix, group in groups.items():
         amounts = ",".join(sorted(f"{name}:{n}" for name, n in _positive(group).items()))
-        # Those that are forbidden come last.
+        # Forbidden traits come last.
         traits = ",".join(sorted(group.traits, key=lambda trait: (trait.startswith("!"), trait)))
         pairs += [(f"resources{suffix}", amounts)] if amounts else []
         pairs += [(f"required{suffix}", traits)] if traits else []

@@ -15,9 +15,9 @@ from keystoneauth1 import exceptions as ks_exc
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-# Of allocation candidates: suffixes of several characters, same_subtree, root_required.
+# For allocation candidates: suffixes of several characters, same_subtree, root_required.
 _VERSION = "1.36"
-# How often a service is asked whether something is over
+# The seconds between two polls of a service
 POLL_S = 2.0
 
 _Answer = TypeVar("_Answer")
@@ -50,7 +50,7 @@ class _Once:
             key = (name, arguments, frozenset(options.items()))
             if key not in self._answers:
                 answer = getattr(self._proxy, name)(*arguments, **options)
-                # A generator's pages are read now, while its caller looks for what is refused.
+                # A generator's pages are read here, where the caller handles refusals.
                 self._answers[key] = list(answer) if isinstance(answer, Iterator) else answer
             return self._answers[key]
 

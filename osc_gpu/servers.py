@@ -19,9 +19,9 @@ from nova_gpu.core.flavor.request import FlavorRequest, Request
 from osc_gpu import base_command, flavors, providers, rest
 from osc_gpu.base_command import Lines
 
-# The last microversion whose diagnostics are the driver's own
+# The last microversion in which diagnostics are the driver's own
 _DIAGNOSTICS = "2.47"
-# Where a server has its request once that was read
+# The attribute of a server that caches its request
 _REQUEST = "_nova_gpu_request"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
@@ -61,7 +61,8 @@ def get(connection: Any, uuid: str) -> Any:
 
 def request_of(server: Any) -> FlavorRequest:
     """Return the GPU request of the flavor with which the server was created or resized."""
-    # openstacksdk makes the flavor anew at each access: a millisecond, for each of thousands.
+    # openstacksdk builds the flavor at each access, which takes a millisecond, for thousands of
+    # servers.
     known: FlavorRequest | None = vars(server).get(_REQUEST)
     if known is None:
         known = request.of((server.flavor or {}).get("extra_specs") or {})

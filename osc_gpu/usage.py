@@ -134,7 +134,7 @@ class _Consumers:
 def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
     with rest.clean_refusals("Nova"):
         for server in connection.compute.servers(details=True):
-            # A server on no host (shelved, or never started) has none.
+            # A server on no host (shelved, or never started) has no host_id.
             if server.host_id and (requests := servers.requests_of(server)):
                 counts = dict.fromkeys(names.RESOURCE_CLASSES, 0)
                 if not servers.gave_back(server):

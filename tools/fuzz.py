@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     failed = []
     left = options.examples
     for done, name in enumerate(names):
-        # What one was given less of than the others, because it is slow, the later ones have more.
+        # Inputs that a slow property did not get are given to the later ones.
         held, counts = _run(name, max(1, left // (len(names) - done)))
         if not held:
             failed.append(name)

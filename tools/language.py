@@ -15,9 +15,9 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("nova_gpu", "osc_gpu", "lab", "tools")
 PAGES = ("*.rst", "lab/*.rst", "doc/source/**/*.rst", "doc/source/**/*.txt")
-# Participles, which say what was done to a thing and not what it is
+# Participles, which name what was done to a thing instead of the thing
 NAMES = {"asked", "each", "found", "given", "kept", "looked", "offered", "said", "told"}
-# What a reader stumbles over, and what to write instead
+# Phrases that readers stumble over, and what to write instead
 PHRASES = {
     r"nobody|somebody|anybody|whoever": "name who: new instances, other guests, the operator",
     r"(?<!to )(?:has|have) (?!to )\w+ (?:do|look|make|give|bind|tell)\b": "let, make, register",

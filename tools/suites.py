@@ -31,7 +31,8 @@ STATE = ROOT / ".tools"
 LOG = STATE / "log"
 RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1", 29: "2024.1"}
 NEWEST = max(RELEASES)
-# How a suite ends that this machine cannot run, after a line "SKIP: reason" (automake's word)
+# The exit status of a suite that this machine cannot run, after a line "SKIP: reason" (automake's
+# convention)
 SKIPPED = 77
 
 
@@ -49,8 +50,8 @@ class Suite:
     on_request: bool = False
 
 
-# A repository for each suite and release, as two runs at once would lock each other; the tests of a
-# class in one process; and the suites that wait for their guests go first.
+# Each suite and release has a repository, because two runs at once would lock each other. The tests
+# of a class run in one process. Suites that wait for their guests come first.
 _STESTR = (
     r"nice -n 5 stestr --test-path tests/{suite} --top-dir . --group_regex '([^\.]+\.)+' "
     "--repo-url .tools/stestr/{suite}-{release} run",
@@ -109,7 +110,7 @@ class Outcome:
 
 # {0} tests.unit.test_a.TestA.test_b [0.001s] ... ok
 TEST_LINE = re.compile(r"\{\d+\} (.+?)(?: \[[^]]*s\])? \.\.\. (ok|FAILED|SKIPPED)(?:: (.*))?$")
-# After a failed test's traceback: what it logged, the next test, the closing lines
+# The end of a failed test's traceback: its log, the next test, or the closing lines
 _END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
 
 
@@ -135,7 +136,7 @@ def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
     return done
 
 
-# The processes that run, with their logs, and whether they are to end
+# The running processes, with their logs, and whether they must end
 _CHILDREN: dict[subprocess.Popen[bytes], Path] = {}
 _ENDING = threading.Event()
 
@@ -261,7 +262,7 @@ def variables(nova: int) -> dict[str, str]:
     """Return the process environment in which the suites run."""
     venv = environment(nova)
     own = {"PATH": f"{venv}/bin:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT)}
-    # Seconds, read by oslotest's base class: a test that stands still fails by name.
+    # In seconds; oslotest's base class reads it, so that a test that hangs fails by name.
     own |= {"OS_TEST_TIMEOUT": "300", "PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv)}
     return {**os.environ, **own}
 
@@ -272,7 +273,7 @@ def install(nova: int) -> None:
     :raises packages.MachineNotReady: if packages are missing and cannot be installed
     :raises subprocess.CalledProcessError: if pip fails
     """
-    # libvirt-python has no wheel, and the documentation's theme asks git for the version.
+    # libvirt-python has no wheel, and the documentation's theme calls git for the version.
     wanted = ["gcc", "git", "libc6-dev", "libvirt-dev", "pkg-config", "shellcheck"]
     if not util.find_spec("ensurepip"):
         wanted.append("python3-venv")
@@ -295,12 +296,13 @@ def install(nova: int) -> None:
         for command in (
             f"{sys.executable} -m venv {venv}",
             f"{pip} --no-compile -c {constraints} {' '.join(f'-r {name}' for name in names)}",
-            # pip compiles on one processor; what is no Python 3, as some templates are, stays.
+            # pip compiles on one processor. Files that are not Python 3, such as some templates,
+            # stay.
             f"sh -c '{venv}/bin/python -m compileall -qq -j 0 {site} || true'",
-            # Nova's fixtures look for api-paste.ini beside the nova package.
+            # Nova's fixtures expect api-paste.ini next to the nova package.
             f"ln -sfn {venv}/etc {site}/etc",
-            # The suites test the tree as it is; pip writes the entry points, and what maps
-            # nova.virt.gpu. pbr would ask git for a version, which a checkout need not have.
+            # The suites test the tree itself; pip writes the entry points and the mapping of
+            # nova.virt.gpu. pbr would ask git for a version, and a checkout may have no tags.
             f"env PBR_VERSION=0.0.0 {pip} --no-deps --no-build-isolation --editable .",
         ):
             subprocess.run(shlex.split(command), cwd=ROOT, stdout=log, stderr=log, check=True)

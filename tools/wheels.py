@@ -23,15 +23,16 @@ from packaging.utils import canonicalize_name
 
 from tools.suites import ROOT
 
-# What pip of the machine there takes: glibc of Debian 12, Ubuntu 22.04 and later
+# The wheel tags that pip on the other machine accepts: glibc of Debian 12, Ubuntu 22.04 and later
 _PLATFORMS = [
     f"manylinux_2_{minor}_x86_64" for minor in (35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
 ] + ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 _NO_WHEEL = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
 
 
-# Wanted by what is wanted, and not imported there: numpy, which is large, is for Nova's proxies of
-# consoles, setuptools for building; the one that is installed here need not know a newer Python.
+# Packages that required packages require, but that are not imported there: numpy, which is large,
+# is for Nova's console proxies, setuptools for building; its installed version may not support a
+# newer Python.
 _UNUSED = ("numpy", "setuptools")
 
 
@@ -53,7 +54,7 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
     :param names: lines as in requirements.txt
     :raises Failed: if one is not installed here
     """
-    # The newest of its kind: what is wanted for the first ones only is not
+    # The newest patch release of that Python: what only its first ones require is left out
     environ = {"python_version": python, "python_full_version": f"{python}.99", "extra": ""}
     versions: dict[str, str] = {}
     waiting = [requirements.Requirement(name) for name in names]
@@ -115,7 +116,8 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
 def _pip(command: str, *arguments: str) -> str | None:
     """Run pip; return its output if it fails, else ``None``."""
     argv = [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments]
-    # pbr asks git for the version of what it builds: a checkout without tags has one all the same.
+    # pbr asks git for the version of what it builds; a checkout without tags gets one by this
+    # variable.
     environ = {**os.environ, "PBR_VERSION": "0.0.0"} if str(ROOT) in argv else None
     done = subprocess.run(argv, capture_output=True, text=True, env=environ)
     return done.stderr if done.returncode else None

@@ -17,11 +17,11 @@ from pathlib import Path
 from lab.bare.store import Store
 
 CODENAMES = {12: "bookworm", 13: "trixie"}
-# Certificates: mirrors and indexes are reached by HTTPS.
+# Certificates are needed because mirrors and indexes are reached by HTTPS.
 _INCLUDED = ("ca-certificates", "python3")
 _OLD_S = 7 * 86400.0
 _PREFIX = "nova-gpu-bare-"
-# Not to be taken for abandoned between its making and its lock.
+# Prevents that another run takes a new root for an abandoned one before it is locked.
 _NEW_S = 60.0
 
 
@@ -48,7 +48,8 @@ def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) 
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".") as folder:
         options, made = Path(folder, "acquire.conf"), Path(folder, name)
         options.write_text(acquire)
-        # Below the store lies no path that mmdebstrap's own user could not reach: it is root's.
+        # mmdebstrap's own user must be able to reach the folder, and the store may be readable to
+        # root only.
         command = [*argv, f"--aptopt={options}", codename, str(made), *map(str, sources)]
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if ran.returncode:
@@ -73,7 +74,7 @@ def folder(parent: Path, archived: Path) -> Iterator[Path]:
     root.chmod(0o755)
     with _lock(root):
         try:
-            # Device nodes are the machine's, by a mount.
+            # Device nodes come from the machine, by a mount.
             argv = ["tar", "-xf", str(archived), "-C", str(root), "--numeric-owner"]
             argv += ["--xattrs", "--exclude=./dev/*"]
             ran = subprocess.run(argv, capture_output=True, text=True)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _CACHE, _CACHE_VARIABLE = Path("/var/cache/nova-gpu"), "NOVA_GPU_CACHE"
 _ARCHIVES = "var/cache/apt/archives"
 _IMAGES = f"{isolation.CHECKOUT[1:]}/.tools/vm"
-# Of what lab/vm makes, the folders whose packages are downloaded.
+# The kinds of folders of lab/vm whose packages are downloaded.
 _SYSTEMS = re.compile(r"(newer-)?system-[0-9a-f]+")
 _EPILOG = f"""\
 The command runs in {isolation.CHECKOUT} of a root with Debian's packages of priority "important",
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     if reason := isolation.obstacle():
         return _fail(reason)
     began = time.monotonic()
-    # Leave through what removes the root.
+    # Raise, so that the code that removes the root runs.
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda got, _: sys.exit(128 + got))
     try:
@@ -121,7 +121,7 @@ def _keep_systems(images: Store, made: Path) -> int:
 def _clone(root: Path) -> None:
     """Clone the repository into *root*; files that are not committed are left out."""
     with tempfile.NamedTemporaryFile("w") as config:
-        # The checkout may be another user's, as where CI made it.
+        # The checkout may belong to another user, for example if CI made it.
         config.write("[safe]\n\tdirectory = *\n")
         config.flush()
         environ = {**os.environ, "GIT_CONFIG_GLOBAL": config.name}
@@ -134,7 +134,8 @@ def _clone(root: Path) -> None:
                 capture_output=True,
                 text=True,
             ).stdout
-            # By its protocol: what a checkout borrows of another repository comes along.
+            # By git's protocol, so that objects which a checkout borrows from another repository
+            # are copied.
             clone = [*git, "clone", "--quiet", f"file://{ROOT}"]
             subprocess.run(
                 [*clone, str(root / isolation.CHECKOUT[1:])],

@@ -14,9 +14,10 @@ import sys
 
 
 def main(folder: str, command: list[str]) -> int:
-    # A terminal's interrupt reaches the command itself; to the first process it would be the end.
+    # The command receives a terminal's interrupt itself; the first process must not end by it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Until there is a child to pass it to: a first process without a handler never gets it at all.
+    # The signals that arrive before the child exists: the kernel drops a signal to a first process
+    # without a handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         child = subprocess.Popen(command, cwd=folder, preexec_fn=_as_usual)

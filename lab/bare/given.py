@@ -19,18 +19,18 @@ _VARIABLES = re.compile(
     r"CI|TERM|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|"
     r"(?i:https?|ftp|all|no)_(?i:proxy)"
 )
-# pip's options, by which an index is reached.
+# pip's options for reaching an index.
 _PIP = (
     *("cert", "client-cert", "default-timeout", "disable-pip-version-check", "extra-index-url"),
     *("find-links", "index-url", "no-index", "proxy", "retries", "timeout", "trusted-host"),
 )
 _PIP_FILES = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
-# Not what is fetched, which is apt's to know.
+# Not the sources, only how apt fetches.
 _ACQUIRE = re.compile(r"Acquire::(?!IndexTargets|Changelogs|CompressionTypes|cdrom)")
 # A path in a value: alone, in a list, or as file:///path.
 _PATH = re.compile(r"(?:file:(?://)?|(?<![^\s\"'=\[,]))(/[^\s\"',;\]]+)")
-# As they are in the bare root, too. The local certificates, or the next change of any package of
-# certificates would leave them out.
+# Files that the bare root uses unchanged. Without the local certificates, a change of any package
+# of certificates would remove them.
 _FILES = ("/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 _FOLDERS = ("/usr/local/share/ca-certificates", "/etc/apt/auth.conf.d")
 _OPTIONAL = ("/etc/apt/auth.conf",)
@@ -97,7 +97,7 @@ def by(
     bound = []
     for path in named:
         if path.is_dir():
-            # The pages of an index in a folder may name files beside it.
+            # The pages of an index in a folder may name files next to that folder.
             is_index = f"file://{path}" in variables.get("PIP_EXTRA_INDEX_URL", "") or (
                 f"file://{path}" in variables.get("PIP_INDEX_URL", "")
             )

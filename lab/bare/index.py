@@ -28,7 +28,7 @@ from lab.bare.store import Store
 
 PYPI = "https://pypi.org/simple"
 _ANCHOR = re.compile(r'<a\b[^>]*?\bhref="([^"]+)"([^>]*)>([^<]*)</a>')
-# Of what a page says of a file pip needs this one as well.
+# pip needs this attribute of a link on an index's page as well.
 _PYTHONS = re.compile(r'data-requires-python="[^"]*"')
 _PAGE = re.compile(r"/(\d+)/([A-Za-z0-9._-]+)/?")
 _FILE = re.compile(r"/file/([0-9a-f]{64})/([0-9a-f]+)/([^/]+)")

@@ -19,12 +19,12 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-# The repository in the root.
+# The path of the repository in the root.
 CHECKOUT = "/root/nova-gpu"
 _FIRST = Path(__file__).with_name("first.py")
 _PROGRAMS = ("mount", "pivot_root", "setpriv", "unshare")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
-# tools/test gives a suite a minute to take down what it has started.
+# tools/test gives a suite a minute to stop what it has started.
 _PATIENCE_S = 120.0
 
 
@@ -54,7 +54,7 @@ def script(root: Path, bound: Iterable[Path]) -> str:
     quoted = shlex.quote(str(root))
     lines = [
         "mount --make-rprivate /",
-        # A mount of its own, as libvirtd expects of a root.
+        # The root is a mount of its own, as libvirtd expects.
         f"mount --bind {quoted} {quoted}",
         f"cd {quoted}",
         "mount --rbind /sys sys",
@@ -70,7 +70,7 @@ def script(root: Path, bound: Iterable[Path]) -> str:
             f"mount --bind {shlex.quote(str(path))} {inside}",
             f"mount -o remount,bind,ro {inside}",
         ]
-    # Not to be seen by what starts in here.
+    # Processes in the root must not see this variable.
     lines += ["pivot_root . .old", "umount --lazy /.old", "rmdir /.old"]
     first = f'/usr/bin/python3 -c "$FIRST" {CHECKOUT} "$@"'
     return "\n".join([*lines, f"exec env --unset=FIRST {first}"])
@@ -91,12 +91,12 @@ def run(
         **variables,
         "FIRST": _FIRST.read_text(),
     }
-    # Whoever kills this process kills those, too.
+    # If this process is killed, the processes in the root are killed too.
     tied = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES)
     argv = [*tied, "sh", "-euc", script(root, bound), "bare", *command]
     sys.stdout.flush()
     with _Asked() as server:
-        # The first process takes what is sent to it before it can pass it on once it can.
+        # The first process must not receive a signal before it can pass it on.
         child = subprocess.Popen(argv, env=environment, preexec_fn=_block_sigterm)
         try:
             while child.poll() is None:
@@ -131,7 +131,7 @@ class _Asked:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: types.FrameType | None) -> None:
-        # What was typed on a terminal the command was told by it.
+        # A signal from a terminal reaches the command directly.
         self.is_new = number != signal.SIGINT or not sys.stdin.isatty()
         self.status = 128 + number
         self.deadline = time.monotonic() + _PATIENCE_S

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _MARK = "~"
-# In a folder that is kept whole: the names of its files. It comes last.
+# The list of the file names in a kept folder. It is written last.
 _NAMES = ".names"
 _BLOCK = 1 << 20
 _ZEROS = bytes(_BLOCK)

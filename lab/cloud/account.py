@@ -14,7 +14,7 @@ def create(lab: settings.Lab) -> None:
     try:
         pwd.getpwnam(settings.USER)
     except KeyError:
-        # The tag as the comment tells `down` whose user it is.
+        # The user's comment contains the tag, by which `down` recognises the lab's user.
         argv = ["useradd", "--system", "--user-group", "--no-create-home", "--comment", lab.tag]
         argv += ["--home-dir", str(lab.state), "--shell", "/usr/sbin/nologin", settings.USER]
         steps.run(argv, lab.log / "account.log")

@@ -9,8 +9,8 @@ from typing import Any
 from lab.cloud import rest, settings
 
 IMAGE = "busybox"
-# What an instance takes beside GPUs, as Nova's limits call it. Without limits of their own these
-# would be named by a refusal for GPUs, too.
+# What an instance takes besides GPUs, by the names of Nova's limits. Without limits of their own a
+# refusal for GPUs would name these too.
 _UNLIMITED = ("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB")
 _SERVICES = {
     "nova-api": ("nova", "compute", "/v2.1"),

@@ -10,7 +10,8 @@ import re
 
 # libvirt refuses to start an LXC guest without these (virLXCCgroupSetup).
 _NEEDED = ("cpuacct", "devices", "memory")
-# What libvirt calls a guest's group (virDomainGenerateMachineName): the pid is the controller's.
+# The name of a guest's group in libvirt (virDomainGenerateMachineName); the pid is the
+# controller's.
 _MACHINE = re.compile(r"lxc-(\d+)-(.+)\.libvirt-lxc")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 

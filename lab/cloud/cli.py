@@ -145,7 +145,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _guide(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    # Before anything is started: a page that cannot be followed needs no cloud to be told so.
+    # This check needs no cloud, so it comes before anything is started.
     for page in guide.PAGES:
         guide.blocks_of(page)
     lab = _lab(arguments)
@@ -236,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "run the commands of the documentation, from a cloud without nova-gpu on"
     guides = verb("guide", _guide, text)
     guides.add_argument("--keep", action="store_true", help="leave the cloud up")
-    # What the page shows is the pretended host's.
+    # The page shows the output of the pretended host.
     guides.set_defaults(real=False, computes=2)
     shows.set_defaults(computes=1)
     ups = verb("up", _up, "bring the cloud up")
@@ -279,9 +279,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    # tools/test's: Python, and pip, would take the checkout for what the lab has installed.
+    # With these variables of tools/test Python and pip would take the checkout for the installed
+    # project.
     os.environ.pop("PYTHONPATH", None)
-    # What is to take the cloud down at the end does so when it is asked to end, too.
+    # SIGTERM must not skip the end of the run, which takes the cloud down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if os.geteuid() != 0:

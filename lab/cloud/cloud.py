@@ -31,9 +31,9 @@ from lab.cloud import (
 
 _STRANGERS = ("libvirtd", "virtlxcd", "mariadbd", "mysqld")
 _DEV, _DEVICES = pathlib.Path("/dev"), pathlib.Path("/proc/devices")
-# What is taken down ends by itself soon after this, what is killed is gone at once.
+# A process that is stopped ends soon after this; one that is killed ends at once.
 _PATIENCE_S = 1.0
-# The kernel takes a while to take apart what a busy machine's last process has left.
+# The kernel takes a while to remove the mounts of the last process on a busy machine.
 _GONE_S = 60.0
 
 
@@ -70,7 +70,7 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
     with steps.step("the guest's disk"):
         image.build(lab.cache / "guest.raw")
     for host in hosts:
-        # Without libvirtd's log: the error says what that means.
+        # Without libvirtd's log, because the error explains it.
         with steps.step(f"{host.name}: GPUs, and libvirtd in mounts of its own"):
             compute.power_on(host)
     (debian if isinstance(lab, settings.DebianLab) else schema).prepare(lab)
@@ -137,7 +137,7 @@ def _taken_away(lab: settings.Lab) -> list[str]:
     """Remove everything except the services; return what remains nevertheless, as text."""
     _clear(lab)
     with contextlib.suppress(OSError):
-        # Only where nothing is in it.
+        # The folder is removed only if it is empty.
         compute.ETC.rmdir()
     return [*account.remove(lab), *found(lab)]
 

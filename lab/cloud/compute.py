@@ -11,12 +11,12 @@ import time
 
 from lab.cloud import libvirtd, nodes, process, rest, services, settings, steps
 
-# Where the host's own is shown there has to be a folder, for a time.
+# A folder must exist for a time where the host's own one is mounted.
 ETC = pathlib.Path("/etc/nova")
 _MACHINE = "fermi-8"
-# nova-compute ends by itself, in the time that templates/nova-compute.conf gives it.
+# nova-compute ends by itself within the time in templates/nova-compute.conf.
 PATIENCE_S = 60.0
-# For a machine that is busy with other things.
+# Long enough for a busy machine.
 _TIMEOUT_S = 600.0
 
 
@@ -106,7 +106,7 @@ def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) ->
     start. The API's state of the service is not checked: it stays down while the service is forced
     down.
     """
-    # In whole seconds, as the API has it.
+    # The API has whole seconds.
     since = int(time.time())
     start(host)
 

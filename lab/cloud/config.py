@@ -13,14 +13,15 @@ from lab.cloud import settings
 
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
 _SAMPLES = settings.ROOT / "etc" / "nova"
-# What an operator adds for nova-gpu, and to which file.
+# The options that an operator adds for nova-gpu, and their file.
 _COMPUTE = "nova-compute.conf"
 _ADDED = {
     _COMPUTE: "nova-compute.conf.sample",
     "nova-controller.conf": "nova-scheduler.conf.sample",
 }
 _NOVA = ("nova.conf", "nova-controller.conf", "rootwrap.conf")
-# Where each goes below etc/. They hold the password, hence are readable to group nova alone.
+# The path of each file below etc/. The files contain the password, so only the group nova may read
+# them.
 _FILES = {
     "keystone.conf": "keystone",
     "glance-api.conf": "glance",
@@ -83,7 +84,7 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
         write_host(host, with_gpus)
     hosts = [f"127.0.1.{host.number} {host.name}" for host in lab.hosts]
     (lab.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
-    # Shown to the lab's processes alone, in place of the machine's own.
+    # Only the lab's processes see these, in place of the machine's own files.
     sudoers = lab.etc / "sudoers.d" / "nova"
     sudoers.parent.mkdir()
     sudoers.touch(0o440)

@@ -16,13 +16,13 @@ _CODENAME = "trixie"
 _PACKAGES = (
     *("keystone", "glance-api", "placement-api", "mariadb-server", "rabbitmq-server"),
     *("nova-api", "nova-scheduler", "nova-conductor", "nova-compute-lxc"),
-    # Debian's nova-compute-lxc does not depend on it.
+    # Debian's nova-compute-lxc does not depend on this package.
     "libvirt-daemon-driver-lxc",
     *("python3-openstackclient", "python3-osc-placement", "python3-novaclient"),
-    # What the lab makes guests' disks and looks into guests with.
+    # The tools with which the lab creates guests' disks and enters guests.
     *("busybox-static", "e2fsprogs", "libvirt-clients", "mount", "sudo", "util-linux"),
 )
-# What an operator writes into each of Debian's files, below /etc.
+# The options that an operator adds to Debian's files, below /etc.
 _TEMPLATES = {
     "keystone/keystone.conf": ("keystone.conf",),
     "glance/glance-api.conf": ("glance-api.conf",),
@@ -62,7 +62,7 @@ def configure(lab: settings.DebianLab) -> None:
         shutil.chown(path, group=lab.user(path.parent.name))
         with path.open("a") as file:
             file.writelines(f"\n{config.render(template, values)}" for template in templates)
-    # To the lab's own logs, and with one worker each, for a small machine
+    # Logs go to the lab's folder, and each service has one worker, for a small machine
     (lab.etc / "default/openstack").write_text("USE_LOGFILE=no\n")
     for path in lab.etc.glob("*/*-uwsgi.ini"):
         text = re.sub(r"(?m)^(logto|processes) = .*\n", "", path.read_text())
@@ -74,7 +74,7 @@ def configure(lab: settings.DebianLab) -> None:
 def prepare(lab: settings.DebianLab) -> None:
     """Start MariaDB and create the tables of every service."""
     with steps.step("MariaDB", lab.log / "mariadb.log"):
-        # systemd makes it on a host
+        # On a host systemd creates this folder
         socket = pathlib.Path("/run/mysqld")
         socket.mkdir(exist_ok=True)
         shutil.chown(socket, lab.user("mariadb"))

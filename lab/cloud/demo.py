@@ -73,7 +73,7 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
     words = ["--flavor", _LARGE, "--image", catalog.IMAGE, "--nic", "none", "--poll", _SECOND]
     shown.run(lab, member, "nova", "boot", *words, succeeds=False, last=3)
     words = ["-f", "yaml", "-c", "status", "-c", "fault"]
-    # By its id: where it has no host, Nova 2025.1 lists it without its fault.
+    # By its id: Nova 2025.1 lists a server without a host without its fault.
     second = _named(client, _SECOND)["id"]
     shown.openstack(lab, member, "server", "show", second, *words)
     fault = servers.error_of(servers.show(client, second))

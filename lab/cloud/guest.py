@@ -16,9 +16,9 @@ from lab.cloud import cgroups, libvirtd, nodes
 _PROBE = pathlib.Path(__file__).with_name("probe.sh")
 _PROC = pathlib.Path("/proc")
 _TIMEOUT_S = 60
-# Moves the shell into the control groups named before "--" and becomes what is named after it.
+# Moves the shell into the control groups before "--" and executes the command after it.
 _JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1"; shift; done; shift; exec "$@"'
-# One line for each, of the shell's words.
+# One line of output for each argument.
 _MAKE = """
 for number; do
     rm -f /tmp/n

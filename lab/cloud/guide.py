@@ -19,17 +19,17 @@ EXAMPLES = settings.ROOT / "doc/source/reference/examples.rst"
 MOVING = settings.ROOT / "doc/source/admin/moving.rst"
 DEBIAN = settings.ROOT / "doc/source/install/debian.rst"
 PAGES = (PAGE, EXAMPLES, MOVING)
-# How many compute hosts a page is about.
+# The number of compute hosts that a page needs.
 _COMPUTES = {MOVING: 2}
 COMPUTE, CONTROLLER = "root@compute#", "root@controller#"
-# Whose credentials the clients have, by prompt.
+# The user whose credentials the clients have, by prompt.
 _CLIENTS = {"admin@controller$": settings.ADMIN, "demo@controller$": settings.MEMBER}
-# By prompt, the compute host's number.
+# The number of the compute host, by prompt.
 _HOSTS = {COMPUTE: 1, "root@compute-1#": 1, "root@compute-2#": 2}
 PROMPTS = (*_HOSTS, CONTROLLER, *_CLIENTS)
 _RESTART = re.compile(r"systemctl restart ([\w -]+)")
 _POWER = re.compile(r"ipmitool -H (compute-\d)-bmc .*chassis power (off|on)")
-# For a machine that is busy with other things.
+# Long enough for a busy machine.
 _STOP_S = 300.0
 _READ = r"(?:gpu (?:(?:group|host) )?|resource provider |server |compute service )"
 _READS = re.compile(rf"openstack {_READ}(?:list|show|usage)\b|\S+/nova-gpu verify$")
@@ -55,7 +55,7 @@ def places(lab: settings.Lab) -> list[Place]:
     ``systemctl restart`` and ``ipmitool`` are handled elsewhere: the lab has neither systemd nor a
     board that switches a machine, so it ends and starts services and hosts itself.
     """
-    # What is read beside nova.conf is the controller's own; a compute host has an /etc/nova itself.
+    # Files next to nova.conf are the controller's own; a compute host has an /etc/nova of its own.
     own = f"{lab.etc}/nova/nova-controller.conf"
     options = f"--config-file {lab.etc}/nova/nova.conf --config-file {own}"
     program = "nova-gpu-status"
@@ -64,7 +64,7 @@ def places(lab: settings.Lab) -> list[Place]:
         Place("/etc/nova/nova.conf", own, (CONTROLLER,)),
         Place("/opt/nova", str(lab.venv)),
         Place("--image rootfs", f"--image {catalog.IMAGE}"),
-        # It has no Neutron.
+        # The lab has no Neutron.
         Place("--network private", "--nic none"),
     ]
 
@@ -133,7 +133,8 @@ def follow(lab: settings.Lab) -> None:
             with steps.step(f"{DEBIAN.name}: {title}", log):
                 argv = ["env", f"--chdir={folder}", "bash", "-euxc", script]
                 if title == "Configure":
-                    # The host as Nova and libvirt see it, with its device nodes
+                    # In the mount namespace of the host, as Nova and libvirt see it, with its
+                    # device nodes
                     argv = compute.libvirt(lab.hosts[0]).enter(argv)
                 steps.run(argv, log, {**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
 
@@ -201,14 +202,14 @@ def _shell(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> tuple[int, str]:
     """Run the command, print its output line by line, and return its status and output."""
-    # Not by cwd: who enters a mount namespace is at its root.
+    # Not by cwd: a process that enters a mount namespace is at its root.
     argv = ["env", f"--chdir={checkout}"]
     argv += ["bash", "-c", translated(command.text, command.prompt, table)]
     environment = {**os.environ, **lab.environment(), "PIP_CACHE_DIR": str(lab.cache / "pip")}
     if command.prompt in _CLIENTS:
         environment |= lab.credentials(_CLIENTS[command.prompt])
     elif command.prompt in _HOSTS:
-        # The host as Nova and libvirt see it, with its device nodes and its guests.
+        # In the mount namespace of the host, with its device nodes and its guests.
         host = lab.hosts[_HOSTS[command.prompt] - 1]
         argv = compute.libvirt(host).enter(argv)
     printed = []

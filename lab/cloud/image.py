@@ -13,8 +13,8 @@ USER, USER_ID = "user", 1000
 SIZE_MIB = 32
 _BUSYBOX = pathlib.Path("/bin/busybox")
 _INIT = pathlib.Path(__file__).with_name("init.sh")
-# Those too that nova-gpu takes for granted in any image, empty: a vendor's CDI file has files bound
-# there, and libvirt makes no folder for a file.
+# They include empty folders that nova-gpu expects in any image: a vendor's CDI file has files
+# mounted there, and libvirt does not create the folder of a file.
 FOLDERS = (
     *("bin", "dev", "etc", "home/user", "lib", "lib32", "lib64", "mnt", "proc", "root", "run"),
     *("sbin", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib32", "usr/lib64", "usr/sbin"),

@@ -22,7 +22,7 @@ import time
 from lab.cloud import cgroups
 
 ENVIRONMENT = "NOVA_GPU_LAB"
-# Where a private libvirtd writes a log for each guest, below its folder.
+# The folder of a private libvirtd's logs, one for each guest.
 GUEST_LOGS = "libvirt/log/lxc"
 _PROC = pathlib.Path("/proc")
 

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from lab.cloud import cgroups, leftovers, libvirtd_log, nodes
 
 URI = "lxc:///"
-# It has ended by itself where it cannot start; on a busy machine it is slow.
+# A libvirtd that cannot start ends by itself; on a busy machine a start is slow.
 _START_TIMEOUT_S = 600.0
-# Covered in the namespace by folders of ours. /run whole: besides libvirt's sockets it has those of
-# D-Bus, and where systemd-machined answers on it, guests would become units of the machine.
+# Replaced in the namespace by folders of ours. The whole /run: it also has the sockets of D-Bus,
+# and if systemd-machined answered there, guests would become units of the machine.
 _COVERED = {
     "run": "/run",
     "lib": "/var/lib/libvirt",
@@ -181,12 +181,12 @@ class PrivateLibvirtd:
             'unix_sock_rw_perms = "0770"',
             'auth_unix_ro = "none"',
             'auth_unix_rw = "none"',
-            # Else libvirt asks the firmware, and where that knows none, draws one at each start.
+            # Without it libvirt takes the firmware's uuid, or a random one at each start.
             f'host_uuid = "{uuid.uuid5(uuid.NAMESPACE_URL, self.tag)}"',
             'log_outputs = "2:stderr"',
         ]
         (self._state / "libvirtd.conf").write_text("\n".join(lines) + "\n")
-        # With "none" as the security driver AppArmor's profiles need not know this folder.
+        # Without a security driver AppArmor's profiles need not know this folder.
         (self._state / "etc/lxc.conf").write_text('security_driver = "none"\n')
 
     def _script(self, layout: cgroups.Layout) -> Iterable[str]:
@@ -214,8 +214,8 @@ class PrivateLibvirtd:
         covers = {path: self._state / name for name, path in _COVERED.items()}
         for path, folder in {**covers, **self.covers}.items():
             yield f"mount --bind {quoted(str(folder))} {quoted(path)}"
-        # Shared among what is started in here, as systemd has it on a host: else every guest's
-        # controller keeps the disks mounted of all that were there when it started.
+        # Mounts are shared among processes in the namespace, as with systemd on a host: otherwise
+        # every guest's controller would keep the disks mounted that existed when it started.
         yield "mount --make-rshared /"
         conf, pid_file = self._state / "libvirtd.conf", self._state / "run/libvirtd.pid"
         yield f"exec libvirtd --config {quoted(str(conf))} --pid-file {quoted(str(pid_file))}"
@@ -231,7 +231,7 @@ class PrivateLibvirtd:
             with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
                 self.virsh("version")
                 return
-            # Who asks must not take the processor from what is waited for.
+            # The polling process must leave the processor to libvirtd.
             time.sleep(max(0.1, time.monotonic() - when))
         meaning = libvirtd_log.reason(self.log.read_text(errors="replace"))
         raise LibvirtdFailed(f"libvirtd {reason}: {meaning} (log: {self.log})")

@@ -7,7 +7,7 @@ import re
 
 # 2026-11-23 14:39:21.518+0000: 1969: error : virGetUserID:760 : invalid argument: Failed to ...
 _ERROR = re.compile(r"^\S+ \S+: \d+: error : \w+:\d+ : (.+)$", re.MULTILINE)
-# What ends it. Other errors it logs on any machine that is not quite as it likes, and goes on.
+# The error that ends libvirtd. It logs other errors on many machines, and continues.
 _FATAL = re.compile(r"^Initialization of (\w+) state driver failed: (?:[a-z ]+: )?(.+)$")
 _MEANINGS = (
     (

@@ -72,7 +72,7 @@ def forget(client: rest.Client) -> None:
     for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if flavor["name"] in (_COUNTED, _UNCOUNTED):
             client.request("nova-api", "DELETE", f"/v2.1/flavors/{flavor['id']}")
-    # The limits of projects hold on to what they are limits of.
+    # Keystone does not delete a registered limit while projects have limits of it.
     for path, key in (("limits", "limits"), ("registered_limits", "registered_limits")):
         for limit in client.get("keystone", f"/v3/{path}?resource_name={_CLASS}")[key]:
             client.request("keystone", "DELETE", f"/v3/{path}/{limit['id']}")

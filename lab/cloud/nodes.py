@@ -17,7 +17,8 @@ _NVIDIA_CONTROL_MINOR = 255
 _NVIDIA_UVM_MAJOR = 510
 _NVIDIA_CAPS_MAJOR = 511
 
-# What libvirtd, its LXC controllers, losetup and a login need. Nodes a machine lacks are left out.
+# The nodes that libvirtd, its LXC controllers, losetup and a login need. Nodes that the machine
+# lacks are left out.
 _MACHINE = (
     "console",
     "full",

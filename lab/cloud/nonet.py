@@ -31,7 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             link = {"rel": "self", "href": f"http://{self.headers['Host']}/v2.0/"}
             version = {"id": "v2.0", "status": "CURRENT", "links": [link]}
             return self.answer(200, {"versions": [version]})
-        # Asked before Nova makes a port, which it then does not.
+        # Nova asks this before it creates a port, which it then does not.
         if re.fullmatch(r"/v2\.0/quotas/[^/]+", path):
             return self.answer(200, {"quota": {}})
         collection = re.fullmatch(r"/v2\.0/([a-z-]+)(\.json)?", path)

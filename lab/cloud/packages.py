@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from lab import packages
 from lab.cloud import settings, steps
 
-# The interpreter that user "nova" can reach; root's own may be somewhere in /root.
+# The interpreter that user "nova" can reach; root's own may be in /root.
 _PYTHON = "/usr/bin/python3"
 _FIRST = ("python3-venv",)
 _DEBIAN = (
@@ -27,7 +27,7 @@ _DEBIAN = (
     "libc6-dev",
     "libvirt-clients",
     "libvirt-daemon-driver-lxc",
-    # For the user that libvirtd's QEMU driver does not start without.
+    # It has the user without which libvirtd's QEMU driver does not start.
     "libvirt-daemon-system",
     "libvirt-dev",
     "mariadb-client-core",
@@ -40,7 +40,7 @@ _DEBIAN = (
     "sudo",
     "util-linux",
 )
-# Pinned, with all they need, by the constraints file.
+# The constraints file pins these with all that they require.
 _PYPI = (
     "PyMySQL",
     "PyYAML",
@@ -55,9 +55,9 @@ _PYPI = (
     "python-novaclient",
     "python-openstackclient",
 )
-# Built against Debian's libvirt, hence after it.
+# Built against Debian's libvirt, so installed after it.
 _BUILT = ("libvirt-python",)
-# What the project's package is built from.
+# The tools that build the project's package.
 _PROJECT = (
     *("nova_gpu", "osc_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt"),
     "README.rst",

@@ -35,7 +35,7 @@ def pid(lab: settings.Lab, name: str) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         number = int(pid_file(lab, name).read_text())
         if number in _children:
-            # Asked of the child itself: of a process just started /proc has no environment yet.
+            # The child object is asked, because /proc has no environment yet for a new process.
             return number if _children[number].poll() is None else None
         if leftovers.is_alive(number) and any(leftovers.belongs(number, tag) for tag in tags(lab)):
             return number
@@ -89,7 +89,7 @@ def _apart(lab: settings.Lab, argv: Sequence[str]) -> list[str]:
     return ["unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh", *argv]
 
 
-# Those that this very run of the lab has started, by pid.
+# The processes that this run of the lab has started, by pid.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 

@@ -104,7 +104,7 @@ def _commands(lab: settings.Lab) -> dict[str, list[list[str]]]:
 
 def _synced(lab: settings.Lab, name: str, commands: list[list[str]]) -> Callable[[], None]:
     log = lab.log / f"{name}-database.log"
-    # Everybody can read a command line, and the log.
+    # All users can read a command line, and the log.
     environment = {**lab.environment(), "OS_BOOTSTRAP_PASSWORD": lab.password}
 
     def synced() -> None:

@@ -14,7 +14,7 @@ _APIS = {
     "placement": "placement.wsgi.api",
     "nova-api": "nova.wsgi.osapi_compute",
 }
-# In the order in which they are stopped; before them the compute hosts' own.
+# In the order in which they are stopped, after the compute hosts' own.
 CONTROLLER = (
     "nova-scheduler",
     "nova-conductor",
@@ -23,7 +23,7 @@ CONTROLLER = (
     "rabbitmq",
     "mariadb",
 )
-# For a machine that is busy with other things: what ended is noticed at once.
+# Long enough for a busy machine; a process that has ended is noticed at once.
 _TIMEOUT_S = 600.0
 
 

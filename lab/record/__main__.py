@@ -29,10 +29,11 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import files
 from nova_gpu.virt.inventory import discovery
 
-# The options that say how a host is read. Others may hold an operator's own path or command.
+# The options that determine how a host is read. Others may contain an operator's own path or
+# command.
 _OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_mmio_gib")
 # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build  (root@host)":
-# which modules, of which release; not where they were built.
+# the kind of modules and their release, without the place where they were built.
 _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 

@@ -24,7 +24,7 @@ _POLL_S = 0.2
 _RESUME_S = 300.0
 _EXIT = re.compile(r"^labvm: EXIT (\d+)", re.MULTILINE)
 _PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*|BUG: [^\r\n]*|Oops: [^\r\n]*")
-# No VM outlives who booted it, however that one ends.
+# The VM ends with the process that booted it, however that ends.
 TIED = ("setpriv", "--pdeathsig", "KILL", "--")
 _ENVIRONMENT = {
     "PATH": "/opt/nova/bin:/usr/sbin:/usr/bin:/sbin:/bin",

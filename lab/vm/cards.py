@@ -10,11 +10,11 @@ import struct
 
 # QEMU's own displays have this id and no option to change it.
 _PLAIN = (0x1234, 0x1111)
-# What they are here: a Tesla M2090, which nova-gpu's table knows as Fermi.
+# The id of the pretended cards: a Tesla M2090, which nova-gpu's table knows as Fermi.
 VENDOR_ID, PRODUCT_ID = "10de", "1091"
-# The downstream ports of QEMU's switches have no ACS capability, so that what is behind them would
-# be in one IOMMU group. Of these of Zhaoxin's the kernel knows that they separate it without one
-# (drivers/pci/quirks.c).
+# The downstream ports of QEMU's switches have no ACS capability, so the devices behind them would
+# share one IOMMU group. The kernel knows that Zhaoxin's ports with these ids separate devices
+# without it (drivers/pci/quirks.c).
 _DOWNSTREAM = (0x104C, 0x8233)
 _SEPARATING = (0x1D17, 0x0721)
 
@@ -47,15 +47,15 @@ def _switch(name: str, chassis: int) -> tuple[str, ...]:
 
 
 _LARGE = "pci-testdev,membar"
-# It does nothing, and QEMU saves it.
+# A device without a function whose state QEMU can save.
 _IDLE = "pvpanic-pci"
-# The roots beside the first: bus number, and NUMA node where it is on one.
+# The further root buses: bus number, and NUMA node, if any.
 _ROOTS = {"near": (0x20, 0), "far": (0x40, 1), "nowhere": (0x60, None)}
-# One of PCI Express, as it is a card's capabilities that QEMU chains those of its own to.
+# A PCI Express device, because QEMU appends its own capabilities to those of a card.
 _DISPLAY = "bochs-display,bus={bus},addr=0.0,multifunction=on"
 _AUDIO = "intel-hda,bus={bus},addr=0.1"
 
-# The kernel numbers buses in the order of the ports, and so do these names.
+# The kernel numbers buses in the order of the ports, and these names follow it.
 SLOTS = (
     # Two whole cards of one product.
     Slot("0x4", (_DISPLAY, _AUDIO)),
@@ -74,9 +74,9 @@ SLOTS = (
     # Two functions of one port without access control: a card whose neighbour is in its group.
     Slot("0x8.0,multifunction=on,disable-acs=on", (_DISPLAY, _AUDIO)),
     Slot("0x8.1,disable-acs=on", ("e1000e,bus={bus}",)),
-    # No card: for Nova's own PCI passthrough, beside the cards.
+    # Not a card: a device for Nova's own PCI passthrough, near the cards.
     Slot("0x9", ("e1000e,bus={bus}",)),
-    # No card either, but the one device of QEMU 7.2 that has virtual functions.
+    # Not a card either: the only device of QEMU 7.2 that has virtual functions.
     Slot(
         "0xa",
         (
@@ -86,8 +86,8 @@ SLOTS = (
         ),
         unsaved=True,
     ),
-    # No cards to the host, but with memory of such a size: BARs for which QEMU and firmware have to
-    # find room.
+    # Not cards to the host, but their BARs have this size, for which QEMU and firmware must find
+    # room.
     *(
         Slot(
             f"0xb.{number}{'' if number else ',multifunction=on'}",
@@ -95,15 +95,15 @@ SLOTS = (
         )
         for number, size in enumerate(("8G", "64G", "256G"))
     ),
-    # Nor these eight, which pretend to be the cards of one board: two switches on one root, a
-    # switch and a port on another, and one card of which nobody knows the NUMA node.
+    # Not cards either: eight devices that pretend to be the cards of one board, with two switches
+    # on one root, a switch and a port on another, and one card with an unknown NUMA node.
     Slot("0x0", _switch("first", 101), root="near"),
     Slot("0x1", _switch("second", 102), root="near"),
     Slot("0x0", _switch("third", 103), root="far"),
     Slot("0x1", (f"{_IDLE},bus={{bus}}",), root="far"),
     Slot("0x0", (f"{_IDLE},bus={{bus}}",), root="nowhere"),
 )
-# Their addresses.
+# The addresses of these.
 WHOLE = ("0000:01:00.0", "0000:02:00.0")
 OTHER = "0000:03:00.0"
 BEHIND_BRIDGE, ON_BRIDGE = "0000:05:01.0", "0000:05:02.0"
@@ -113,7 +113,7 @@ DIVIDED = "0000:09:00.0"
 LARGE = ("0000:0a:00.0", "0000:0b:00.0")
 LARGEST = "0000:0c:00.0"
 BOARD = tuple(f"0000:{bus:02x}:00.0" for bus in (0x23, 0x24, 0x27, 0x28, 0x43, 0x44, 0x45, 0x61))
-# Of ati-vga, edu and pci-testdev QEMU saves nothing, not even where their memory is.
+# QEMU saves nothing of ati-vga, edu and pci-testdev, not even the addresses of their memory.
 FORGOTTEN = (OTHER, ON_BRIDGE, *LARGE, LARGEST)
 
 

@@ -31,17 +31,18 @@ class Release:
 
 
 STABLE = Release("stable", "system", CODENAME)
-# QEMU 10.0 and Linux 6.12: the QEMU of STABLE, 7.2, moves no VFIO device in a live migration, and
-# the samples of its kernel, 6.1, cannot save their devices' state.
+# QEMU 10.0 and Linux 6.12. QEMU 7.2 of STABLE cannot migrate a VFIO device live, and the samples of
+# its kernel, 6.1, cannot save their devices' state.
 NEWER = Release("newer", "newer-system", f"{CODENAME}-backports")
 RELEASES = {release.name: release for release in (STABLE, NEWER)}
 
-# On this machine.
+# The packages for this machine.
 NEEDED = (
     *("bc", "cpio", "e2fsprogs", "gcc", "kmod", "make", "mmdebstrap"),
     *("qemu-system-x86", "xz-utils"),
 )
-# In the VM: libvirt with its two drivers, what Nova calls, and what the suite of containers calls.
+# The packages for the VM: libvirt with its two drivers, the programs that Nova runs, and those that
+# the suite of containers runs.
 _ROOT = (
     "busybox-static",
     "e2fsprogs",
@@ -65,12 +66,13 @@ _ROOT = (
 )
 _LEFT_OUT = (
     *(f"usr/share/{name}/*" for name in ("doc", "icons", "info", "locale", "man")),
-    # libvirt asks every emulator what it can before the first guest, for seconds.
+    # libvirt probes every emulator before the first guest, which takes seconds.
     "usr/bin/qemu-system-i386",
 )
-# The VM's has drivers for everything; the guests' is small and starts fast under emulation.
+# The VM's kernel has drivers for everything; the guests' kernel is small and starts fast under
+# emulation.
 VM_KERNEL, GUEST_KERNEL = "linux-image-amd64", "linux-image-cloud-amd64"
-# As root, for the user _apt cannot write into folders of root's.
+# apt runs as root, because its user _apt cannot write to folders of root's.
 _APT_GET = ("apt-get", "-o", "APT::Sandbox::User=root")
 
 
@@ -98,7 +100,7 @@ def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path,
     """
     texts = {path: path.read_text() for path in sources.files(CODENAME)}
     folder.mkdir()
-    # By how a name ends apt knows the format.
+    # apt derives the format from the end of the name.
     written = tuple(folder / f"{number}-{path.name}" for number, path in enumerate(texts))
     for path, text in zip(written, with_suite(tuple(texts.values()), release), strict=True):
         path.write_text(text)
@@ -192,7 +194,7 @@ def install_root(
 
     :raises steps.Failed: with the log
     """
-    # What it mounts there goes with it, however it ends: who removes the folder meets no mount.
+    # Mounts in it end with the process, so that removing the folder meets no mount.
     argv = ["unshare", "--mount", "--", "mmdebstrap", "--mode=root", "--variant=minbase"]
     argv += [f"--include={','.join(_ROOT)}", '--aptopt=Apt::Install-Recommends "false"']
     if release.suite != CODENAME:

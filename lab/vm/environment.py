@@ -16,9 +16,9 @@ DISK = "environment.ext4"
 _SIZE_MIB = 2048
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _SITE = f"lib/{_PYTHON}/site-packages"
-# Debian's interpreter of the same version, with which compiled files and extensions are the same.
+# Debian's interpreter of the same version, which can use compiled files and extensions.
 _CONFIGURATION = "home = /usr/bin\ninclude-system-site-packages = false\n"
-# Large, and of no use to what runs in the VM.
+# Large packages that nothing in the VM uses.
 _LEFT_OUT = ("babel", "mypy", "mypyc", "numpy", "numpy.libs", "pip", "ruff", "sphinx")
 
 
@@ -57,11 +57,11 @@ def _copy(venv: pathlib.Path, tree: pathlib.Path) -> None:
     for name in ("python", "python3", _PYTHON):
         (tree / "bin" / name).symlink_to(f"/usr/bin/{_PYTHON}")
     (tree / "pyvenv.cfg").write_text(_CONFIGURATION)
-    # With the times they have: Python would compile all of it again under emulation.
+    # The files keep their times: otherwise Python would compile all of them under emulation.
     site = tree / _SITE
     shutil.copytree(venv / _SITE, site, symlinks=True, ignore=_ignored)
     shutil.copytree(venv / "etc", tree / "etc")
-    # What Nova's fixtures look for beside the package nova.
+    # Nova's fixtures expect it next to the package nova.
     (site / "etc").unlink(missing_ok=True)
     (site / "etc").symlink_to("/opt/nova/etc")
     # An editable install knows where the tree is on this machine; in the VM it is /project.

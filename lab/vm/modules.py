@@ -20,13 +20,12 @@ from collections.abc import Sequence
 from lab.cloud import steps
 from lab.vm import debian
 
-# The modules. NAME is also what the types of its devices begin with in sysfs.
+# The modules. The types of its devices in sysfs begin with NAME, too.
 NAME, LINE = "fakevgpu", "fakeline"
 FUNCTIONS, INTERCEPT = (
     pathlib.Path(__file__).with_name(f"{name}.c") for name in ("fakefunctions", "interceptcr8")
 )
-# Bookworm's own: its build tools are in packages with the series in their names, those of the
-# kernels in backports in ones with the version.
+# Packages of Bookworm's own kernel have its series in their names, those of backports the version.
 _OWN_SERIES = "6.1"
 _PARENT = """
 static char *parent;
@@ -77,8 +76,8 @@ SAMPLES = {
         "samples/vfio-mdev/mtty.c",
         (
             *_parent("mtty_dev_init", "mtty_dev.parent", "mtty_dev.dev"),
-            # What a device has logged the kernel can only report with CONFIG_IOMMUFD, which
-            # Debian's lacks: QEMU would fail to ask for it.
+            # The kernel can report a device's dirty log only with CONFIG_IOMMUFD, which Debian's
+            # kernel lacks: QEMU would fail to request it.
             ("\tvdev->log_ops = &mtty_log_ops;\n", ""),
         ),
     ),
@@ -126,7 +125,7 @@ def build(
     :raises steps.Failed: with the log
     """
     folder.mkdir()
-    # The packages find each other by absolute paths of an installed system.
+    # The packages refer to each other by absolute paths of an installed system.
     root = folder / "root"
     debian.unpack(packages(version), root, log, apt)
     headers = root / "usr/src" / f"linux-headers-{version}"
@@ -134,12 +133,12 @@ def build(
     makefile.write_text(
         re.sub("^include /usr/", f"include {root}/usr/", makefile.read_text(), flags=re.MULTILINE)
     )
-    # Of this make would take the types for the module's debugging, with a program (pahole) that
-    # this machine need not have.
+    # Otherwise make would generate type information for debuggers with a program (pahole) that this
+    # machine may lack.
     (headers / "vmlinux").unlink(missing_ok=True)
     (archive,) = root.glob("usr/src/linux-source-*.tar.xz")
     source = archive.name.removesuffix(".tar.xz")
-    # With the first of that name it ends, before all that comes behind.
+    # tar ends at the first file of that name, instead of reading the rest of the archive.
     argv = ["tar", "--occurrence=1", "-xf", str(archive), "-C", str(folder)]
     steps.run([*argv, f"{source}/{sample.source}"], log)
     module = folder / "module"

@@ -17,11 +17,11 @@ from lab.cloud import steps
 from lab.vm import build_cache, debian, modules
 
 KERNEL, INITRAMFS, DISK = "vmlinuz", "initramfs", "system.ext4"
-# Where the guests' kernel and initramfs are in the VM.
+# The folder of the guests' kernel and initramfs in the VM.
 GUEST_KERNEL, GUEST_INITRAMFS = "/guest/vmlinuz", "/guest/initramfs"
 EMULATOR = "usr/bin/qemu-system-x86_64"
 _DISK_MIB = 4096
-# Of the kernel's modules what the VM can have a use for: of the drivers, these.
+# The kernel modules that the VM may need; of the drivers, these.
 _SUBSYSTEMS = ("arch", "block", "crypto", "fs", "lib", "mm", "net", "sound", "virt")
 _DRIVERS = (
     *("acpi", "block/loop.ko", "block/virtio_blk.ko", "char", "crypto/ccp", "gpu/drm", "i2c"),
@@ -55,8 +55,8 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
     """
     names = [debian.GUEST_KERNEL]
     if release is debian.STABLE:
-        # NEWER's own is known to the mirror only, which is not asked each time: it stays what it
-        # was when the system was built.
+        # The version of NEWER's kernel is known to the mirror only, which is not asked each time:
+        # it stays as it was when the system was built.
         names.append(debian.VM_KERNEL)
     kernels = [debian.kernel(name) for name in names]
     code = [pathlib.Path(name) for name in (__file__, debian.__file__, modules.__file__)]
@@ -124,7 +124,7 @@ def _copy_modules(source: pathlib.Path, target: pathlib.Path) -> None:
             shutil.copy2(f"{of}{_PACKED}", f"{to}{_PACKED}")
     for part in _LARGE:
         shutil.rmtree(target / "kernel" / part, ignore_errors=True)
-    # busybox's insmod, in the initramfs, takes none that is packed, as those of newer kernels are.
+    # busybox's insmod in the initramfs accepts no compressed modules, as newer kernels have.
     for packed in list(target.rglob(f"*.ko{_PACKED}")):
         packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
         packed.unlink()

@@ -12,9 +12,9 @@ from lab import packages
 from lab.cloud import steps
 from lab.vm import build_cache, cards, debian, environment, system
 
-# Of a saved VM, its state and what it has changed on its disk.
+# The state of a saved VM, and its changes to its disk.
 STATE, OVERLAY = "state", "system.qcow2"
-# Of the second NUMA node, which has no processor.
+# The memory of the second NUMA node, which has no processor.
 _OTHER_NODE_MIB = 256
 
 
@@ -71,9 +71,7 @@ class VM:
         unsaved = not (self.prepared or self.saved)
         return [
             *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
-            # Without erms, copying and clearing goes by eight bytes at a time and not by one.
-            # One processor: with two, SVM of QEMU 7.2 lets an interrupt through after VMRUN, and
-            # the VM's kernel panics in every other run. Five-level page tables only cost time.
+            # Without erms the kernel copies and clears eight bytes at a time instead of one.
             *("-cpu", "max,la57=off,erms=off", "-smp", "1", "-m", str(self.memory_mib)),
             *_node(0, self.memory_mib - _OTHER_NODE_MIB, ",cpus=0"),
             *_node(1, _OTHER_NODE_MIB),
@@ -89,7 +87,7 @@ class VM:
             *_share("lab", build_cache.INSIDE, "0x10", "readonly=on"),
             *_share("project", self.tree, "0x11", "readonly=on"),
             *_share("out", out, "0x12"),
-            # This machine is 10.0.2.2 there.
+            # In the VM this machine is 10.0.2.2.
             *("-netdev", "user,id=outside,ipv6=off"),
             *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
             *(self.line.arguments() if self.line else ()),
@@ -106,12 +104,12 @@ class VM:
         return [self.name, *((self.line.address, self.line.mac) if self.line else ())]
 
     def _command_line(self) -> str:
-        # On a busy machine the emulated timer is later than the kernel's check for it can wait.
+        # On a busy machine the emulated timer fires later than the kernel's check tolerates.
         words = ["console=ttyS0", "loglevel=4", "panic=-1", "no_timer_check", "mitigations=off"]
-        # Linux 6.1's iommu_release_device() has freed what the IOMMU's driver knows of a device
-        # before it waits for the lock of the group that the device is still in. QEMU, which takes
-        # the group out of its container meanwhile, ends in a NULL pointer there. On one processor
-        # nobody gets in between where the wait for a free lock is no occasion to.
+        # Linux 6.1's iommu_release_device() frees the IOMMU driver's data of a device before it
+        # waits for the lock of the group that the device is still in. If QEMU takes the group out
+        # of its container meanwhile, the kernel follows a NULL pointer. With one processor and no
+        # preemption no other thread can run in between.
         words.append("preempt=none")
         words.append("intel_iommu=on" if self.iommu else "intel_iommu=off")
         words.append(

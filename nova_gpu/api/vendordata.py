@@ -27,7 +27,7 @@ from nova import objects
 from nova_gpu.core import names
 from nova_gpu.core.guest import devices
 
-# Who may ask about any instance: Nova's own user
+# The roles that may request the data of any instance: Nova's own user has them
 _ROLES = frozenset({"admin", "service"})
 
 

@@ -3,6 +3,6 @@
 
 import warnings
 
-# futurist and oslo.privsep import eventlet, where it is installed, to see whether anything was
-# patched by it. Nobody who runs a command can do anything about what eventlet says then.
+# futurist and oslo.privsep import eventlet, if it is installed, to see whether it has patched
+# anything. The user of a command cannot do anything about eventlet's warnings.
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")

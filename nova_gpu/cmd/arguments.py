@@ -11,7 +11,7 @@ from typing import Any
 
 from nova_gpu.cmd.output import add_format
 
-# Of the exporter: to this host alone, as the metrics name instances.
+# The exporter's default: this host only, because the metrics name instances.
 LISTEN = "127.0.0.1:9943"
 
 

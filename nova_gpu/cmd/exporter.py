@@ -34,12 +34,12 @@ _LISTEN = re.compile(r"\[?([0-9A-Za-z.:-]+?)\]?:([0-9]{1,5})")
 # Prometheus gives up after 10 s, by default.
 _LIBVIRT_S = 4.0
 
-# Requests within this time get one answer: each look starts a process for NVML, and any user may
-# ask.
+# Requests within this time get one answer: each reading starts a process for NVML, and any user may
+# send requests.
 _FRESH_S = 1.0
 
-# name: (what it says, its labels). A counter's name has _total added by the library, as ever. The
-# reference is made of these, too.
+# name: (its description, its labels). The library appends _total to a counter's name. The reference
+# is generated from these, too.
 GAUGES = {
     "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
     "nova_gpu_libvirt_up": ("Whether libvirt says which instance has which card.", ()),

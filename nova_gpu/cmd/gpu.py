@@ -69,7 +69,7 @@ def _failed(error: Exception) -> int:
 
 
 def _run(line: list[str]) -> int:
-    """Run the command with its module alone, as an option that is wrong and --help need none."""
+    """Import the module of the command alone and run it; an invalid option and --help need none."""
     for name in () if CONF.debug else _IN_THE_VERDICT:
         python_logging.getLogger(name).setLevel(python_logging.CRITICAL)
     command = CONF.command

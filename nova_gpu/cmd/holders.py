@@ -13,7 +13,7 @@ from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.domains import Named
 
-# Of a libvirt that nobody is at, an operator who looks does not wait for longer.
+# The time that an operator waits for a libvirt that does not answer.
 _DEADLINE_S = 10.0
 
 
@@ -53,7 +53,7 @@ def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
     """Return the uuids of the instances that have each card or a part of it."""
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):
-        # Who has parts of a card is told once.
+        # An instance with several parts of a card is listed once.
         for card in set(map(device.function, has.every)):
             held[card] = (*held.get(card, ()), uuid)
     return held

@@ -9,7 +9,8 @@ import libvirt
 
 from nova_gpu.conf import CONF
 
-# As nova.virt.libvirt.driver.LibvirtDriver._uri has it, which takes a second and a half to import.
+# The URIs of nova.virt.libvirt.driver.LibvirtDriver._uri, which takes a second and a half to
+# import.
 _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
 
 

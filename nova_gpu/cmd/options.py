@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 
-# What oslo.config raises for files that it cannot read, and for values when they are first used.
+# The errors of oslo.config for unreadable files, and for invalid values when they are first used.
 Unreadable = (cfg.Error, OSError, ValueError)
 
 
@@ -62,7 +62,7 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 def files() -> list[str]:
     """Return the files that were read. Options in later files override those in earlier ones."""
     folders = CONF.config_dir or []
-    # As oslo.config goes through a folder.
+    # The order in which oslo.config reads a folder.
     inside = [
         path for folder in folders for path in sorted(glob.glob(os.path.join(folder, "*.conf")))
     ]
@@ -112,7 +112,7 @@ def _wrong_values() -> Iterator[str]:
         try:
             CONF[group][name] if group else CONF[name]
         except ValueError as error:
-            # oslo.config's own text has the reason behind the repr() of where the value is from.
+            # oslo.config's own text has the reason after the repr() of the value's source.
             reason = error.__context__ or error
             where = _file_with(name, group or "DEFAULT")
             yield f"[{group or 'DEFAULT'}]{name}{where}: {reason}; correct the value"

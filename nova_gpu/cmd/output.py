@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-# What a shell reports of a program that ended by the signal, as most do in a pipe.
+# The status that a shell reports for a program that the signal ended, as most do in a pipe.
 _CLOSED = 128 + signal.SIGPIPE
 
 
@@ -35,7 +35,7 @@ def while_read() -> Iterator[None]:
         closed = [stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)]
         if not closed:
             raise  # another pipe's
-        # Else Python complains at its end of what it still has to write.
+        # Otherwise Python reports at its end that it could not write the rest.
         for stream in closed:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise SystemExit(_CLOSED) from None
@@ -51,7 +51,7 @@ def _has_no_reader(stream: TextIO) -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-# Said in the place of a list of cards
+# Printed in place of a list of cards
 NO_CARDS = "No GPU was found on this host, or [gpu] options leave all of them out."
 
 

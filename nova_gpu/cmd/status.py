@@ -38,7 +38,7 @@ _ELSEWHERE = "Checked on controllers only, which have [api_database]connection."
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"
 _WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
 _MOST_SHOWN = 20
-# As oslo.upgradecheck: a mistake of ours is no warning.
+# As in oslo.upgradecheck: an error in this program is not a warning.
 _UNEXPECTED = 255
 _profiler = importutils.try_import("osprofiler.opts")
 
@@ -46,13 +46,13 @@ _profiler = importutils.try_import("osprofiler.opts")
 def _connect() -> None:
     """Initialise Nova's database connections in this process, as Nova's own commands do."""
     objects.register_all()
-    # Nova reads osprofiler's options to connect, where that is installed, and oslo.messaging's to
-    # look into a cell. Its own commands have registered both when they parsed the command line
+    # Nova reads osprofiler's options to connect, if that is installed, and oslo.messaging's to read
+    # a cell. Its own commands have registered both when they parsed the command line
     # (nova.config.parse_args).
     if _profiler is not None:
         _profiler.set_defaults(CONF)
     rpc.init(CONF)
-    # An operator waits, for whom ten attempts, ten seconds apart, are no better than one.
+    # An operator waits, so one attempt replaces ten attempts with ten seconds in between.
     for group in ("database", "api_database"):
         CONF.set_override("max_retries", 1, group)
         CONF.set_override("retry_interval", 0, group)
@@ -141,7 +141,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _check_weighers(self) -> upgradecheck.Result:
         """controllers: ``GPUWeigher`` as the only weigher"""
-        # Of several lines of this option only the last counts.
+        # If this option has several lines, only the last counts.
         if CONF.filter_scheduler.weight_classes != [_WEIGHER]:
             return _Result(upgradecheck.Code.SUCCESS)
         return _Result(
@@ -203,7 +203,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _check_shim(self) -> upgradecheck.Result:
         """everywhere: Nova in one site directory, nova-gpu in another"""
-        # Or the shim is out of Nova's reach.
+        # Nova may also be unable to import the shim.
         try:
             importlib.import_module("nova.virt.gpu")
         except ImportError as error:
@@ -232,7 +232,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _check_machine_type(self) -> upgradecheck.Result:
         """KVM hosts: a default machine type without PCI Express"""
-        # A controller has no compute_driver, and kvm is what virt_type is where nobody sets it.
+        # A controller has no compute_driver, and virt_type is kvm by default.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return _Result(upgradecheck.Code.SUCCESS)
         try:
@@ -263,7 +263,7 @@ def _listed(lines: list[str], heading: str) -> upgradecheck.Result:
     if not lines:
         return _Result(upgradecheck.Code.SUCCESS)
     more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
-    # The library wraps the text of its table anew: line breaks would be lost.
+    # The library rewraps the text of its table, so line breaks would be lost.
     text = "; ".join([*lines[:_MOST_SHOWN], *more])
     return _Result(upgradecheck.Code.WARNING, f"{heading} {text}")
 
@@ -278,7 +278,7 @@ def main() -> int:
     try:
         with output.while_read():
             options.read(sys.argv[1:], _PROG)
-            # Not its run(), which prints a traceback of whatever is raised.
+            # The library's run() would print a traceback of every error.
             upgradecheck.CONF = CONF
             return int(CONF.command.action_fn())
     except (nova_exception.NovaException, *options.Unreadable) as error:

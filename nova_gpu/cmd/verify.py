@@ -26,9 +26,9 @@ from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import contradictions, gather, repair
 from nova_gpu.virt.verify.sources import Difference, HostState
 
-# An operator waits: the bus alone would be tried for ever.
+# An operator waits: by default the message bus is tried for ever.
 _DEADLINE_S = 60.0
-# Nova may be between one of the four and the next when it is asked.
+# Nova may be changing one source after the other when they are read.
 _AGAIN_AFTER_S = 3.0
 
 DIFFERENT = 1

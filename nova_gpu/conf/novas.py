@@ -13,7 +13,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-# The modules of nova.conf that have them.
+# The modules of nova.conf that define the options.
 _MODULES = ("paths", "libvirt", "pci", "devices")
 # nova.pci.request.PCI_REMOTE_MANAGED_TAG; a test compares them.
 _REMOTE_MANAGED = "remote_managed"

@@ -36,6 +36,6 @@ def crossed(*passing: type[Exception]) -> Iterator[None]:
     except Exception as error:  # whatever is raised outside
         if isinstance(error, (Failure, *passing)):
             raise
-        # With its class and stack, which the warning of the caller does not have
+        # The class and the traceback are logged here, because the caller's warning lacks them.
         LOG.debug("A call outside of nova-gpu failed", exc_info=True)
         raise Failure(error) from error

@@ -237,7 +237,7 @@ class DeviceUnavailable(GuestCannotStart):
     pass
 
 
-# By which a client knows it.
+# The client recognises the error by this text.
 GAVE_BACK = "the instance gave its GPUs back"
 
 

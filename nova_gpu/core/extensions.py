@@ -23,5 +23,5 @@ def load(door: str) -> Any | None:
     # Only next to the package that runs: an editable installation may lie elsewhere.
     folders = importlib.import_module(package).__path__
     spec = importlib.machinery.PathFinder.find_spec(f"{package}.{folder}", folders)
-    # A folder with nothing but compiled modules left is none.
+    # A folder that contains only compiled modules has no origin: the extension was deleted.
     return importlib.import_module(door) if spec and spec.origin else None

@@ -133,7 +133,8 @@ def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None
     """
     request = flavor.vgpus
     if request is None:
-        # One that says resources:VGPU alone may have some of Nova's own, which we do not see.
+        # A flavor with resources:VGPU alone may get vGPUs of Nova's own, which nova-gpu does not
+        # see.
         if held and not flavor.asks_for_vgpus:
             return f"the instance holds {len(held)} vGPUs, and its flavor asks for none"
         return None

@@ -7,18 +7,18 @@ import dataclasses
 
 from nova_gpu.core.availability import Source, Unavailable
 
-# Xid 79 is "GPU has fallen off the bus": it may answer again and fail again, so only a person says
-# that it is well.
+# Xid 79 is "GPU has fallen off the bus": the card may answer again and fail again, so only a person
+# can declare it healthy.
 FALLEN_OFF_THE_BUS = 79
 
 # NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, "Resolution Bucket (Immediate Action)"):
-# those whose action is to reset the card or to restart the host, and 48, whose text says the same.
-# Left out: 109, which a tenant's program brings about, and 155 and 156, which also tell of what was
-# meant. If one of those does need a reset, NVML's recovery action says it.
+# the Xids whose action is to reset the card or to restart the host, and 48, whose text says the
+# same. Left out: 109, which a tenant's program can cause, and 155 and 156, which also report
+# intended events. If one of those does need a reset, NVML's recovery action says it.
 FATAL_XIDS = (46, 48, 62, 64, FALLEN_OFF_THE_BUS, 95, 110, 119, 120, 136, 140, 143, 158)
 
-# "Contained memory error": what used that memory is ended, and nobody else is touched. Of a MIG
-# instance it is that instance's alone; those above are the card's, whichever instance they name.
+# "Contained memory error": programs that used the memory are ended, all others are unaffected. If
+# it names a MIG instance, only that instance is affected; the Xids above affect the whole card.
 CONTAINED_XID = 94
 
 # nvml.h: NVML_GPU_RECOVERY_ACTION_*, 0 is none
@@ -31,7 +31,7 @@ _RECOVERY_ACTIONS = {
     6: "reset the bus that it is on",
     7: "boot the host again",
 }
-# nvml.h: NVML_GPU_FABRIC_STATE_*; 0 is a card without one
+# nvml.h: NVML_GPU_FABRIC_STATE_*; 0 is a card without a fabric
 _FABRIC_STATES = {1: "not started", 2: "in progress"}
 _FABRIC_COMPLETED = 3
 # nvml.h: NVML_COMPUTEMODE_PROHIBITED
@@ -135,7 +135,7 @@ def _of_fabric(health: NvmlHealth) -> str | None:
     if health.fabric_state != _FABRIC_COMPLETED:
         state = _FABRIC_STATES.get(health.fabric_state, health.fabric_state)
         return f"it has not joined the fabric of its NVSwitches (state: {state})"
-    # Of one that has not completed the status says nothing (nvml.h, nvmlGpuFabricInfoV_t).
+    # Until the card has completed, the status means nothing (nvml.h, nvmlGpuFabricInfoV_t).
     if health.fabric_status:
         return f"it could not join the fabric of its NVSwitches (NVML error {health.fabric_status})"
     return None

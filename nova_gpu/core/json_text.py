@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-# Of an unsigned integer of 64 bits, which the kernel's own counters are
+# The maximum of an unsigned 64-bit integer, such as the kernel's own counters
 _MOST = 2**64
 
 

@@ -20,33 +20,33 @@ TRAIT_ARCHITECTURE = "CUSTOM_GPU_ARCH_"
 TRAIT_HYPERVISOR = "CUSTOM_GPU_HYPERVISOR_"
 TRAIT_MODEL = "CUSTOM_GPU_MODEL_"
 TRAIT_MEMORY = "CUSTOM_GPU_MEMORY_MIB_"
-# How many of a group's cards are on one NUMA node at most, and how many NVLinks join.
+# The largest number of a group's cards on one NUMA node, and joined by NVLinks.
 TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
 TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
-# What some of a group's cards are near to, that Nova's own passthrough gives to instances.
+# The kinds of devices near a group's cards that Nova's own passthrough gives to instances.
 TRAIT_NEAR = "CUSTOM_GPU_NEAR_"
-# That the guests' drivers can be told that a group's cards reach each other, and over what.
+# The path over which a group's cards can access each other's memory in guests.
 TRAIT_PEER_ACCESS = "CUSTOM_GPU_PEER_ACCESS_"
 OVER_ROOT = "root"
-# Of cards on a board with NVSwitches: the modules of each partition, with _ between them, and each
-# module that nobody has.
+# For cards on a board with NVSwitches: the modules of each partition, joined by _, and each free
+# module.
 TRAIT_PARTITION = "CUSTOM_GPU_PARTITION_"
 TRAIT_FREE_MODULE = "CUSTOM_GPU_FREE_MODULE_"
-# A vGPU type's id, and its name beside it.
+# A vGPU type's id, and its name.
 TRAIT_VGPU_TYPE = "CUSTOM_GPU_VGPU_TYPE_"
-# How many displays a vGPU has. The standard trait is not there for every number, nor for a vGPU of
-# which it is not known, so that a flavor could not leave that out.
+# The number of displays of a vGPU. The standard trait does not exist for every number, nor for an
+# unknown number, so a flavor could not forbid it.
 TRAIT_HEADS = "CUSTOM_GPU_HEADS_"
 TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
-# Of os-traits alone: what a vGPU's heads can show, and how many there are.
+# From os-traits: the resolutions that a vGPU's heads can show, and their number.
 TRAIT_RESOLUTION = "HW_GPU_RESOLUTION_W"
 TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
-# Of a compute node that an administrator empties of instances with GPUs: it gets no new one. It is
-# the operator's, and the driver leaves it.
+# On a compute node that an administrator empties of instances with GPUs: it gets no new one. The
+# operator sets it, and the driver keeps it.
 DRAINED = "CUSTOM_GPU_DRAINED"
-# And of one whose GPUs no preemptible instance gets until the time behind it.
+# On a compute node whose GPUs preemptible instances do not get until the time in its name.
 KEPT_UNTIL = "CUSTOM_GPU_KEPT_UNTIL_"
-# The value of a prefix above for what is not known: it can be forbidden, never asked for.
+# The value after a prefix above for an unknown fact: flavors can forbid it, never require it.
 UNKNOWN = "UNKNOWN"
 
 # What Nova calls the hypervisor of KVM hosts, accelerated or not, as a word()
@@ -77,7 +77,7 @@ VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
 HEADS = "gpu:heads"
 
-# Nova's own words for guests that are not to see that they are ones: in flavors, and in images.
+# Nova's own words that hide the hypervisor from guests: in flavors, and in images.
 HIDDEN = ("hw:hide_hypervisor_id", "hide_hypervisor_id")
 IMAGE_HIDDEN = "img_hide_hypervisor_id"
 
@@ -86,18 +86,19 @@ IMAGE_HIDDEN = "img_hide_hypervisor_id"
 # has a key of the same name in stats.
 STATS = "nova_gpu"
 
-# Keys of an instance's system_metadata: that it gave its GPUs back when it was stopped, and what
-# its image says of that; and, with a number from 0 behind it, what its guest is told of its GPUs.
+# Keys of an instance's system_metadata: that it gave its GPUs back when it was stopped, what its
+# image says about that, and, followed by a number from 0, the description of its GPUs for the
+# guest.
 RELEASED = "nova_gpu_released"
 GUEST_DEVICES = "nova_gpu_devices_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
 
 # Keys of an instance's metadata, which its guest reads: when its GPUs are taken, and for which
-# servers, by uuid with commas, or for what else.
+# servers (uuids with commas) or for what else.
 PREEMPT_AT, PREEMPT_FOR = "gpu:preempt_at", "gpu:preempt_for"
 
-# What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,
-# product, name, numa_node, trouble and module.
+# Diagnostics of a running guest for each of its GPUs: a number from 0, and one of address, product,
+# name, numa_node, trouble and module.
 DIAGNOSTIC = "gpu{}_{}"
 
 # The environment of [gpu]clean_command.
@@ -194,7 +195,7 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
 
 def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
     """Return the group whose provider on *nodename* has this *name*, ``None`` for others."""
-    # A node or a type may be called like the end of a provider's name, too.
+    # The name of a node or a type may look like the end of a provider's name.
     for begin in re.finditer("(?=_gpu_)", name):
         match = _GROUP.fullmatch(name, begin.start())
         if match is not None:

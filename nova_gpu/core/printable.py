@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-# What Nova's database has for a name, for an item of metadata and for the message of a fault
+# Nova's limit for a name, for an item of metadata and for the message of a fault
 MOST = 255
-# A line of ours, in which there are several of these
+# A line of ours that contains several of these
 MOST_OF_A_LINE = 2000
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
@@ -22,7 +22,7 @@ def printable(text: str, most: int = MOST) -> str:
 
     :param most: the maximum number of characters
     """
-    # What is far too long is cut before each of its characters is looked at.
+    # A text that is far too long is cut before its characters are examined.
     cut = f"{text[: most - 3]}..." if len(text) > most else text
     return cut if cut.isprintable() else "".join(map(_shown, cut))
 

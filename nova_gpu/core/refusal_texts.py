@@ -35,7 +35,7 @@ _IN_CONTAINERS = {
     "live-migration": LIVE_CONTAINER,
 }
 _IN_VMS = {"suspend": SUSPEND_GPUS, "createImage": SNAPSHOT_GPUS}
-# Actions that need GPUs of a host: of one that is looked for, or of the instance's own
+# Actions that need GPUs of a host: of a new host, or of the instance's own
 _MOST_OFTEN = {
     "resize": "no host has room for what the new flavor asks for",
     "migrate": "no other host has room for what the flavor asks for",

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# A killed process that is inside the driver is not gone before the driver lets go of it; nobody
-# waits for that.
+# A killed process that is inside the driver ends only when the driver releases it; this process
+# does not wait for that.
 _REAP_S = 1.0
 
 

@@ -32,18 +32,20 @@ _DRM_NAME = re.compile(r"card\d+|renderD\d+")
 _CAPS = "/dev/nvidia-caps/"
 _UVM_TOOLS = "/dev/nvidia-uvm-tools"
 _KFD = "/dev/kfd"
-# Who has it opens any card of the host by its id, from within the kernel: nobody asks the mode of
-# that card's node, nor the device cgroup (nvkms_open_gpu in src/nvidia-modeset/src/nvkms.c and
-# kernel-open/nvidia-modeset/nvidia-modeset-linux.c of NVIDIA's open-gpu-kernel-modules).
+# A process that has this node open can open any card of the host by its id from within the kernel,
+# which checks neither the mode of that card's node nor the device cgroup (nvkms_open_gpu in
+# src/nvidia-modeset/src/nvkms.c and kernel-open/nvidia-modeset/nvidia-modeset-linux.c of NVIDIA's
+# open-gpu-kernel-modules).
 MODESET = "/dev/nvidia-modeset"
 _SHARED_BY_DRIVER = {
     _NVIDIA: ("/dev/nvidiactl", "/dev/nvidia-uvm", _UVM_TOOLS),
-    # One node for all cards, and yet no way to another's: the driver asks the device cgroup of who
-    # opens it for the card's render node (drivers/gpu/drm/amd/amdkfd/kfd_priv.h).
+    # One node for all cards, which gives no access to another guest's card: the driver checks
+    # whether the device cgroup of the process permits the card's render node
+    # (drivers/gpu/drm/amd/amdkfd/kfd_priv.h).
     _AMDGPU: (_KFD,),
 }
-# nvidia-uvm-tools is for profilers. The kernel makes kfd itself wherever the driver offers it, so
-# that a card without it is one that ROCm does not know, good for graphics all the same.
+# nvidia-uvm-tools is for profilers. The kernel creates kfd if the driver offers it; without it the
+# card is unknown to ROCm, but still usable for graphics.
 _OPTIONAL = frozenset({_UVM_TOOLS, _KFD})
 
 _MODPROBE = "nvidia-modprobe"

@@ -12,9 +12,9 @@ from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
-# What a read of a function gives that does not answer: the root complex makes all ones of it
-# (PCI Express Base Specification, 2.3.2; PCI_POSSIBLE_ERROR in the kernel's pci.h). No vendor has
-# this id.
+# The result of reading a function that does not answer: the root complex returns all ones (PCI
+# Express Base Specification, 2.3.2; PCI_POSSIBLE_ERROR in the kernel's pci.h). No vendor has this
+# id.
 _ALL_ONES = b"\xff\xff"
 
 
@@ -55,7 +55,7 @@ def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
                     "turn on Above 4G Decoding in its firmware, and see the kernel's log about it "
                     "(BAR, failed to assign)",
                 )
-            # Its firmware is to be replaced: drivers/gpu/drm/xe/xe_survivability_mode.c
+            # The card needs new firmware: drivers/gpu/drm/xe/xe_survivability_mode.c
             if os.path.exists(f"{sysfs.device(address, roots)}/survivability_mode"):
                 return _fault(
                     "Intel's driver has it in survivability mode, in which it does nothing",
@@ -65,7 +65,8 @@ def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
         if not os.path.exists(sysfs.device(address, roots)):
             return None  # gone, which others tell
         return _fault(f"sysfs cannot be read about it: {error}", "see the kernel's log")
-    # kernel-open/nvidia/nv-procfs.c: NVreg_ExcludedGpus, and what it excludes by itself
+    # kernel-open/nvidia/nv-procfs.c: GPUs in NVreg_ExcludedGpus, and those that the driver excludes
+    # by itself
     if gpu.driver == "nvidia" and proc.card(gpu.address, roots).get("GPU Excluded") == "Yes":
         remedy = "remove it from that parameter"
         return _fault("NVIDIA's driver excludes it (NVreg_ExcludedGpus)", remedy)

@@ -13,7 +13,7 @@ _SIZES = re.compile(rb"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
 _VENDOR = re.compile(rb"^vendor_id\s*:\s*(\S+)", re.MULTILINE)
 _FAMILY = re.compile(rb"^cpu family\s*:\s*(\d+)$", re.MULTILINE)
 _FLAGS = re.compile(rb"^flags\s*:(.*)$", re.MULTILINE)
-# More than the kernel says of one. All of them can be half a megabyte.
+# More than the kernel writes for one processor; all of them can take half a megabyte.
 _FIRST = 16384
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nova_gpu.core import exception
 
-# What /proc/PID/ns/pid shows of the host's own PID namespace, whose number is fixed
+# The target of /proc/PID/ns/pid for the host's own PID namespace, whose number is fixed
 # (PROC_PID_INIT_INO in Linux' include/linux/proc_ns.h).
 _HOSTS_PID_NAMESPACE = "pid:[4026531836]"
 

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid (unix(7))
 _BACKLOG = 4096
-# As long as this process lives
+# Kept open as long as this process lives
 _own: dict[str, socket.socket] = {}
 
 

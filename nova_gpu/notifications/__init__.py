@@ -26,10 +26,10 @@ from nova_gpu.core.model import Product
 
 LOG = logging.getLogger(__name__)
 
-# A broker that is away for long: what is newer than these is not kept.
+# If the broker is away for long, newer notifications than these are dropped.
 _MOST_WAITING = 1000
 
-# Of the payload; a field more raises the second number, any other change the first.
+# The version of the payload: a new field increases the second number, any other change the first.
 VERSION = "1.1"
 
 
@@ -230,8 +230,9 @@ def emit(event: Event, context: nova_context.RequestContext | None = None) -> No
     context = context or nova_context.get_admin_context()
     service = event.type.service
     priority = "error" if event.type.is_error else "info"
-    # Of the two notifiers the one whose format is not wanted does nothing. The first is used by
-    # itself, not through nova.rpc.get_notifier: that warns of every type it has no entry for.
+    # Of the two notifiers the one whose format is not configured does nothing. The first is used
+    # directly, not through nova.rpc.get_notifier, which warns of every type that it has no entry
+    # for.
     plain = rpc.LEGACY_NOTIFIER.prepare(publisher_id=f"{service}.{CONF.host}")
     versioned = rpc.NOTIFIER.prepare(publisher_id=f"nova-{service}:{CONF.host}")
     payload = event.payload

@@ -16,8 +16,8 @@ from nova_gpu.host import nodes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.roots import Roots
 
-# The mode that a node had before a guest got it. It goes with the node, which the host's boot or
-# its driver may make anew, and nobody writes it but who has CAP_SYS_ADMIN.
+# The mode that a node had before a guest got it. It disappears with the node, which a boot of the
+# host or the driver may create anew, and only a process with CAP_SYS_ADMIN can write it.
 _FORMER_MODE = "trusted.nova-gpu.mode"
 
 
@@ -75,7 +75,8 @@ def _open(node: str, roots: Roots) -> bool:
         wanted = nodes.open_mode(node, mode)
         if wanted == mode:
             return False
-        # A /dev without such attributes, or not the host's own namespace of users: it stays open.
+        # If /dev has no such attributes, or this is not the host's user namespace, the node stays
+        # open.
         with contextlib.suppress(OSError):
             os.setxattr(_path(fd), _FORMER_MODE, f"{stat.S_IMODE(mode):o}".encode())
         os.chmod(_path(fd), stat.S_IMODE(wanted))
@@ -109,7 +110,8 @@ def _opened(node: str, roots: Roots) -> Iterator[int | None]:
         yield None
         return
     try:
-        # O_PATH names the node without a call to its driver, and what was looked at is changed.
+        # O_PATH opens the node without calling its driver, and ensures that the checked node is
+        # changed.
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         yield None

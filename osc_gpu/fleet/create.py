@@ -14,7 +14,7 @@ from osc_lib import exceptions
 from osc_gpu import base_command, rest, servers
 from osc_gpu.fleet import unserved
 
-# The longest time for one build, as an image takes its time
+# The longest time for one build, because an image takes its time
 _BUILD_S = 3600
 _FOR_S = 1800
 
@@ -74,7 +74,7 @@ class CreateServer(base_command.ShowOne):
         except sdk_exc.ForbiddenException:
             if not before:
                 raise
-            # Over quota: the one before counts as long as it is there.
+            # Over quota: the previous server counts as long as it exists.
             self._delete(before)
             columns, values = self._create.take_action(parsed_args)
         row = dict(zip(columns, values, strict=True))

@@ -17,10 +17,10 @@ from nova_gpu.core import names
 from nova_gpu.core.placement import reserved_hosts
 from osc_gpu import closed_hosts, rest
 
-# nova-compute writes the same provider, once in a minute.
+# nova-compute writes to the same provider once a minute.
 _ATTEMPTS = 5
-# A scheduler that has read a trait names it in its next query, which Placement answers only as long
-# as it knows the trait.
+# A scheduler that has read a trait names it in its next query, which fails if Placement has deleted
+# the trait meanwhile.
 _STALE = datetime.timedelta(hours=1)
 
 

@@ -23,7 +23,7 @@ from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
 
 _NOT_NOVAS = "Nova has no such instance"
-# Put among the traits of groups whose GPUs preemptible instances get, too
+# Added to the traits of groups whose GPUs preemptible instances may get
 _FOR_ALL = "for all"
 _Amounts = Mapping[str, int]
 
@@ -34,7 +34,7 @@ def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
     :raises Unservable: as :func:`osc_gpu.query.placement_query`
     """
     placement_query = query.placement_query(connection, size, request)
-    # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
+    # Groups of GPUs and of vGPUs are in one list, and their traits do not distinguish them.
     own = {placement_query.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
     groups = tuple(
         dataclasses.replace(group, required_traits=group.required_traits | own)
@@ -162,7 +162,7 @@ def _own(
         own = {name: item["capacity"] - used[name] for name, item in counts.items()}
         if all(there.values()):
             taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
-            # An image may ask for other resources, as for dedicated processors.
+            # An image may request other resources, for example dedicated processors.
             if all(
                 sum(numbers.get(name, 0) for numbers in taken.values()) <= used[name]
                 for name in used

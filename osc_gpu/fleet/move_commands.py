@@ -17,11 +17,11 @@ from osc_gpu.fleet.planning import plan
 from osc_gpu.fleet.planning.fleet import Fleet, Move, Plan, Way
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
-# Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
+# Older microversions do not permit a host for a cold migration, and the client uses 2.1 by default.
 _MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
 # How many of the instances that stay are named
 _NAMED = 5
-# The longest time for one move, as memory or disks of a guest take their time
+# The longest time for one move, because memory or disks of a guest take their time
 _MOVE_S = 3600
 
 _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
@@ -135,7 +135,7 @@ class Drain(_Planner):
         self.say(
             f"{host}: no new instance gets GPUs of it, until openstack gpu drain {host} --undo"
         )
-        # What is read from now on has all that were given some before.
+        # Instances that get GPUs from now on are on other hosts, so the fleet is read afterwards.
         return self._planned(parsed_args)
 
     def _planned(self, parsed_args: argparse.Namespace) -> _Table:

@@ -48,7 +48,7 @@ class _Moving:
             except sdk_exc.HttpException:
                 if self._server().status == _WAITS:
                     raise
-        # Of a confirmation a server shows nothing before it is over.
+        # During a confirmation the server shows no task, so its status is awaited.
         return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:

@@ -32,9 +32,9 @@ _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
 _NOTICE_S = 600
 _SINCE_S = 1800
 _KEEP_S = 600
-# How often the instances that were told are looked at until their time comes
+# The longest time between two readings while notified instances wait for their end
 POLL_S = 20.0
-# The least time between two looks
+# The least time between two readings
 _SHORT_S = 1.0
 # The longest time for the end of victims: Nova gives each guest a minute to shut down, and cards
 # are cleaned.
@@ -78,7 +78,7 @@ class _Planned:
     waits: bool
 
 
-# An instance whose time is over, when that was, and for whom it is taken
+# A candidate whose notice is over, the time of that, and the requests that it makes room for
 _Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
 
 
@@ -237,7 +237,7 @@ class _Run:
             if due and due <= now and entry.server.id not in waiting:
                 ready.append((entry, due, wanted))
         if ready:
-            # Before a victim is gone, or a request in between gets the place.
+            # Until a victim is gone, no request in between may take its place.
             until = now + datetime.timedelta(seconds=self._asked.keep)
             self._kept.keep(
                 {planned.instance.host: wanted.need for planned, _, wanted in ready}, until
@@ -306,8 +306,9 @@ class _Run:
         for need in needs:
             there, free = (_within(one, zones, need) for one in (fleet, now))
             have = plan.places(free, need.need)
-            # What nobody takes may be where the scheduler gives it to none of those who asked: more
-            # would be made there, and one with each request. Who was told waits meanwhile.
+            # Free room that no request takes may be where the scheduler permits none of these
+            # requests: more room would be made there with each new request. So candidates with a
+            # notice wait meanwhile.
             waits = bool(have) and not need.at_once
             free_of_charge = {
                 uuid: cost for uuid, cost in costs.items() if not cost and self._asked.watch
@@ -319,7 +320,7 @@ class _Run:
                 return _short(need, choice, have, candidates), []
             planned.append(_Planned(need, have, choice, waits))
             fleet = victims.after(fleet, need.need, choice)
-            # What others' victims leave is not free before these are gone.
+            # Room that victims of other requests leave is not free until they are gone.
             now = victims.after(now, need.need, victims.choose(free, need.need, need.count, {}))
         return None, planned
 

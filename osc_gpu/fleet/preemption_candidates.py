@@ -362,8 +362,8 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
         state = server.status, server.task_state, server.compute_host, server.launched_at
         if state != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
             raise exceptions.CommandError(f"{chosen.in_words}: it has changed since the plan")
-        # Others than when it was told, as who waits is a new server each time. That there is no
-        # room for it keeps nobody's GPUs.
+        # The takers may have changed since the notice, because each retry of a request is a new
+        # server. If the metadata has no room for them, the GPUs are taken all the same.
         with contextlib.suppress(sdk_exc.HttpException):
             connection.compute.set_server_metadata(server, **{names.PREEMPT_FOR: takers})
         if chosen.end is End.DELETE:

@@ -13,7 +13,7 @@ from osc_lib import exceptions
 from nova_gpu.core import exception, names
 from osc_gpu import base_command, failures, rest, servers
 
-# The longest time for one step, as an image of a disk takes its time
+# The longest time for one step, because an image of a disk takes its time
 _STEP_S = 3600
 
 _OFFLOADED = "SHELVED_OFFLOADED"
@@ -83,7 +83,7 @@ class StartServer(base_command.Command):
             try:
                 action(server)
             except sdk_exc.ForbiddenException as e:
-                # To shelve is for everybody, to offload not; and over quota it is the same answer.
+                # All users may shelve, not all may offload; Nova's answer over quota is the same.
                 raise exceptions.CommandError(
                     f"{doing}: Nova refuses that to you ({e.details or e}); {_go_on(server)}"
                 ) from e

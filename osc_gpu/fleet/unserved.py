@@ -13,10 +13,10 @@ from nova_gpu.core import exception
 from osc_gpu import failures, rest, servers
 
 _STOPPED, _OFFLOADED = "SHUTOFF", "SHELVED_OFFLOADED"
-# In the fault where a request filter found that there is nothing to be had, and in that where other
-# requests had it first
+# In the fault if a request filter found that no host has the GPUs, and in that if other requests
+# took them first
 _REFUSED = ("Scheduling failed: ", failures.NOT_ENOUGH_HOSTS)
-# Uuids, with commas, in the 255 characters that Nova has for a value
+# The number of uuids, with commas, that fit into the 255 characters of a metadata value
 _RECORDED = 6
 
 

@@ -27,7 +27,7 @@ class About(enum.Enum):
     INSTANCE = enum.auto()
     WHOLE = enum.auto()
     PARTS = enum.auto()
-    # Whole GPUs; vGPUs, where the flavor asks for no whole GPUs.
+    # Whole GPUs, or vGPUs in a flavor without whole GPUs.
     PRODUCT = enum.auto()
 
 
@@ -159,7 +159,7 @@ HYPERVISOR = Word(
     noun="hypervisor",
     option=Option("--hypervisor", "Hypervisor of the host (LXC or KVM, 's== LXC', ...)", "<name>"),
 )
-# Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
+# Flavors for other drivers have this one too, and ComputeCapabilitiesFilter judges it.
 HYPERVISOR_TYPE = Word(
     names.HYPERVISOR_TYPE,
     "The older spelling of ``hypervisor``.",
@@ -364,7 +364,7 @@ WORDS: tuple[Word[Any], ...] = (
     ),
 )
 NAMES = tuple(word.name for word in WORDS)
-# Those whose values are names that GPUs are compared with
+# Words whose values are names that GPUs are compared with
 OF_NAMES = frozenset(
     word.name for word in WORDS if word.allowed in (condition.ALLOWED_NAMES, parsers.ALLOWED_TYPES)
 )

@@ -17,14 +17,14 @@ ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
 ALLOWED_TYPES = "the id or the name of a vGPU type, NAME or 's== NAME'"
 ALLOWED_SWITCH = "true or false"
 
-# An instance gets exactly what it asks for, so all of these say the same.
+# An instance gets exactly what it asks for, so all of these mean the same.
 _COUNT_OPERATORS = frozenset({"=", "==", ">="})
 
 _KVM = {"kvm": names.QEMU}
 _SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
 _OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
 
-# What Nova's own switches in flavors take (oslo.utils' strutils.bool_from_string).
+# The values of Nova's own booleans in flavors (oslo.utils' strutils.bool_from_string).
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 

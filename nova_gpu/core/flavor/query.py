@@ -12,8 +12,8 @@ from nova_gpu.core.flavor.condition import Stated
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 
-# Where what the flavor asks for in the unsuffixed group goes. In a group with a suffix one provider
-# has all, which Placement finds sooner than several that have it together.
+# The suffix of the request group that the unsuffixed GPUs are moved to. In a group with a suffix
+# one provider has all, which Placement finds sooner than several providers that have it together.
 SUFFIX = "_nova_gpu"
 _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgpu"}
 
@@ -65,8 +65,9 @@ def extra_specs(
                     verdict,
                 )
     if len(request_group.suffixes(specs)) > 1:
-        # Placement insists on a word about whether one provider may serve both. Only then, because
-        # to AggregateInstanceExtraSpecsFilter it is one more thing that an aggregate has to say.
+        # Placement insists on a group policy if there are several groups with a suffix. It is set
+        # only then, because AggregateInstanceExtraSpecsFilter compares every extra spec with the
+        # aggregates.
         specs.setdefault("group_policy", "none")
     return specs
 

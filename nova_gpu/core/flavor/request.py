@@ -25,7 +25,7 @@ from nova_gpu.core.flavor.preemptible import Preemptible
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
-# How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
+# Extra specs by which Nova gives devices without Placement: passthrough, and Cyborg's.
 _OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
 
 _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT_NVLINK_ISLAND}
@@ -33,7 +33,7 @@ _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT
 _PRODUCT_WORDS = extra_spec.names_about(About.PRODUCT)
 _VGPU_WORDS = extra_spec.names_about(About.PARTS)
 
-# A flavor's word, what it says, and the prefix of the traits that say what a provider is.
+# A word of the flavor, its condition, and the prefix of the traits with which providers state it.
 _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
 
 
@@ -183,7 +183,7 @@ class FlavorRequest:
                 "the flavor asks for no vGPU",
                 f"{word} together with {names.VGPUS} or resources:{resource_class}",
             )
-        # Where the flavor asks for whole GPUs as well, its traits and its words speak of those.
+        # If the flavor requests whole GPUs as well, its traits and product words describe those.
         whole = self.asks_for_gpus
         if not counted:
             traits = (frozenset(), frozenset()) if whole else request_group.traits(specs, "")

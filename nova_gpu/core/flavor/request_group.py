@@ -12,7 +12,7 @@ from nova_gpu.core import exception, names
 
 MAX_GPUS = 1024
 
-# Classes that the compute node's own provider has.
+# Resource classes of the compute node's own provider.
 _HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT"})
 
 # The keys of nova.scheduler.utils.ResourceRequest.

@@ -8,7 +8,7 @@ from nova_gpu.core.flavor import extra_spec
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 
-# What the user has asked for in the flavor's words, where that is not the word itself.
+# Nouns that replace the name of a word in a summary.
 _NOUNS = {word.name: word.noun for word in extra_spec.WORDS if word.noun}
 _KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
 
@@ -26,7 +26,7 @@ def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
     """Return what a request group requests, without the number: ``GPUs (architecture fermi)``."""
     noun = kind(request, count)
     parts = []
-    # What the request filter has made traits of is told in the flavor's words.
+    # Traits that the request filter derived from a word are shown as that word.
     implied = set()
     for key, condition, prefix in request.conditions(group):
         parts.append(f"{_NOUNS.get(key, key)} {condition}")

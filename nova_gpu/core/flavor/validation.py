@@ -10,10 +10,11 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import extra_spec, parsers, preemptible, query
 from nova_gpu.core.flavor.request import FlavorRequest
 
-# Without one of these a preemptible instance would keep its GPUs.
+# Valid values of properties without which a preemptible instance would keep its GPUs.
 _GIVING_BACK = {names.ON_STOP: parsers.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
-# Of difflib: gpu, gpu_archs and hypervisors are meant; hypervisor_version and cpu_arch are others'.
+# The cutoff of difflib: it finds gpu, gpu_archs and hypervisors, but not hypervisor_version and
+# cpu_arch, which are others' properties.
 _ALIKE = 0.8
 _STEMS = ("gpu", names.HYPERVISOR)
 
@@ -52,7 +53,7 @@ def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
             rest[wrong] = _GIVING_BACK[wrong]
         left = FlavorRequest(rest)
         if flavor.asks_for_gpus and not left.asks_for_gpus:
-            # Or all that says what the GPUs must be would be wrong, too.
+            # Otherwise all properties that describe GPUs would become errors too.
             rest[names.GPUS] = "1"
         if flavor.asks_for_vgpus and not left.asks_for_vgpus:
             rest[names.VGPUS] = "1"

@@ -26,24 +26,25 @@ GIB = 1 << 30
 # The 64-bit, prefetchable BARs of all functions of one card, in bytes.
 Bars = tuple[int, ...]
 
-# What QEMU gives a processor of which nobody says more.
+# QEMU's default for a processor without a setting.
 DEFAULT_BITS = 40
-# pci-hole64-size of QEMU's q35, and OVMF's window where it does not believe the processor.
+# pci-hole64-size of QEMU's q35, and OVMF's window if it does not trust the processor's address
+# bits.
 DEFAULT_HOLE = 32 * GIB
 
 _FOUR_GIB = 4 * GIB
-# QEMU's pc_q35_init(): from here on guests have 2 GiB below 4 GiB, smaller ones all of theirs.
+# QEMU's pc_q35_init(): larger guests have 2 GiB below 4 GiB, smaller ones all of their memory.
 _SPLIT = 0xB0000000
 _BELOW = 2 * GIB
-# AMD_HT_START, and where QEMU then puts the memory that is above 4 GiB.
+# AMD_HT_START, and the address to which QEMU then moves the memory above 4 GiB.
 _AMD_HOLE = 0xFD00000000
 _ABOVE_AMD_HOLE = 1 << 40
-# Kernels of guests that both firmwares spare more than they can take.
+# The limits of both firmwares for the sake of guest kernels that cannot use more address bits.
 _SEABIOS_BITS, _SEABIOS_LARGE = 44, 1 << 40
 _OVMF_BITS, _OVMF_EIGHTH = 46, 3
 _OVMF_BELIEVES = 41
 _OVMF_SMALL_PAGES_BITS = 40
-# Of all hot-plug ports each gets that part of OVMF's window, and of SeaBIOS' address space.
+# Each hot-plug port gets this part of OVMF's window, and of SeaBIOS' address space.
 _OVMF_PORT, _SEABIOS_PORT = 8, 11
 
 
@@ -136,7 +137,7 @@ class Room:
         return _ovmf_places(guest.span(cards), end, bits, used, self.amd, guest.ports)
 
 
-# What every guest has.
+# The room that every guest has without settings.
 LEAST = Room()
 
 
@@ -153,7 +154,7 @@ def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, po
     :param used: how many of *bits* OVMF uses, ``None`` if it does not trust the processor's number
     """
     if used is None:
-        # It lies behind the memory then, wherever that ends.
+        # The window then lies behind the memory, wherever that ends.
         return span <= DEFAULT_HOLE and up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
     size = 1 << used - _OVMF_EIGHTH
     begin = (1 << used) - size

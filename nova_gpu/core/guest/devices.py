@@ -20,7 +20,7 @@ from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
-# Of each value of an instance's system_metadata, by Nova's database
+# The limit of Nova's database for each value of an instance's system_metadata
 _LENGTH = 255
 _BRIDGE = "0x060400"
 
@@ -135,7 +135,7 @@ def nccl_topology(devices: Sequence[GuestDevice]) -> str | None:
         return None
     lines = ['<system version="1">']
     for node in dict.fromkeys(device["numa_node"] for device in devices):
-        # As the kernel has it of a device whose node it does not know
+        # The kernel reports -1 for a device whose node it does not know.
         lines.append(f'  <cpu numaid="{-1 if node is None else node}">')
         lines += _on_node([device for device in devices if device["numa_node"] == node])
         lines.append("  </cpu>")
@@ -173,7 +173,7 @@ def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> 
     return " ".join(["<pci", *attributes_text])
 
 
-# Kept with the instance
+# The form that is stored with the instance
 
 
 def to_metadata(devices: Sequence[GuestDevice]) -> dict[str, str]:

@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping
 from nova_gpu.core.model import GPU, PciAddress, Product
 
 _NVIDIA = "10de"
-# QEMU refuses all that is no display (vfio_add_nv_gpudirect_cap).
+# QEMU refuses the capability for functions that are not displays (vfio_add_nv_gpudirect_cap).
 _DISPLAY = 0x03
-# The specification of 2017, and the one of 2023 for Turing and later, by which the capability is
-# elsewhere: at the old place these have another one.
+# The specification of 2017, and that of 2023 for Turing and later, which puts the capability
+# elsewhere, because these have another capability at the old place.
 _FIRST_PLACE = frozenset({"pascal", "volta"})
 _SECOND_PLACE = frozenset({"turing", "ampere", "ada", "hopper", "blackwell"})
-# On these NVIDIA supports it nowhere. Their driver believes the capability all the same, and what
-# one of two RTX 3090 wrote to the other was not there (NVIDIA/nccl issue 2335).
+# NVIDIA supports none of these. Their driver trusts the capability all the same, and data that one
+# of two RTX 3090 wrote to the other was lost (NVIDIA/nccl issue 2335).
 _CONSUMERS = frozenset({"geforce", "titan", "cmp"})
-# The first QEMU, as libvirt counts, that finds the second place (its commit f6b30c1984).
+# The first QEMU, in libvirt's notation, that knows the second place (its commit f6b30c1984).
 _QEMU = 8001000
-# The first libvirt that takes properties of QEMU's devices for the domain.
+# The first libvirt that accepts properties of QEMU's devices in the domain.
 _LIBVIRT = 8002000
 _MOST = 16
 

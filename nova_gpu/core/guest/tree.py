@@ -23,16 +23,16 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from nova_gpu.core.model import GPU, PciAddress
 
-# Bus numbers have 8 bits. The expanders' are the last ones; the rest is left to the guest's own
-# root, whose ports firmware numbers from 1 on. libvirt takes none past 254 for an expander.
+# Bus numbers have 8 bits. The expanders get the last ones; the others remain for the guest's own
+# root, whose ports firmware numbers from 1 on. libvirt refuses numbers above 254 for an expander.
 _END = 256
 _LEFT = 64
-# Each takes a slot of the guest's own root, which has 31 and gives some to devices of the machine.
+# Each expander takes one of the 31 slots of the guest's own root, of which the machine uses some.
 _MOST_EXPANDERS = 16
 _SLOTS = 32
-# OVMF has 40 KiB of I/O ports on q35 (OvmfPkg/PlatformPei), of which a bridge in front of a BAR
-# takes 4, and so do the devices on the guest's own root. Where they do not suffice, and there are
-# expanders, it gives no card an address, not even for its memory.
+# OVMF has 40 KiB of I/O ports on q35 (OvmfPkg/PlatformPei). A bridge in front of a BAR with I/O
+# ports takes 4, and so do the devices on the guest's own root. If they do not suffice and there are
+# expanders, OVMF assigns no card an address, not even for its memory.
 OVMF_MOST_WITH_IO = 9
 
 

@@ -64,7 +64,8 @@ def inventory(
             "total": total,
             "reserved": min(reserved, total),
             "min_unit": 1,
-            # Placement takes none below 1. Where none can be had all of them are reserved.
+            # Placement accepts no max_unit below 1. If one guest can have none, all of them are
+            # reserved.
             "max_unit": total if most is None else max(min(total, most), 1),
             "step_size": 1,
             "allocation_ratio": 1.0,
@@ -121,7 +122,7 @@ def inventory_of(
     return inventory(total, reserved, names.VGPU_RESOURCE_CLASS, most=most)
 
 
-# Asked in every claim, of each type, about the same hundreds of names.
+# Every claim calls this for each type, with the same hundreds of names.
 @functools.lru_cache(maxsize=1024)
 def type_traits(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
     """Return the traits that a vGPU type adds to those of its cards' product.

@@ -18,9 +18,9 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.sets.set_traits import Board
 
-# Past so many ways to serve one instance of several groups, the first way that is found counts.
+# If there are more combinations for one instance of several groups, only these first ones count.
 _MOST_WAYS = 64
-# What a host's groups are told by where they are others than asked for
+# The traits by which a difference between a group and the request is described
 _TOLD = (
     *(names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL),
     names.TRAIT_VGPU_TYPE,
@@ -121,7 +121,7 @@ def _instances(
     for part in requests:
         if reason := _lacking(part, host):
             return 0, reason
-    # What the node itself has not (a disk that hosts share) Placement alone can count.
+    # Only Placement can count what the node itself does not have, such as a disk that hosts share.
     short = {
         resource_class: host.free[resource_class] // amount
         for resource_class, amount in amounts.items()

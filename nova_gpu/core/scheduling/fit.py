@@ -14,7 +14,7 @@ from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report, Reserved
 from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
-# What stats say of vGPUs; the rest of their demands Placement judges.
+# The words about vGPUs that stats have facts for; Placement judges the others.
 _REPORTED_OF_TYPES = (extra_spec.MEMORY_MIB, extra_spec.HEADS)
 
 
@@ -103,7 +103,8 @@ def stranded(
         (vcpus_left, reserved.vcpus, "vCPUs"),
         (memory_mib_left, reserved.memory_mib, "MiB of memory"),
     ):
-        # Nothing is kept for no GPU, and what is over the top already is not made good by this.
+        # Nothing is reserved without free GPUs. A host that exceeds its limit already is not
+        # refused for it.
         if resource and free_gpus and left < resource * free_gpus:
             rest = f"{max(left, 0):g} {what} would be left"
             return f"{rest}, and {free_gpus} free GPUs need {resource} each"

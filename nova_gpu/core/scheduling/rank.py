@@ -12,7 +12,7 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.choose import Cost
 from nova_gpu.core.topology.topology import Cells
 
-# Hosts are compared by these numbers from the first on; less is better.
+# Hosts are compared by these numbers, the first one first; lower is better.
 Rank = tuple[int, ...]
 
 # The first four numbers of a rank, for one request group
@@ -39,7 +39,7 @@ def rank(request: GPURequest, report: Report, distribution: Distribution) -> Ran
     full, apart = (sum(numbers) for numbers in list(zip(*parts, strict=True))[:2])
     far = tuple(map(sum, zip(*(far for _, _, far, _ in parts), strict=True)))
     cost = tuple(map(sum, zip(*(cost for *_, cost in parts), strict=True)))
-    # Of hosts that are full none is better than another.
+    # All hosts that are full rank equally.
     left = 0 if full else report.free_gpus - request.count
     if distribution is Distribution.PACK:
         return (full, apart, *far, *cost, left)

@@ -20,14 +20,14 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
 
 _NAMES_SHOWN = 8
-# What there is else is listed of these, where a flavor requires a trait that nobody has.
+# Prefixes whose existing values are listed if a flavor requires a trait that no provider has.
 _LISTED = (names.TRAIT_ARCHITECTURE, names.TRAIT_MODEL, names.TRAIT_VGPU_TYPE, names.TRAIT_MEMORY)
-# How the GPUs are given that are not of the kind asked for
+# The form in which a host gives GPUs of the other resource class
 _OTHERWISE = {
     names.RESOURCE_CLASS: "in parts, as vGPUs",
     names.VGPU_RESOURCE_CLASS: "whole",
 }
-# The beginning of a trait that each of a kind has
+# The prefixes of traits that every group of a resource class has
 _SIGNS = {
     names.RESOURCE_CLASS: names.TRAIT_GPU,
     names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE,

@@ -45,15 +45,15 @@ from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Cells, Islands
 
-# The kinds in "near", in their order; each has two numbers.
+# The kinds of devices in "near", in order; each has two numbers.
 NEAR = (Near.NIC, Near.NVME)
 
 VERSION = 2
 _READABLE = (1, VERSION)
 _RESERVED = "reserved_per_free_gpu"
-# What the first version did not say.
+# The fields that the first version lacked.
 _NO_ISLANDS = {"numa": 1, "nvlink": 1}
-# The number of a place at each level, and how many GPUs are there.
+# The number of a place at each level, and the number of GPUs there.
 _CELL = len(topology.LEVELS) + 1
 
 
@@ -278,7 +278,7 @@ def _group(fields: Mapping[str, Any]) -> GroupStats:
     )
 
 
-# With types, as true is 1 and no number.
+# Types are part of the key, because true equals 1 but is not a number here.
 @functools.lru_cache(maxsize=1024, typed=True)
 def _shared_group(
     product: str,

@@ -96,7 +96,7 @@ def _most_disjoint(sets: list[frozenset[Module]]) -> int:
     first, *others = sets
     apart = [other for other in others if not other & first]
     with_first = 1 + _most_disjoint(apart)
-    # Where first is in nobody's way, as in every published table, it is one of the best.
+    # If first overlaps no other, as in every published table, it is part of a best choice.
     return with_first if len(apart) == len(others) else max(with_first, _most_disjoint(others))
 
 

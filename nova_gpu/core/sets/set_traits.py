@@ -86,7 +86,7 @@ def board(traits_: frozenset[str]) -> Board | None:
         return None
     matches = map(_FREE_MODULE.fullmatch, traits_)
     free = {int(match[1]) for match in matches if match}
-    # The numbers are Fabric Manager's, which has the large ones first.
+    # The numbers follow Fabric Manager's order, which has the large partitions first.
     ordered = sorted(sets, key=lambda modules: (-len(modules), sorted(modules)))
     table = tuple(Partition(number, item) for number, item in enumerate(ordered))
     return Board(table, frozenset[Module]().union(*sets) - free)

@@ -28,13 +28,13 @@ from nova_gpu.core.topology.topology import Cells, Place
 # (islands touched, free GPUs on islands broken) of circles, NUMA nodes, PCI roots, PCIe switches
 Cost = tuple[int, ...]
 
-# What of a place the GPUs of a flavor are to share
+# The level of a place at which the GPUs of a flavor must be together
 LEVELS = {Topology.NUMA: topology.NUMA_NODE, Topology.NVLINK: topology.CIRCLE}
 
 _NOTHING: Cost = (0, 0) * len(topology.LEVELS)
 
 _T = TypeVar("_T", PciAddress, int)
-# The best set of each size, from none to all: its cost and its members, sorted.
+# The best set of each size, from 0 to all members: its cost and its members, sorted.
 _Table = list[tuple[Cost, tuple[_T, ...]]]
 
 

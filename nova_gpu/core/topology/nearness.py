@@ -36,8 +36,8 @@ LEGEND = {
     Nearness.UNKNOWN: "not known",
 }
 
-# How far apart two functions are: 0 below one switch, 1 on one root, 2 on one NUMA node, and
-# else, or where it is not known,
+# The distance of two functions: 0 behind one switch, 1 on one root, 2 on one NUMA node, and
+# otherwise, or if unknown,
 FAR = 3
 _DISTANCES = {Nearness.SAME_SWITCH: 0, Nearness.SAME_ROOT: 1, Nearness.SAME_NODE: 2}
 

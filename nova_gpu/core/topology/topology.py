@@ -10,18 +10,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_gpu.core.model import GPU, PciAddress
 
-# Where a GPU belongs, what matters most first: its circle of direct links (NVLink, XGMI), its NUMA
-# node, the PCI root it hangs on, the PCIe switch it is behind. Two GPUs with the same number at the
-# same level are near each other there.
+# The place of a GPU, the most important level first: its circle of direct links (NVLink, XGMI), its
+# NUMA node, its PCI root, its PCIe switch. Two GPUs with the same number at a level are near each
+# other there.
 Place = tuple[int, ...]
 
 CIRCLE, NUMA_NODE, PCI_ROOT, PCIE_SWITCH = LEVELS = range(4)
 
-# A GPU with this number shares that level with no other, or it is not known with whom. The kernel
-# says the same of a NUMA node it does not know.
+# A GPU with this number shares the level with no other GPU, or that is unknown. The kernel reports
+# the same number for an unknown NUMA node.
 ALONE = -1
 
-# What is somewhere, by its place: how many GPUs.
+# The number of GPUs in each place.
 Cells = tuple[tuple[int, ...], ...]
 
 
@@ -61,7 +61,7 @@ def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
     return {
         address: (
             circle[address],
-            # Those on one root are on one node, whichever it is.
+            # GPUs on one root are on one node, even if that is unknown.
             _node_of_root(root[address]) if gpu.numa_node is None else gpu.numa_node,
             root[address],
             ALONE if gpu.pcie_switch is None else _number(gpu.pcie_switch),
@@ -123,7 +123,7 @@ def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
         around: dict[int, object] = {}
         for place in of:
             if place[inner] != ALONE:
-                # Two that are alone in the outer one cannot be together in the inner one.
+                # GPUs that are alone in the outer level cannot be together in the inner one.
                 outside = place[outer] if place[outer] != ALONE else object()
                 if around.setdefault(place[inner], outside) != outside:
                     return depth

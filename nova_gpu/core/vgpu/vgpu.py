@@ -12,18 +12,18 @@ from collections.abc import Collection, Mapping
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 
-# The type's folder in sysfs, the driver's name in front: nvidia-35, i915-GVTg_V5_4. It is part of
-# a resource provider's name, which has no room for more.
+# The type's folder in sysfs, with the driver's name in front: nvidia-35, i915-GVTg_V5_4. It is part
+# of a resource provider's name, which has no room for longer ids.
 _TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
-# What a virtual function that needs no type is called: no driver's name is in front of it.
+# The type of a virtual function that needs none: it has no driver's name in front.
 FUNCTION_TYPE = "vf"
 
-# No card carries nearly as many of a type. Each is listed, so that a driver's nonsense could fill
-# the memory.
+# No card carries nearly as many of a type. Each slot is listed, so nonsense from a driver could
+# fill the memory.
 MAX_PER_CARD = 4096
-# The driver has a node for each of eight compute instances of a GPU instance. Two digits are read
-# as what they are, and leave nobody in doubt where the number of the GPU instance ends.
+# The driver has nodes for eight compute instances of a GPU instance. With two digits for them the
+# number of the GPU instance is unambiguous.
 _COMPUTE_INSTANCES = 100
 _GPU_INSTANCES = 10_000
 
@@ -132,7 +132,7 @@ class Slot:
         type_id, _, number = rest.partition("/")
         if is_type_id(type_id) and re.fullmatch("0|[1-9][0-9]{0,8}", number):
             slot = cls(PciAddress.parse(address), type_id, int(number))
-            # Two texts must not be one slot.
+            # Only one text may denote a slot.
             if str(slot) == text:
                 return slot
         raise exception.InvalidValue(

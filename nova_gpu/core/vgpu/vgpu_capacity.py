@@ -129,7 +129,7 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
     made: collections.Counter[str] = collections.Counter()
     for parent in card.parents.values():
         made.update(parent.made)
-    # What each vGPU there is takes of the card: a whole one of these at least.
+    # The room that each existing vGPU takes of the card, rounded up to whole vGPUs of this type.
     return most - sum(
         count * _weight(card, card.types.get(type_id, VGPUType(type_id)), facts)
         for type_id, count in made.items()

@@ -29,8 +29,8 @@ from nova_gpu.host.state import files
 LOG = logging.getLogger(__name__)
 
 _SUFFIXES = (".json", ".yaml")
-# What an alias leads to is there again. The text that a few hundred of them unfold to would not
-# fit into any memory, and an error may quote it.
+# An alias repeats its target. The expanded text of a few hundred of them would not fit into any
+# memory, and an error may quote it.
 _UNFOLDED = 4 * files.LARGEST
 
 
@@ -254,7 +254,7 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
         reason = str(error)
     except RecursionError:
         reason = "it cannot be parsed: it is nested too deep"
-    # yaml's constructors raise whatever Python raises of a value that is not of the type it claims.
+    # yaml's constructors raise any error for a value that does not have the type it claims.
     except (ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = f"it cannot be parsed: {error}"
     if reason is not None:

@@ -20,7 +20,7 @@ _VERSION = re.compile(
     r"v?(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})([-+][0-9A-Za-z.+-]+)?"
 )
 
-# What may stand in a domain's XML and in a path: no control characters, no halves of characters.
+# The characters that a domain's XML and a path may contain: no control characters, no surrogates.
 _CHARACTER = r"[^\x00-\x1f\ud800-\udfff\ufffe\uffff]"
 _TEXT = {"type": "string", "pattern": rf"\A{_CHARACTER}*\Z"}
 _PATH = {"type": "string", "pattern": rf"\A/{_CHARACTER}*\Z"}
@@ -67,7 +67,7 @@ _MOUNT = _object(
     options=_array(_TEXT),
 )
 
-# No hook is executed: of what other runtimes call the moment for it, nothing depends.
+# No hook is executed, so the name that other runtimes use for its moment does not matter.
 _HOOK = _object(
     ["hookName", "path"],
     hookName=_TEXT,

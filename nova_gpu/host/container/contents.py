@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 _KERNEL = re.compile(r"/(dev|proc|sys)(/.*)?")
-# Folders every image has. libvirt makes a folder that is missing, but none for a file to be in.
+# Folders that every image has. libvirt creates a missing folder, but not the folder of a file.
 _SYSTEM_FOLDERS = frozenset(
     {"/", "/bin", "/etc", "/home", "/lib", "/lib32", "/lib64", "/root", "/run", "/sbin", "/tmp"}
     | {"/usr", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/sbin", "/usr/share"}
@@ -44,7 +44,7 @@ _SYSTEM_FILES = frozenset(
     {"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/sudoers"}
     | {"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.preload"}
 )
-# A folder of such a name is the driver's own: what is bound over the first one hides nothing else.
+# A folder with such a name is the driver's own, so a mount over it hides nothing of the image.
 _VENDORS_FOLDER = re.compile(
     r"((?:/[^/]+)*?/[^/]*(?:nvidia|amdgpu|rocm|radeon|intel)[^/]*)(?:/.*)?"
 )
@@ -153,7 +153,8 @@ def _described(
         for gpu, own in zip(gpus, marks, strict=True)
     ]
     for slot in slots:
-        # What describes the instance; else its card, for the driver's files, which are the same.
+        # The CDI device of the MIG instance; without one, that of its card, whose driver files are
+        # the same.
         node, *caps = nodes.instance_nodes(slot, roots)
         device = cdi.describing(caps[-1:], devices) or cdi.describing([node], devices)
         matches.append((slot.parent, (node, *caps[-1:]), device))

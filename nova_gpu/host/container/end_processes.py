@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Of /proc/PID/stat, counted behind the command in brackets: proc(5), field 22.
+# The field of /proc/PID/stat, counted after the command in brackets: proc(5), field 22.
 _STARTTIME = 19
 
 
@@ -40,7 +40,7 @@ def _kill(proc: str, pid: int, start: int, deadline: float) -> None:
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         fd = os.pidfd_open(pid)
         try:
-            # From here on the number is this process's.
+            # From here on the number denotes this process.
             if started(f"{proc}/{pid}") == start:
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
                 select.select([fd], [], [], max(0.0, deadline - time.monotonic()))

@@ -25,12 +25,13 @@ from nova_gpu.host.vfio.rebinder import Means
 
 SCRIPT = pathlib.Path(__file__).with_name("end_processes.py")
 
-# The process with which libvirt starts a container, an ancestor of all that runs in it.
+# The program with which libvirt starts a container, an ancestor of all processes in it.
 _CONTROLLER = "libvirt_lxc"
-# In the name of a container's control group: with systemd (machine-lxc\x2d...) and without.
+# The beginning of the name of a container's control group: with systemd (machine-lxc\x2d...) and
+# without.
 _GROUPS = ("machine-lxc", ".libvirt-lxc")
 
-# First id on the host and how many, as [libvirt]uid_maps has them after the guest's first.
+# The first id on the host and the number of ids, from an entry of [libvirt]uid_maps.
 Range = tuple[int, int]
 
 

@@ -28,13 +28,13 @@ from nova_gpu.core import container, exception
 
 LOG = logging.getLogger(__name__)
 
-# Where a guest has the libraries: LD_LIBRARY_PATH names it.
+# The folder of the libraries in the guest; LD_LIBRARY_PATH names it.
 TARGET = "/usr/lib/nova-gpu"
 
 _LIBRARY = re.compile(r"lib.+\.so(\.[0-9A-Za-z_.+-]+)?")
 _UNFINISHED = ".unfinished-"
 _LDCONFIG_TIMEOUT_S = 120
-# ldconfig is where an ordinary user's PATH often does not lead.
+# ldconfig is in a folder that an ordinary user's PATH often lacks.
 _SBIN = "/usr/sbin:/sbin"
 
 
@@ -133,7 +133,7 @@ def _folder(
 def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, str]] | None) -> None:
     for name, source in files.items():
         for parent in reversed(pathlib.PurePath(name).parents):
-            # Modes are set apart from making, because a umask may not take them from guests.
+            # Modes are set separately, because the umask must not remove rights of guests.
             (folder / parent).mkdir(exist_ok=True)
             (folder / parent).chmod(0o755)
         _copy(source, folder / name)
@@ -150,7 +150,8 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
         timeout=_LDCONFIG_TIMEOUT_S,
     )
     for content, link in links:
-        # A link may hold the name of another; one that leads nowhere is for a library not given.
+        # A link may contain the name of another link; one without a target is for a library that is
+        # not mounted.
         if not os.path.lexists(folder / link):
             os.symlink(content, folder / link)
     for path in folder.iterdir():

@@ -31,7 +31,7 @@ _LINE = re.compile(
     r"(?P<code>\d+)(?:, (?P<text>.*))?",
     re.IGNORECASE,
 )
-# Whose process it was is a tenant's affair, and the verdict may be read by others.
+# The process belongs to a tenant, and others may read the reason.
 _PROCESS = re.compile(r"(?:pid='?[^,]*'?|name=[^,]*), ?")
 _TEXT_LENGTH = 120
 

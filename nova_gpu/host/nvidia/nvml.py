@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 _Told = TypeVar("_Told")
 
-# The driver whose cards the library knows
+# The driver whose cards NVML sees
 DRIVER = "nvidia"
 
 # nvml.h: NVML_DEVICE_ARCH_*, in the words of the product table
@@ -141,13 +141,13 @@ def modules(
     return {address: module for address, module in numbers.items() if module is not None}
 
 
-# What reading an answer raises that is not as nvml_probe.py says
+# The errors of parsing an answer that differs from the description in nvml_probe.py
 _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
 _PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
-# A process that is killed inside of the driver ends when the driver lets go of it.
+# A process that is killed inside the driver ends only when the driver releases it.
 _hanging: list[subprocess.Popen[bytes]] = []
 
 
@@ -264,8 +264,8 @@ def _report_fact(whose: str, what: str, reason: str) -> None:
     LOG.warning("Cannot parse NVML's %s of %s, which counts as unknown: %s", what, whose, reason)
 
 
-# The NVLinks of a card, counted by the place and the kind of what is at their other end. The place
-# is an address or, of switches that are not on PCI, the fabric that they make.
+# The NVLinks of a card, counted by place and type of the device at their other end. The place is an
+# address or, for switches that are not on PCI, the fabric that they form.
 _Bricks = collections.Counter[tuple[model.PciAddress | str, int]]
 
 
@@ -273,7 +273,7 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
     links = [(_peer(peer), kind) for peer, kind in card["nvlinks"]]
     switched = sum(kind == _PEER_IS_SWITCH for _, kind in links)
     fabric = _fabric(card.get("fabric"))
-    # The library may not tell of each link where it leads, and yet how many lead to switches.
+    # NVML may not report the other end of each link, but still how many links lead to switches.
     more = max(known(int, card.get("switched_links")) or 0, switched) - switched
     return collections.Counter(
         [

@@ -93,7 +93,8 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
     def nvlinks(handle: Any) -> list[tuple[Any, Any]]:
         links = []
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            # One that it does not tell of is none, or is broken: the others are asked all the same.
+            # A link that NVML does not report does not exist or is broken; the others are queried
+            # all the same.
             if ask("nvmlDeviceGetNvLinkState", handle, link) == nvml.NVML_FEATURE_ENABLED:
                 peer = ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
                 kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
@@ -102,7 +103,7 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
 
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
-        # A card that is lost has no handle any more; the others are asked all the same.
+        # A lost card has no handle any more; the others are queried all the same.
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         pci = ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
         if address(pci) is None:
@@ -166,7 +167,7 @@ def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
     ask = _asking(nvml)
     instances = []
     for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
-        # There may be some behind one that there is not.
+        # Indices may have gaps.
         instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
         ids = [
             ask(f"nvmlDeviceGet{kind}InstanceId", instance) if instance is not None else None
@@ -206,10 +207,10 @@ def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     ask, kind = _asking(nvml), nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    # Of one generation of cards pages are retired, of the next rows remapped.
+    # One generation of cards retires pages, the next remaps rows.
     retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
-    # NVLink and its fabric are not for what is in MIG mode.
+    # MIG instances use neither NVLink nor its fabric.
     fabric = (None if _is_mig(nvml, handle) else _fabric(nvml, handle)) or {}
     return {
         "uncorrected": ask("nvmlDeviceGetTotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC),
@@ -258,7 +259,8 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
             {
                 "address": address,
                 "utilization": rates and rates.gpu,
-                # Whether its own "used" has the reserved in it, the guides of releases disagree.
+                # The guides of different releases disagree whether NVML's own "used" includes the
+                # reserved memory.
                 "memory_used": memory and memory.total - memory.free - reserved,
                 "memory_total": memory and memory.total,
             }
@@ -350,8 +352,8 @@ _ASKED = {"--usage": _usage, "--modes": _modes, "--modules": _modules, "--vgpus"
 
 def probe(addresses: Sequence[str]) -> dict[str, Any]:
     try:
-        # Without attaching (NVML_INIT_FLAG_NO_ATTACH) the library has no card: not by an address
-        # either.
+        # Without attaching (NVML_INIT_FLAG_NO_ATTACH) the library has no card, not even by its
+        # address.
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}

@@ -70,7 +70,7 @@ def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None)
         resolution=(int(resolution[0]), int(resolution[1])) if resolution else None,
         per_card=min(_most(fields, profile, instances), MAX_PER_CARD),
         profile=profile,
-        # 0 would be a type of which no guest can have any.
+        # 0 would mean that no guest can have any.
         per_guest=nvml.known(int, fields["per_guest"]) or None,
     )
 

@@ -12,12 +12,12 @@ from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
 
 _FRAMEBUFFER = re.compile(r"fb(\d+)")
-# drivers/firmware/sysfb_simplefb.c has the first; a driver of it calls the memory by its own name:
-# drivers/video/fbdev/{efifb,vesafb,simplefb}.c, and drivers/gpu/drm/sysfb.
+# The name is that in drivers/firmware/sysfb_simplefb.c, or of the driver that has taken over the
+# memory: drivers/video/fbdev/{efifb,vesafb,simplefb}.c, and drivers/gpu/drm/sysfb.
 _FIRMWARE_FRAMEBUFFERS = frozenset(
     {"BOOTFB", "efifb", "vesafb", "simplefb", "simpledrm", "efidrm", "vesadrm", "ofdrm"}
 )
-# drivers/tty/vt/vt.c: vtcon/name is "(M) " or "(S) " and what the driver calls itself
+# drivers/tty/vt/vt.c: vtcon/name is "(M) " or "(S) " and the driver's name
 _FRAMEBUFFER_CONSOLE = "frame buffer device"
 
 

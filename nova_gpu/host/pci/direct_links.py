@@ -78,7 +78,7 @@ def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, .
         for link in map(kfd.properties, node.links):
             other = nodes.get(str(link.get("node_to")))
             peer = other.address if other else None
-            # A card that is split is several nodes at one address.
+            # A partitioned card has several nodes with one address.
             if link.get("type") == _IOLINK_TYPE_XGMI and peer not in (None, node.address):
                 links.setdefault(node.address, set()).add(peer)
     return {

@@ -116,7 +116,8 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
                 continue
             card = _read(device, name, class_code)
             takes = selection.takes(card.address, card.product, class_code)
-            # Several displays in one slot are one card: nobody else can be given the second.
+            # Several displays in one slot are one card, because another guest cannot get the second
+            # one.
             if takes or products.is_gpu(card.product.vendor_id, class_code):
                 slots.add(slot)
             if takes:
@@ -222,7 +223,7 @@ def _complete(
     return dataclasses.replace(card, product=product, links=links, uuid=facts.uuid, mig=facts.mig)
 
 
-# The periodic task looks every minute; each of these is said once.
+# Discovery runs every minute; each of these is logged once.
 
 
 @functools.cache

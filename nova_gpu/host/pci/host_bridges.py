@@ -18,12 +18,12 @@ from nova_gpu.host import processor
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
-# Every processor of AMD's from this family on
+# Every AMD processor from this family on
 _ZEN = 0x17
 _INTEL = 0x8086
-# What stands first on the root buses of Intel's that pass requests on to any other: Skylake-SP and
-# its like, then from Ice Lake-SP on, then what Linux added for Sapphire Rapids and later ones. Not
-# older ones, which do it between two ports of one root only.
+# The first device on the root buses of Intel's root complexes that forward requests to any other:
+# of Skylake-SP and its relatives, from Ice Lake-SP on, and those that Linux has added for Sapphire
+# Rapids and later. Older ones forward only between two ports of one root.
 _PASSING = frozenset(
     {
         *(0x2020, 0x2030, 0x2031, 0x2032, 0x2033),

@@ -24,7 +24,7 @@ from nova_gpu.host.roots import Roots
 
 _TOPOLOGY = "class/kfd/kfd/topology/nodes"
 _WHOLE = "SPX"
-# In how many parts a card is; of CPX that depends on the card, and is several.
+# The number of partitions by mode; for CPX it depends on the card, and is more than one.
 _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 
 

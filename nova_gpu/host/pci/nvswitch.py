@@ -12,19 +12,19 @@ from nova_gpu.host import products
 from nova_gpu.host.pci import iommu, sysfs
 from nova_gpu.host.roots import Roots
 
-# "Other bridge" in the kernel's include/linux/pci_ids.h; of NVIDIA's devices the NVSwitches
+# "Other bridge" in the kernel's include/linux/pci_ids.h; NVIDIA's devices of that class are
+# NVSwitches
 _SWITCH_CLASS = 0x0680
-# B100, B200, B300 and the superchips made of them are not sold in another form.
+# B100, B200, B300 and the superchips made of them exist in no other form.
 _MODULE = re.compile(r"\b(HGX|SXM\d?|G?B[123]00)\b")
-# The older generations with switches, and what marks a card for a slot among their names. Modules
-# are not always marked: H20 and H800 are called no more than that.
+# The older generations with NVSwitches, and the marks of a card for a slot in their names. Modules
+# are not always marked: H20 and H800 are just called that.
 _SWITCHED = frozenset({"volta", "ampere", "hopper"})
 _PLUG_IN = re.compile(
     r"\b(PCIE|NVL|CNX|FHHL|H\d00L|A(2|10|16|30|40)[A-Z]?|A100X)\b"
     r"|RTX|GEFORCE|QUADRO|TITAN|CMP|CONVERGED"
 )
-# From Blackwell on the switches are no PCI functions of NVIDIA's any more, and every such board
-# has them.
+# From Blackwell on the switches are not PCI functions of NVIDIA's, and every such board has them.
 _SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
 
 
@@ -35,7 +35,7 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
     """
     if gpu.product.vendor_id != products.NVIDIA:
         return None
-    # The table's name: what NVML and [gpu]product call a card need not tell its form.
+    # The name in the table: the names of NVML and [gpu]product may not tell the form of a card.
     listed = products.table().get(gpu.product.key, gpu.product)
     name = listed.name or gpu.product.name
     shown = (name or "").upper()
@@ -85,8 +85,8 @@ def switches(roots: Roots) -> frozenset[str]:
     return _among(roots, frozenset(os.listdir(f"{roots.sysfs}/bus/pci/devices")))
 
 
-# Each card of a board asks. What a function is stays as long as the bus has it, and on a host with
-# eight cards it has hundreds of them.
+# Each card of a board calls this. A function's class does not change while the function exists, and
+# a host with eight cards has hundreds of functions.
 @functools.lru_cache(maxsize=1)
 def _among(roots: Roots, names: frozenset[str]) -> frozenset[str]:
     return frozenset(name for name in names if _is_switch(sysfs.device(name, roots)))

@@ -25,7 +25,7 @@ from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 
-# Any attribute that is read here is a line; sysfs never gives more than a page.
+# Every attribute read here is one line; sysfs never returns more than a page.
 _PAGE = 4096
 
 # include/linux/ioport.h
@@ -36,7 +36,7 @@ _IORESOURCE_MEM_64 = 0x100000
 _IORESOURCE_UNSET = 0x20000000
 _HIGH = _IORESOURCE_MEM | _IORESOURCE_PREFETCH | _IORESOURCE_MEM_64
 
-# The function's own; the ROM's line and those of its virtual functions follow.
+# The function's own BARs; the lines of the ROM and of its virtual functions follow.
 _BARS = 6
 _ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _WRITER = pathlib.Path(__file__).with_name("write_attribute.py")
@@ -216,7 +216,7 @@ def pcie_link(device: str) -> PcieLink | None:
     Return ``None`` if the kernel does not report it.
     """
     try:
-        # Its folder, without asking at each step of the way whether that is a link as well
+        # The folder, without checking each component of the path for links
         folder = f"{os.path.dirname(device)}/{os.readlink(device)}"
     except OSError:
         return None

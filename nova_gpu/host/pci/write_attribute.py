@@ -13,7 +13,7 @@ import sys
 
 def main(path: str, text: str) -> None:
     try:
-        # No O_CREAT: what the kernel does not show is not there to be written.
+        # No O_CREAT: an attribute that the kernel does not show must not be created as a file.
         fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(fd, text.encode("ascii"))

@@ -22,7 +22,7 @@ from typing import Any
 from nova_gpu.core import exception, json_text
 from nova_gpu.core.model import PciAddress
 
-# What a file of ours or of a vendor's tools has is a few KiB.
+# Files of ours and of vendors' tools have a few KiB.
 LARGEST = 1 << 20
 _SUFFIX = ".json"
 _ROOT_GID = 0
@@ -136,7 +136,7 @@ def write(
     :raises OSError: if it cannot be written
     :raises Untrusted: with *trusted*, if another user could change it
     """
-    # No ending that anybody reads: some of these files lie among those of other programs.
+    # An ending that no program reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with _folder(path.parent, trusted=trusted) as folder:

@@ -18,7 +18,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
 _DRIVER = re.compile(r"[\w-]+", re.ASCII)
-# What reading raises of a file that is not as :func:`save` writes it
+# The errors of parsing a file that :func:`save` did not write
 _NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, exception.InvalidPciAddress)
 
 

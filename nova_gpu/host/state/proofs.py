@@ -107,7 +107,7 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
         return "it was not cleaned since the host booted"
     is_same = identity.same(proof.seen.identity, seen.identity)
     if is_same is None:
-        # While the host is up a card may go away, and no other one comes to be where it was.
+        # While the host is up, a card may disappear, but no other one takes its place.
         is_same = set(seen.addresses) <= set(proof.seen.addresses)
     if (proof.device, proof.product) != (str(part), card.product.key) or not is_same:
         return "its proof is that of another card, which was at this address"

@@ -94,7 +94,7 @@ def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciA
         return {}
     seen = {}
     for gpu in gpus:
-        # Its own too, where it has left the bus: it may come back there.
+        # The card's own address too if it has left the bus, because it may return there.
         there = addresses[gpu.product.key] | {str(gpu.address)}
         seen[gpu.address] = Seen(own[gpu.address], tuple(sorted(there)), boot_id)
     return seen
@@ -202,7 +202,8 @@ def follow(
     }
     moved = [(old, new.address) for old, new in left.items()]
     while left:
-        # One whose place is free. In a circle none is: what is written over is in memory.
+        # Prefer an entry whose new place is free. In a cycle none is; overwritten entries are in
+        # memory.
         free = (old for old, new in left.items() if new.address not in left)
         old = next(free, next(iter(left)))
         put(folder, left.pop(old))

@@ -57,9 +57,9 @@ class _InUse(_NotBegun):
     error = exception.CardInUse
 
 
-# One card is moved by one thread at a time.
+# One thread at a time binds a card.
 _locks: Mapping[model.PciAddress, threading.Lock] = collections.defaultdict(threading.Lock)
-# What did not end and cannot be killed, with the step it is in.
+# Killed processes that have not ended, with the step they hang in.
 _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
@@ -85,11 +85,12 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         now = _drivers(functions, means.roots)
         others = {a: now[a] for a in now if not iommu.is_with_vfio(a, means.roots)}
         records = {item: former for item, former in before.items() if item not in others}
-        # As a rule nobody has written one. Where somebody has, it is found before anything moves.
+        # driver_override is usually empty. If an operator has set it, that is found before anything
+        # is bound.
         overrides: ByFunction = dict.fromkeys(others)
         for _ in range(3):
             formers = {other: Former(others[other], overrides[other]) for other in others}
-            # One that an earlier try left without a driver had the one that is written down.
+            # A function that an earlier try left without a driver had the one in the record.
             formers |= {a: before[a] for a in others if now[a] is None and a in before}
             former_drivers.save(means.records, address, {**records, **formers}, means.roots)
             binding = _take(gpu, formers, records, overrides, means)
@@ -168,7 +169,7 @@ def _take(
         former_drivers.save(means.records, gpu.address, formers_kept, means.roots)
         raise
     except _NotMoved as error:
-        # What hangs stays written down, because nobody knows how it ends.
+        # A function that hangs stays in the record, because it is unknown how the attempt ends.
         if not error.hangs:
             _undo(gpu, formers, formers_kept, means)
         raise

@@ -19,8 +19,8 @@ GRUB = "etc/default/grub.d/nova-gpu.cfg"
 
 HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
 _MODULE = "vfio-pci.ko"
-# Drivers that may take a function before vfio-pci does, of cards and of their companions. A softdep
-# of a module that a host does not have means nothing.
+# Drivers of cards and of their companions that may take a function before vfio-pci does. A softdep
+# on a module that the host does not have is ignored.
 _DRIVERS = (
     *("nouveau", "nova_core", "nvidia", "nvidiafb", "amdgpu", "radeon", "i915", "xe"),
     *("snd_hda_intel", "xhci_pci", "i2c_nvidia_gpu"),
@@ -64,10 +64,10 @@ def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> li
     vendor = processor.of_host(roots).vendor
     arguments = ["intel_iommu=on"] if vendor == "GenuineIntel" else []
     if vendor in ("GenuineIntel", "AuthenticAMD", "HygonGenuine"):
-        # The host's own devices go past the tables: guests' do not.
+        # The host's own devices bypass the tables, those of guests do not.
         arguments.append("iommu=pt")
     if module_kind(root) == "builtin":
-        # modprobe.d has no effect on what is part of the kernel.
+        # modprobe.d has no effect on drivers that are built into the kernel.
         arguments.append(f"vfio-pci.ids={','.join(ids)}")
     return arguments
 

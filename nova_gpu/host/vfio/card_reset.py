@@ -32,7 +32,7 @@ SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
 _BUS = "bus"
 _LOOK_AGAIN_S = 0.2
 _REMEDY = "see the kernel's log about it; if the card stays in this state, boot the host"
-# What did not end and cannot be killed: nothing else is to be tried with such a card.
+# Killed processes that have not ended: nothing else may be tried with such a card.
 _hanging: dict[model.PciAddress, subprocess.Popen[bytes]] = {}
 
 

@@ -24,16 +24,16 @@ from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)
 
-# Of a process's command line
+# The longest part of a process's command line that is printed
 _MOST = 80
 
-# Subsystems whose devices can be taken away from who has them open. Every desktop daemon has the
-# inputs open that tell of a plug in a card's sound output.
+# Subsystems whose devices the kernel can take away from processes that have them open. Every
+# desktop daemon has the inputs open that report a plug in a card's sound output.
 _TAKEN_AWAY = frozenset({"input", "usb", "block"})
 
 Number = tuple[int, int]  # major, minor
 
-# Where proc shows no processes but those of a container
+# If proc shows only the processes of a container
 UNSEEN = (
     "nova-compute cannot see whether a process of the host has it open: it runs in a PID namespace "
     "of its own"
@@ -47,7 +47,7 @@ def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     for address in gpu.functions:
         device = sysfs.device(address, roots)
         devices |= set(_below(os.path.realpath(device)))
-    # The group's own device is elsewhere: drivers/vfio/group.c
+    # The IOMMU group's own device is elsewhere: drivers/vfio/group.c
     number = _number(f"{roots.sysfs}/class/vfio/{gpu.iommu_group}")
     return frozenset(devices | {number} if number else devices)
 

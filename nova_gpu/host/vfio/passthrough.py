@@ -16,10 +16,11 @@ from nova_gpu.host.roots import Roots
 # whatever drives them (driver_managed_dma in the kernel's pcieport and shpchp).
 _BRIDGES = frozenset({0x0600, 0x0604, 0x0609})
 
-# drivers/vfio/group.c: what enable_unsafe_noiommu_mode puts a device into is no protection.
+# drivers/vfio/group.c: the group that enable_unsafe_noiommu_mode puts a device into gives no
+# protection.
 _NO_IOMMU_GROUP = "vfio-noiommu"
 
-# A card that one of them can have is offered.
+# Guests by which a card is judged: a card that one of them can have is offered.
 SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in (False, True))
 
 
@@ -120,7 +121,7 @@ def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
     for address in own:
         device = sysfs.device(address, roots)
         if sysfs.link(device, "iommu_group") is None:
-            # Raises where the function is gone: that has nothing to do with the IOMMU
+            # stat raises if the function no longer exists, which has nothing to do with the IOMMU
             os.stat(device)
             if not os.path.isdir(groups) or not os.listdir(groups):
                 return f"no IOMMU is on in this host; {remedy}"
@@ -201,7 +202,8 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
     """
     for address in gpu.functions:
         device = sysfs.device(address, roots)
-        # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
+        # Not sriov_numvfs: a process that reads it waits while a driver does not release the
+        # function.
         if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
             return (
                 f"it has {virtual} SR-IOV virtual functions; "

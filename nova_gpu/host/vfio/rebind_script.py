@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is half as much to load as all the rest
     from typing import Any
 
-# What driver_override shows where nobody wrote one (drivers/pci/pci-sysfs.c), or cleared it.
+# The text of driver_override if it was never written or was cleared (drivers/pci/pci-sysfs.c).
 _NO_OVERRIDE = ("(null)", "")
 _STEP_S = 0.02
 
@@ -66,7 +66,7 @@ def _open(folder: str) -> set[Number]:
 
 def _number(entry: os.DirEntry[str]) -> Number | None:
     try:
-        # Any other file is not asked for: its file system may be one that does not answer.
+        # Other files are skipped without stat: their file system may not answer.
         if "/dev/" not in os.readlink(entry.path):
             return None
         status = entry.stat()
@@ -104,7 +104,8 @@ def _move(
         _settle(device, None, settle_s)
     if driver is not None:
         _say(f"binding {address} to {driver}")
-        # Not drivers_probe: without an override it takes the first driver that wants the function.
+        # Not drivers_probe: without an override it takes the first driver that matches the
+        # function.
         _write(f"{sysfs}/bus/pci/drivers/{driver}/bind", address)
         _settle(device, driver, settle_s)
 
@@ -195,5 +196,6 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     if line := sys.stdin.readline():
         print(json.dumps(main(json.loads(line))), flush=True)
-        # A guest waits for its end, of which the interpreter's clearing up is the longer part.
+        # A guest waits for the end of this process, most of which would be the interpreter's
+        # cleanup.
         os._exit(0)

@@ -15,7 +15,7 @@ from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 
 _SCRIPT = pathlib.Path(__file__).with_name("rebind_script.py")
-# How the steps begin that come before anything is moved
+# How the names of the steps before any binding begin
 LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
 _ahead = child.Ahead(_SCRIPT)

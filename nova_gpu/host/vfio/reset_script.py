@@ -76,7 +76,7 @@ def _reset_bus(devices: str, functions: list[str], vfio: str) -> None:
             for group in groups:
                 fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack("i", container))
             fcntl.ioctl(container, _SET_IOMMU, _TYPE1V2_IOMMU)
-            # Of a buffer that can be changed the call's own result is returned: the descriptor.
+            # With a mutable buffer fcntl.ioctl returns the call's own result: the descriptor.
             name = bytearray(functions[0].encode() + b"\0")
             card = fcntl.ioctl(groups[0], _GROUP_GET_DEVICE_FD, name, True)
             stack.callback(os.close, card)

@@ -18,13 +18,13 @@ from nova_gpu.host.vgpu import mdev, sriov
 
 LOG = logging.getLogger(__name__)
 
-# vGPUs there are: for each function how many of each type.
+# The existing vGPUs: for each function how many of each type.
 _Made = Mapping[model.PciAddress, Mapping[str, int]]
-# What is known of the types of one product, by id; None for one that guests cannot take.
+# The known types of one product, by id; None for one that guests cannot have.
 _Types = dict[str, vgpu.VGPUType | None]
 
 
-# The types that the card of a virtual function has, as far as they were told before.
+# The types that the card of a virtual function had in earlier answers.
 Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
 
 
@@ -65,7 +65,7 @@ def divided(
     for device in mdev.devices(roots).values():
         if device.parent is not None:
             made.setdefault(device.parent, collections.Counter())[device.type_id] += 1
-    # The driver writes the same of a type at every function of every card of a product.
+    # The driver writes the same text for a type at every function of every card of a product.
     known: dict[str, _Types] = {}
     readings = {} if readings is None else readings
     by_card = {}
@@ -92,7 +92,7 @@ def divided(
             if registered.keys() == parents.keys():
                 readings[card.address] = Reading(registered, parents, types, looks)
         elif plain:
-            # As many as are enabled, which other cards of the product may have more or less of.
+            # The number of enabled functions; other cards of the product may have more or fewer.
             facts = vgpu.VGPUType(
                 vgpu.FUNCTION_TYPE,
                 memory_mib=sriov.memory_mib(sysfs.device(card.address, roots), len(plain)),
@@ -132,7 +132,7 @@ def _types_of(
         there.update(parent.available, parent.made)
     facts = {parent: known.get(parent, vgpu.VGPUType(parent)) for parent in there}
     if answers:
-        # On a full card NVIDIA's driver names the types of its functions no longer.
+        # On a full card NVIDIA's driver does not name the types of its functions any more.
         typed = (answers.get(a, {}) for a, item in parents.items() if item.kind is vgpu.Kind.TYPED)
         before = next(filter(None, typed), {})
         facts |= {address: known.get(address, before[address]) for address in before}

@@ -18,7 +18,7 @@ from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
 _TYPES = "mdev_supported_types"
-# What a guest gets as a PCI device; the others are of s390's channels and crypto cards.
+# The device_api of types for PCI guests; the others are of s390's channels and crypto cards.
 _DEVICE_API = "vfio-pci"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 

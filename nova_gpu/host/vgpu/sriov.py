@@ -106,7 +106,7 @@ def profiles(device: str) -> Profiles | None:
         raise ValueError(f"{folder}/{error}") from None
 
 
-# Hundreds of functions say the same. What is kept must not be changed.
+# Hundreds of functions have the same texts. The cached result must not be changed.
 
 
 @functools.lru_cache(maxsize=4096)

@@ -24,16 +24,16 @@ from nova_gpu.host.vgpu import sriov
 
 _OPTION = "virtual_functions"
 _FORM = "write the card's PCI address or vendor_id:product_id, =, and a number: 0000:3b:00.0=4"
-# NVIDIA's vGPU software has it there. It enables all functions that a card can have, and gives them
-# to NVIDIA's driver, without which they are of no use.
+# The script of NVIDIA's vGPU software. It enables all functions that a card can have, and binds
+# them to NVIDIA's driver, without which they are of no use.
 SRIOV_MANAGE = pathlib.Path("/usr/lib/nvidia/sriov-manage")
 
-# What it says while a process has the card open (bigstack-oss/cubecos#1141, and the script itself),
-# and how often it is run: nova-gpu's own probe of NVML has all cards open for some seconds.
+# The script's error while a process has the card open (bigstack-oss/cubecos#1141, and the script
+# itself), and how often it is repeated: nova-gpu's own probe of NVML opens all cards for seconds.
 _LOCKED = "Cannot obtain unbindLock"
 _TRIES, _TRY_AGAIN_S = 15, 1.0
-# amdgpu has no sriov_configure, and nor has gim, which takes the number as it is loaded, for each
-# of the cards (amd/MxGPU-Virtualization, gim_shim/gim_drv.c and gim_config.c).
+# Neither amdgpu nor gim has sriov_configure. gim takes the number for each card when it is loaded
+# (amd/MxGPU-Virtualization, gim_shim/gim_drv.c and gim_config.c).
 _GIM = (
     "load it with that number for each card (modprobe gim vf_num={number}) before nova-compute "
     "starts, which offers existing functions"

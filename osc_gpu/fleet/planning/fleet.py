@@ -36,9 +36,9 @@ _IN_WORDS = {
 }
 
 
-# GPUs by the index of their group
+# The number of GPUs, by the index of their group
 Held = tuple[tuple[int, int], ...]
-# The modules that these are, by the index of each group whose GPUs NVSwitches join
+# The modules of these GPUs, by the index of each group whose GPUs NVSwitches join
 Sets = tuple[tuple[int, tuple[Module, ...]], ...]
 
 
@@ -102,7 +102,8 @@ def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[In
         (last,) = unknown
         others = (dict(members[n].sets)[number] for n in holders if n != last)
         left = group.board.taken.difference(*others)
-        # More have cards that nobody can be given, or instances of another group.
+        # If more are left, the board has cards that no instance can get, or instances of another
+        # group.
         if len(left) == dict(members[last].held)[number]:
             sets = tuple(sorted((*members[last].sets, (number, tuple(sorted(left))))))
             members[last] = dataclasses.replace(members[last], sets=sets)

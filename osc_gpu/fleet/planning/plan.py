@@ -69,7 +69,7 @@ def _plan(fleet: Fleet, goal: Goal) -> Plan:
         return Plan((), reached=False, proven=fleet.is_known)
     if least == 0:
         return Plan((), reached=True, proven=True)
-    # There may be more room than is counted, and a shorter plan.
+    # There may be more room than counted, and so a shorter plan.
     proven = fleet.is_known
     try:
         steps = search.exact(fleet, goal)

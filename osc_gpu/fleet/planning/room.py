@@ -12,13 +12,13 @@ from nova_gpu.core.scheduling.capacity import Host
 from nova_gpu.core.sets.set_traits import Board
 from osc_gpu.fleet.planning.fleet import Fleet, Held, Need, Sets, Spot
 
-# Past so many ways to serve one instance of several groups on one host the others are not tried.
+# If there are more combinations for one instance of several groups, only the first ones are tried.
 _MOST_WAYS = 64
 
-# By group, where its GPUs are given in sets
+# By group, whose GPUs are given in exact sets
 Boards = Sequence[Board | None]
 
-# More than a group has
+# More GPUs than a group has
 _ALL = 1 << 20
 
 
@@ -79,7 +79,8 @@ class Room:
                 boards[group] = board.freed(modules) if sign > 0 else board.given(modules)
         own = self.own[spot.host]
         for resource_class, amount in self.fleet.instances[number].need.amounts:
-            # What a node does not have itself (a disk that hosts share) moves take nothing of.
+            # Resources that a node does not have itself, such as a disk that hosts share, do not
+            # change by moves.
             if resource_class in own:
                 own[resource_class] += sign * amount
 
@@ -167,7 +168,7 @@ class Room:
                 gains.setdefault(name, []).append(amount)
         for gain in gains.values():
             gain.sort(reverse=True)
-        # Which of them leave is not looked at: as if all sets became free.
+        # It does not matter here which instances leave: as if all sets became free.
         boards = self._boards(host, leaving)
         for count in range(len(leaving) + 1):
             free = [
@@ -194,7 +195,8 @@ class Room:
                 for group, left, board in zip(host.groups, free, boards, strict=True)
             )
             left = {name: max(amount, 0) for name, amount in own.items()}
-            # Placement's word is about the present; whether it would have one is found out here.
+            # Placement's candidate is about the present; whether there would be one is computed
+            # here.
             now = dataclasses.replace(host, candidate=True, free=left, groups=groups)
             (answer,) = capacity.answers(
                 need.groups, dict(need.amounts), [now], isolate=need.isolate

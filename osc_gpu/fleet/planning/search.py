@@ -12,20 +12,20 @@ from collections.abc import Collection, Iterator, Sequence
 from osc_gpu.fleet.planning.fleet import Fleet, Need, Spot
 from osc_gpu.fleet.planning.room import Room
 
-# What the exact search looks at, at most: seconds of one processor
+# The bound of the exact search: seconds of one processor
 MOST_STATES = 20_000
-# Larger fleets would not get far with so many.
+# Larger fleets would use up the bound early.
 MOST_HOSTS = 12
 MOST_MOVABLE = 48
 
-# All that the quick one tries: some twenty seconds of one processor at most
+# The bound of the quick search: some twenty seconds of one processor
 MOST_LOOKS = 1_000_000
-# Hosts that are tried for one place, sets of instances that could leave each of them, and how long
-# a chain of instances that make room for one another may get.
+# The number of hosts tried for one place, of sets of instances that could leave each of them, and
+# the length of a chain of instances that make room for one another.
 _HOSTS = 40
 _SETS = 4
 _CHAIN = 2
-# Past so many sets of a size they are not all looked at.
+# If there are more sets of a size, not all of them are examined.
 _MOST_SETS = 2_000
 
 Steps = Sequence[tuple[int, Spot]]
@@ -44,7 +44,7 @@ class Place:
 
         Return ``None`` if no plan can reach it.
         """
-        # By how many fit: what it takes at least on the hosts so far
+        # The least number of moves on the hosts so far, by how many instances fit then
         least: list[int | None] = [0] + [None] * self.count
         for host in room.could_have(self.need):
             place = _least_by_fit(room, self.need, host, self.count)
@@ -131,7 +131,7 @@ def exact(fleet: Fleet, goal: Goal) -> Steps | None:
             return steps
         tried = set()
         for number in movable:
-            # Of instances that are alike on one host, it does not matter which one goes.
+            # For equal instances on one host it does not matter which one moves.
             if (who := (alike[number], room.spots[number])) in tried:
                 continue
             tried.add(who)
@@ -208,7 +208,7 @@ class _Quick:
     def __init__(self, fleet: Fleet) -> None:
         self.room = Room(fleet)
         self._looks = 0
-        # What places are made for, which nothing that is moved should take.
+        # The request of the goal, whose room no moved instance should take.
         self._kept: Need | None = None
         # How many of the moves have led to a place.
         self.done = 0

@@ -18,7 +18,7 @@ from nova_gpu.core.scheduling.capacity import Group
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Way
 from osc_gpu.fleet.planning.room import Room
 
-# What is looked at on all hosts together: some ten seconds of one processor at most
+# The bound for all hosts together: some ten seconds of one processor
 MOST_LOOKS = 200_000
 
 
@@ -39,7 +39,7 @@ class Choice:
         return sum(self.room.values())
 
 
-# How many instances leave, their cost and their GPUs; and which these are
+# How many instances leave, their cost and their GPUs; and the instances
 _Price: TypeAlias = tuple[int, int, int]
 _Leaving: TypeAlias = tuple[_Price, tuple[int, ...]]
 _NOBODY: _Leaving = ((0, 0, 0), ())
@@ -57,7 +57,7 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
         (n for n, instance in enumerate(fleet.instances) if instance.uuid in costs),
         key=lambda n: order[fleet.instances[n].uuid],
     )
-    # Room's bound is about those that may go.
+    # The bound of Room is for instances that may move; here these are the candidates.
     bound = tuple(
         dataclasses.replace(instance, way=Way.COLD if instance.uuid in costs else None)
         for instance in fleet.instances
@@ -81,7 +81,7 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
                 joined[at] = price, who, room
         best = joined
     _, chosen, rooms = next(number for number in reversed(best) if number)
-    # More room may come of it than is counted.
+    # The victims may make more room than counted.
     proven = search.exhaustive and fleet.is_known
     return Choice(tuple(fleet.instances[number] for number in chosen), rooms, proven)
 
