@@ -208,7 +208,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
 def vgpu_lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield one line of text for each vGPU type."""
     for vgpu_type in types:
-        made = f"{vgpu_type['made']} made, {vgpu_type['available']} more can be"
+        made = f"{vgpu_type['made']} made, {vgpu_type['available']} more possible"
         if vgpu_type["mig"]:
             made = f"{vgpu_type['made']} MIG instances"
         facts = [f"{vgpu_type['available']} virtual functions" if vgpu_type["plain"] else made]

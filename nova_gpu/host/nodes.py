@@ -221,7 +221,7 @@ def make_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots, timeout_s: fl
                 {
                     "address": gpu.address,
                     "nodes": ", ".join(absent),
-                    "reason": "; ".join(failures) or f"{_MODPROBE} succeeded, but made none",
+                    "reason": "; ".join(failures) or f"{_MODPROBE} succeeded, but made no node",
                     "tool": _MODPROBE,
                 },
             )

@@ -281,6 +281,6 @@ def count(text: str) -> int:
     """
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= request_group.MAX_GPUS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of instances from 1 to {request_group.MAX_GPUS}"
+            f"{text!r} is not a number of instances from 1 to {request_group.MAX_GPUS}"
         )
     return int(text)

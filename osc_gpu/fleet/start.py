@@ -122,7 +122,7 @@ class StartServer(base_command.Command):
             return f"{busy}; {_go_on(server)}"
         why = failures.why_last(self._connection, server) or (server.fault or {}).get("message")
         if not why and server.status in _STARTED:
-            why = f"for what is known of it see openstack gpu explain {server.id}"
+            why = f"see openstack gpu explain {server.id} for the known reasons"
         why = why or "only stopped and shelved servers can be started"
         return f"{server.name} is {server.status}: {why.removesuffix('.')}"
 

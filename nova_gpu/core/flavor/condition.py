@@ -125,7 +125,7 @@ def _check(words: Sequence[str]) -> None:
     if not words:
         raise ValueError("it is empty")
     if words[0] in _NUMERIC:
-        raise ValueError(f"{words[0]!r} compares numbers, and this is a name")
+        raise ValueError(f"{words[0]!r} compares numbers, but this is a name")
     if words[0] in _OPERATORS and len(words) == 1:
         raise ValueError(f"{words[0]!r} needs a name after it")
     if words[0] == Operator.OR and (
@@ -142,9 +142,9 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
     _check(words)
     first = words[0]
     if first in _ORDERINGS:
-        raise ValueError(f"{first!r} asks for an order, and names have none")
+        raise ValueError(f"{first!r} needs an order, but names have none")
     if first == _ALL_IN:
-        raise ValueError(f"{first!r} asks for a list, and this is one name")
+        raise ValueError(f"{first!r} needs a list, but this is one name")
     if first == Operator.OR:
         return Operator.OR, words[1::2]
     operator, stated = (

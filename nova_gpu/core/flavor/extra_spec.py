@@ -132,7 +132,7 @@ def _choice(
     about: About = About.INSTANCE,
     option: Option | None = None,
     *,
-    reason: str = "it is not one of its words",
+    reason: str = "it is not one of the allowed words",
 ) -> Word[parsers.Choice]:
     """Return a word whose allowed values are the members of *kind*."""
     parse = functools.partial(parsers.parse_word, words=kind, reason=reason)

@@ -55,7 +55,9 @@ def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Cho
     :raises InvalidExtraSpec: if the value names no member
     """
     text = extra_specs.get(key)
-    return None if text is None else parse_word(key, text, words, "it is not one of its words")
+    return (
+        None if text is None else parse_word(key, text, words, "it is not one of the allowed words")
+    )
 
 
 def is_true(text: str | None) -> bool:

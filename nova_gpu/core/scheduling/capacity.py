@@ -132,7 +132,7 @@ def _instances(
     if scarcest and not most:
         return 0, _scarce(scarcest, amounts, host)
     if not host.candidate:
-        return 0, "Placement has no candidate here: another trait or device of the flavor is not"
+        return 0, "Placement has no candidate here: it lacks another trait or device of the flavor"
     by_gpus = _packed(requests, host.groups, isolate, most + 1)
     if scarcest and most < by_gpus:
         return most, _scarce(scarcest, amounts, host, most)

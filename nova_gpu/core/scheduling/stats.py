@@ -344,10 +344,10 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
     for cells in free:
         for cell in cells:
             if len(cell) != _CELL:
-                raise ValueError("a place has a number for each level, and how many are there")
+                raise ValueError("a place must have a number for each level and for its GPUs")
             _check_numbers(*cell, least=topology.ALONE)
             if cell[-1] < 0:
-                raise ValueError("there cannot be fewer than none")
+                raise ValueError("a number of GPUs must not be negative")
     return free
 
 

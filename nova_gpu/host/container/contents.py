@@ -259,7 +259,7 @@ def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return "a socket or device is a way to the host, not a file of the driver"
     if _KERNEL.fullmatch(mount.target):
-        return "that path is the kernel's"
+        return "that path belongs to the kernel"
     if mount.target in _SYSTEM_FOLDERS or mount.target in _SYSTEM_FILES:
         return "it would hide what the guest's own system has there"
     if f"{mount.target}/".startswith(f"{libraries.TARGET}/"):

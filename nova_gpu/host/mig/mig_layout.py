@@ -147,7 +147,7 @@ def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:
 
 def _profile(text: str) -> str:
     if not vgpu.is_type_id(text):
-        raise ValueError(f"{text!r} is no profile")
+        raise ValueError(f"{text!r} is not a MIG profile")
     return text
 
 
@@ -165,7 +165,7 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
         return exception.DeviceUnavailable(str(card), text, remedy)
 
     if gpu_instances.gpu_minor(card, roots) is None:
-        raise refused("NVIDIA's driver does not have it", "bind it to that driver")
+        raise refused("it is not bound to NVIDIA's driver", "bind it to that driver")
     if gpu_instances.is_divided(card, roots):
         return 0
     command = [sys.executable, "-P", str(_MAKER), str(card), profile, str(_TRIES)]

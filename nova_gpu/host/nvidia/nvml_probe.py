@@ -128,7 +128,10 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
 
 
 def _field(nvml: Any, card: Any, name: str) -> Any:
-    """Return the number of a field of nvml.h, ``None`` if the card or the binding lacks it."""
+    """Return the card's value of the field *name* of nvml.h, an integer.
+
+    Return ``None`` if the card or the binding lacks the field.
+    """
     field = getattr(nvml, name, None)
     values = _asking(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
     value = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None

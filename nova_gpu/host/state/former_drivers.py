@@ -104,5 +104,5 @@ def _checked(name: str | None) -> str | None:
     :raises ValueError: if it cannot
     """
     if name is not None and not _DRIVER.fullmatch(name):
-        raise ValueError(f"{name!r} is no driver")
+        raise ValueError(f"{name!r} is not the name of a driver")
     return name

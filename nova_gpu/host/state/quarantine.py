@@ -135,7 +135,7 @@ def unavailable(
             else:
                 reasons = _reasons(
                     f"{record.address} was in quarantine {text}; {record.remedy}; GPUs of this "
-                    "product have other addresses now, and which one it is cannot be read",
+                    "product have other addresses now, and nova-gpu cannot tell which it is",
                     f"find it, and then: nova-gpu quarantine release {record.address}",
                 )
                 reasons_by_card.setdefault(card.address, reasons)

@@ -55,7 +55,7 @@ def parse(entries: Iterable[str]) -> Mapping[str, int]:
 
 def _number(text: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,4}", text):
-        raise ValueError(f"{text!r} is no number of functions")
+        raise ValueError(f"{text!r} is not a number of functions")
     return int(text)
 
 

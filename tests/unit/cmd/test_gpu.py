@@ -154,8 +154,8 @@ class ListTest(base.CommandTestCase):
         shown = self.run_list().stdout
         self.assertIn("| in parts |", shown)
         self.assertIn(
-            "0000:04:00.0: nvidia-64 (GRID P4-2Q): 1 made, 3 more can be, 2048 MiB, 4 heads, up to "
-            "7680x4320",
+            "0000:04:00.0: nvidia-64 (GRID P4-2Q): 1 made, 3 more possible, 2048 MiB, 4 heads, "
+            "up to 7680x4320",
             shown,
         )
         (card,) = json.loads(self.run_list("--json").stdout)

@@ -212,7 +212,7 @@ class TestMakeNodes(NodesTestCase):
         self.tool("exit 0")
         self.host.add_gpu(ONE, "10de", "2335", minor=4)
         self.make(card(ONE))
-        self.assertIn("succeeded, but made none", self.log.output)
+        self.assertIn("succeeded, but made no node", self.log.output)
 
     def test_no_tool(self) -> None:
         self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.tools)))

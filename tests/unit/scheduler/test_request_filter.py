@@ -410,7 +410,7 @@ class ReasonTest(RequestFilterTest):
         for specs, part in (
             ({"gpus": "many"}, "gpus='many': 'many' is not a whole number; allowed: '= N'"),
             ({"gpus": "1", "gpu_arch": ">= fermi"}, "gpu_arch='>= fermi': '>=' compares numbers"),
-            ({"hypervisor": "s<= LXC"}, "hypervisor='s<= LXC': 's<=' asks for an order"),
+            ({"hypervisor": "s<= LXC"}, "hypervisor='s<= LXC': 's<=' needs an order"),
             ({"gpus": "2", "resources:PGPU": "1"}, "resources:PGPU says 1"),
         ):
             with self.subTest(specs=specs):

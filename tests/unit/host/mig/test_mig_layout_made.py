@@ -31,8 +31,8 @@ class TestParse(base.BaseTestCase):
         for entry, said in (
             ("1g.18gb", "it has no ="),
             ("h200=1g.18gb", "'h200' is neither an address nor a product"),
-            ("10de:2335=", "'' is no profile"),
-            ("10de:2335=1g/18gb", "'1g/18gb' is no profile"),
+            ("10de:2335=", "'' is not a MIG profile"),
+            ("10de:2335=1g/18gb", "'1g/18gb' is not a MIG profile"),
         ):
             error = self.assertRaises(
                 exception.InvalidOption, mig_layout.parse_profiles, ["10de:2330=1g.10gb", entry]
@@ -132,4 +132,4 @@ class TestMake(base.BaseTestCase):
             self.host.roots,
             60,
         )
-        self.assertIn("NVIDIA's driver does not have it", str(error))
+        self.assertIn("it is not bound to NVIDIA's driver", str(error))

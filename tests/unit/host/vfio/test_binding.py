@@ -288,7 +288,7 @@ class TestRefusals(BindingTestCase):
         (path,) = self.records.iterdir()
         path.write_text(path.read_text().replace('"nvidia"', '"../../nvidia"'))
         error = self.assertRaises(exception.BindingFailed, self.to_host)
-        self.assertIn("is no driver", error.reason)
+        self.assertIn("is not the name of a driver", error.reason)
 
 
 class TestInUse(BindingTestCase):

@@ -33,8 +33,8 @@ class TestParse(base.BaseTestCase):
     def test_what_cannot_be_used(self) -> None:
         for entry, said in (
             ("8086:56c0", "it has no ="),
-            ("8086:56c0=0", "is no number of functions"),
-            ("8086:56c0=-1", "is no number of functions"),
+            ("8086:56c0=0", "is not a number of functions"),
+            ("8086:56c0=-1", "is not a number of functions"),
             ("flex=4", "'flex' is neither an address nor a product"),
         ):
             error = self.assertRaises(

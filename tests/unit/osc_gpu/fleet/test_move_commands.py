@@ -30,7 +30,7 @@ class CountTest(unittest.TestCase):
                 self.assertRaises(SystemExit),
             ):
                 self.parse(f"--count={text}")
-            self.assertIn("is no number of instances from 1 to", said.getvalue())
+            self.assertIn("is not a number of instances from 1 to", said.getvalue())
 
 
 class StayingTest(unittest.TestCase):

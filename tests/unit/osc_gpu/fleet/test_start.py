@@ -188,7 +188,7 @@ class StartTest(unittest.TestCase):
 
     def test_what_it_can_say(self) -> None:
         """To whom Nova does not show why a start was refused"""
-        self.assertIn("see openstack gpu explain uuid; its flavor", self.refused(_Nova({})))
+        self.assertIn("explain uuid for the known reasons; its flavor", self.refused(_Nova({})))
         nova = _Nova({}, details=f"{NONE_FREE}.")
         self.assertIn("start it when some are free; its flavor", self.refused(nova))
 
