@@ -24,7 +24,7 @@ _POLL_S = 0.2
 
 
 def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str) -> vm.VM:
-    """Return *made*, a VM of *release*, in a form that resumes after the import of *module*.
+    """Return *made*, a VM of *release*, as one that resumes after the import of *module*.
 
     *module* must import no other module of this repository.
 

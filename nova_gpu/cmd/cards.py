@@ -43,8 +43,8 @@ class Card:
     """One card of the host, with the reasons why instances do not get it.
 
     ``unavailable`` are the reasons why it is not offered. ``parts`` is the division of a card that
-    is offered as vGPUs. ``dirty`` is why it is not known to be clean; such a card is not offered,
-    unless an instance has it already.
+    is offered as vGPUs. ``dirty`` is why the card may be dirty; such a card is not offered, unless
+    an instance has it already.
     """
 
     gpu: GPU
@@ -110,7 +110,7 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
 
 
 def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
-    """Return why cards are not known to be clean, as far as the caller may read the proofs."""
+    """Return why cards may be dirty, as far as the caller may read the proofs."""
     seen = proofs.see(
         gpus,
         host.roots,

@@ -141,7 +141,7 @@ class _Step(_Moving):
 
 
 def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> None:
-    """Confirm the cold migrations with GPUs that the user began and that wait for it.
+    """Confirm the cold migrations with GPUs that the user began and that await a confirmation.
 
     A run that was killed leaves one behind, which keeps the GPUs of both hosts until it is
     confirmed. Resizes and the migrations of other users are left alone.

@@ -93,7 +93,7 @@ class Ignored:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The devices by qualified name, and the ignored files."""
+    """The result of :func:`find`: the devices by qualified name, and the ignored files."""
 
     devices: Mapping[str, Device]
     ignored: tuple[Ignored, ...] = ()

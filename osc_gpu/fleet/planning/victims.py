@@ -153,9 +153,9 @@ class _Search:
         self._looks = 0
 
     def leaving(self, host: int, there: Sequence[int], most: int) -> list[_Leaving | None]:
-        """Return the best sets of at most *most* victims on *host*, by how many instances fit then.
+        """Return the best set of victims on *host* for each number of instances that fit then.
 
-        The numbers of instances go up to the requested count.
+        A set has at most *most* victims. The numbers go up to the requested count.
         """
         by_count: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
