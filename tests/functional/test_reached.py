@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.cmd import exporter
 from nova_gpu.host.container import contents
@@ -156,6 +157,25 @@ class ShiftedMinorsTest(ContainerTestBase):
         self.period()
         self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
 
+    def test_what_cannot_be_recorded_in_its_domain(self) -> None:
+        """The service remembers it until it can be, and a service that comes later reads it."""
+        name = "tests.fixtures.libvirt.Domain.setMetadata"
+        with fixtures.MonkeyPatch(name, _refuse):
+            self._swap()
+            self.period()
+            said = f"Failed to record in its domain what the guest {self.server['id']} reaches"
+            self.assertIn(said, self.stdlog.logger.output)
+            self._swap_back()
+            for _ in range(2):
+                self.period()
+                self.assertInventory(reserved=1, used=1)
+        self.period()
+        self.restart_host("host1")
+        self.assertInventory(reserved=1, used=1)
+        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
+        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
+        self.boot_refused(self.gpu_flavor(1))
+
     def test_it_is_stopped_where_the_operator_wants_that(self) -> None:
         self.flags(stop_guests_that_reach_others=True, group="gpu")
         self._swap()
@@ -243,6 +263,10 @@ class ShiftedMinorsTest(ContainerTestBase):
         self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
         self.assertEqual({"/dev/nvidia4"}, self.nodes_in(other))
         self.assertFound()
+
+
+def _refuse(*args: object) -> None:
+    raise fakelibvirt.libvirtError("Cannot recv data: Connection reset by peer")
 
 
 class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
+import fixtures
 from nova.tests import fixtures as nova_fixtures
 
 from nova_gpu.core import health_verdict
@@ -69,6 +73,21 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
         self.boot_host()
         self.assertInventory(total=8, reserved=1, used=0)
 
+    def test_the_disk_is_full(self) -> None:
+        """What is decided of a card holds before it can be written, and is written once it can."""
+        self.leaves = self._LEAVES
+        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+            for _ in range(2):
+                self.report(79)
+                self.assertInventory(total=8, reserved=1, used=0)
+            self.boot_refused(self.gpu_flavor(8))
+            self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
+        self.assertEqual({}, quarantine.load(self.folder))
+        self.next_period()
+        self.assertEqual([PciAddress.parse(SICK)], list(quarantine.load(self.folder)))
+        self.restart_host("host1")
+        self.assertInventory(total=8, reserved=1, used=7)
+
     def test_an_assigned_card_stays_the_instances(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         self.notifier.reset()
@@ -87,3 +106,7 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
     def test_what_a_program_brings_about_changes_nothing(self) -> None:
         self.report(13)
         self.assertInventory(total=8, reserved=0, used=0)
+
+
+def _full(*args: Any, **kwargs: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
