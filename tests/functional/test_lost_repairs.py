@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each write of a repair, lost, without an answer, refused and repeated: the next period makes it.
+
+What a period repairs is left by a move, a rebuild or a build that failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import fixtures
+from nova import objects
+from nova.scheduler.client import report
+
+from tests.fixtures import economy
+from tests.functional import base, kvm, profiled, test_lost_writes, test_recoveries
+from tests.functional.profiled import FIRST, slots
+from tests.functional.test_lost_writes import CASES, FAILURES, failing
+from tests.functional.test_recoveries import GUEST
+
+_CLIENT, _MANAGER = report.SchedulerReportClient, "nova.compute.manager.ComputeManager"
+_REPAIRS = {
+    "removal": (_CLIENT, "delete_allocation_for_instance", lambda *args, **kwargs: True),
+    "return": (_CLIENT, "move_allocations", lambda *args, **kwargs: True),
+    "migration": (objects.Migration, "save", lambda *args, **kwargs: True),
+    "context": (objects.Instance, "drop_migration_context", lambda *args, **kwargs: True),
+    "fault": (objects.InstanceFault, "create", lambda *args, **kwargs: True),
+}
+
+
+class Repairs:
+    """What a period has to repair, and that write of it which fails"""
+
+    def setUp(self: Any) -> None:
+        self.useFixture(fixtures.MockPatchObject(test_lost_writes, "WRITES", self.writes()))
+        super().setUp()  # type: ignore[misc]
+
+    def writes(self) -> dict[str, Any]:
+        return test_lost_writes.WRITES | _REPAIRS
+
+    @contextlib.contextmanager
+    def fails_once(self: Any, write: str, failure: Callable[..., Any]) -> Iterator[None]:
+        with self.subTest(write=write, failure=failure.__name__):
+            with failing(write, failure) as failed:
+                self.periods()
+                self.assertEqual([write], failed)
+            self.periods()
+            yield
+
+    def periods(self: Any) -> None:
+        """A move is looked at twice before it counts as one that was given up."""
+        for _ in range(2):
+            for name in self.hosts:
+                self.period(name)
+
+
+class RebuildTest(Repairs, base.GPUServersTestBase):
+    def test_allocation(self) -> None:
+        """Nova deletes that of an instance whose rebuild has failed."""
+        self.start_host()
+        server = self.boot(self.gpu_flavor(2))
+        image = self._show_server(server)["image"]["id"]
+        spawn = mock.patch.object(
+            test_lost_writes.libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError
+        )
+        for write, failure in CASES:
+            if write != "allocation":
+                continue
+            with spawn:
+                self.refused({"rebuild": {"imageRef": image}}, server)
+            self.assertEqual({}, self._get_allocations_by_server_uuid(server["id"]))
+            with self.fails_once(write, failure):
+                self.assertEqual({"host1": 2}, self.allocated(server))
+                self.assertInventory(used=2)
+            self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
+            self._wait_for_state_change(server, "ACTIVE")
+
+
+class EndedMoveTest(Repairs, base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host()
+
+    def test_confirmed(self) -> None:
+        """nova-compute died before it removed what the migration had."""
+        name = f"{_MANAGER}._delete_allocation_after_move"
+        for failure in FAILURES:
+            server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
+            with fixtures.MonkeyPatch(name, lambda *args, **kwargs: None):
+                self.confirm(server, source="host1")
+            self.assertInventory(used=6)
+            with self.fails_once("removal", failure):
+                self.assertInventory(used=4)
+            self._delete_server(server)
+
+    def test_given_up(self) -> None:
+        """nova-compute died between the claim and the move."""
+        server = self.boot(self.gpu_flavor(2))
+        before = self.recorded(server)
+        for write in ("return", "context", "migration"):
+            for failure in FAILURES:
+                lost = "nova.compute.rpcapi.ComputeAPI.resize_instance"
+                with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
+                    body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
+                    self.api.post_server_action(server["id"], body)
+                    self._wait_for_assert(lambda: self.assertInventory(used=6))
+                self.restart_host("host1")
+                with self.fails_once(write, failure):
+                    self.assertInventory(used=2)
+                    self.assertGPUs(server, before)
+                    rest = self.boot(self.gpu_flavor(6))
+                self._delete_server(rest)
+                self.period()
+
+
+class LeftDomain(Repairs, test_recoveries.Hosts):
+    TOTAL = len(base.ALL)
+
+    def test_it_is_written(self: Any) -> None:
+        """Nova leaves it at the source of a resize that failed."""
+        for failure in FAILURES:
+            self.server = self.boot(self.gpu_flavor(1), host="host1")
+            self.fails(GUEST, resize={"flavorRef": self.gpu_flavor(2)})
+            with self.fails_once("domain", failure):
+                self.assertInventory(total=self.TOTAL, host="host1")
+                self.assertEqual([], self.rendered(self.server, "host1"))
+            self.sweep()
+
+    def sweep(self: Any) -> None:
+        self._delete_server(self.server)
+        for domain in self._domains("host1"):
+            domain.undefine()
+        self.periods()
+
+
+class LXCLeftDomainTest(LeftDomain, base.GPUServersTestBase):
+    def test_its_recovery(self) -> None:
+        """A hard reboot gives back what the move had claimed; it fails, and is repeated."""
+        for write, failure in CASES:
+            if write == "record":  # saved again by Nova, with its own save of the instance
+                continue
+            with self.subTest(write=write, failure=failure.__name__):
+                self.server = self.boot(self.gpu_flavor(1), host="host1")
+                self.fails(GUEST, resize={"flavorRef": self.gpu_flavor(2)})
+                with failing(write, failure) as failed:
+                    self.act(reboot={"type": "HARD"})
+                    self._wait_for_server_parameter(self.server, {"OS-EXT-STS:task_state": None})
+                    economy.wait_for_quiet(5)
+                self.assertEqual([write], failed)
+                self.periods()
+                self.hard_reboot()
+                self.periods()
+                self.assertGPUs(self.server, self.recorded(self.server), "host2")
+                self.assertInventory(total=self.TOTAL, used=1, host="host2")
+                self.assertInventory(total=self.TOTAL, host="host1")
+                self.sweep()
+
+
+class KVMLeftDomainTest(LeftDomain, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
+
+
+class LostReasonTest(Repairs, profiled.ProfiledServersTestBase):
+    def test_fault(self) -> None:
+        """Nova's conductor drops why no host started the guest."""
+        self.start_host("host1")
+        connection = self.computes["host1"].driver._host.get_connection()
+        connection.says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
+        for failure in FAILURES:
+            server = self.boot(self.of_type(1155), expected_state="ERROR")
+            with self.fails_once("fault", failure):
+                fault = self._show_server(server)["fault"]["message"]
+                self.assertIn("too little free memory for the guest", fault)
+            self._delete_server(server)
+        connection.says = lambda xml: None
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[0]))
