@@ -13,7 +13,7 @@ import prettytable
 from nova_gpu.cmd import card_facts, holders, host_check, options, this_host
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core import availability
-from nova_gpu.core.availability import Reasons
+from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
@@ -94,11 +94,14 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
     gpus = host.find()
     watch = watch or monitor.Watch(host.roots, asks_nvml=host.delivery.shares_driver)
     parts, others = host.in_parts(gpus)
+    divided = parts.keys() | others.keys()
+    linked = host.links.beside_parts((g for g in gpus if g.address not in divided), divided)
     reasons = availability.merge(
         quarantine.unavailable(host.quarantine, gpus, host.roots),
         watch.look(gpus),
         bind_failures.unavailable(bind_failures.folder(), gpus),
         others,
+        discovery.of_all(Source.DIVISION, linked),
     )
     left = [gpu for gpu in gpus if gpu.address not in reasons.keys() | parts.keys()]
     reasons |= host_check.unavailable(host, left)

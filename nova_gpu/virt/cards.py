@@ -28,10 +28,6 @@ UNREAD = Unavailable(
 UNSEEN = Unavailable(
     "the last look at this host's GPUs failed", "see nova-compute's log", Source.SERVICE
 )
-_LINKED = (
-    "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
-    "them; see [gpu]split_link_groups"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,11 +55,8 @@ class Cards:
         divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in gpus if gpu.address not in divided]
-        linked = {}
-        for gpu in whole:
-            peers = self.discovery.links.joined().get(gpu.address, frozenset())
-            if gpu.address not in given_whole and (parted := peers & divided.keys()):
-                linked[gpu.address] = _LINKED.format(peer=min(parted))
+        may_go = [gpu for gpu in whole if gpu.address not in given_whole]
+        linked = self.discovery.links.beside_parts(may_go, divided.keys())
         of_cards = availability.merge(
             self.discovery.quarantined(gpus), self.releases.unavailable(), self.watch.look(gpus)
         )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from oslo_log import log as logging
 
@@ -13,6 +13,11 @@ from nova_gpu.core.topology import topology
 from nova_gpu.virt.sets import Sets
 
 LOG = logging.getLogger(__name__)
+
+_BESIDE_PARTS = (
+    "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
+    "them; see [gpu]split_link_groups"
+)
 
 
 class LinkGroups:
@@ -47,3 +52,13 @@ class LinkGroups:
     def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
         """Return the cards that one guest at a time may have, by each of them."""
         return {} if CONF.gpu.split_link_groups else self._joined
+
+    def beside_parts(self, cards: Iterable[GPU], divided: Set[PciAddress]) -> dict[PciAddress, str]:
+        """Return why those of *cards* are not given whole that links join with a *divided* one."""
+        joined = self.joined()
+        peers = {gpu.address: joined.get(gpu.address, frozenset()) & divided for gpu in cards}
+        return {
+            address: _BESIDE_PARTS.format(peer=min(parted))
+            for address, parted in peers.items()
+            if parted
+        }
