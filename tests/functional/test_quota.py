@@ -18,7 +18,7 @@ from osc_gpu.fleet import preemption, start
 from tests.functional import base, sdk
 
 
-class QuotaTest(base.GPUServersTestBase):
+class QuotaTestBase(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
@@ -42,6 +42,8 @@ class QuotaTest(base.GPUServersTestBase):
         (columns, values), _ = sdk.run(self, flavors.CreateFlavor, *words)
         return str(dict(zip(columns, values, strict=True))["id"])
 
+
+class QuotaTest(QuotaTestBase):
     def over_quota(self, flavor: str) -> str:
         """The text of the 403"""
         try:

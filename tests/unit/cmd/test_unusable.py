@@ -82,7 +82,7 @@ class DriverTest(base.CommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        hosts.build("h200-8", self.root)
+        cleaned.prove(hosts.build("h200-8", self.root), self.root)
         self.configure("lxc", "nvml_timeout = 120")
         self.conf.write_text(self.conf.read_text().replace("nvml = false\n", ""))
         self.cards = machines.h200()
@@ -92,6 +92,7 @@ class DriverTest(base.CommandTestCase):
         sick, others = self.read(self.cards[index].address)
         self.assertFalse(sick["offered"])
         self.assertIn(reason, sick["reason"])
+        self.assertEqual({True}, {card["offered"] for card in others})
         # What is known of the others is not lost with it.
         self.assertEqual({143771}, {card["memory_mib"] for card in others})
 
