@@ -277,6 +277,7 @@ class StopTest(StopsTestCase):
     def test_a_period_leaves_who_goes_on(self) -> None:
         instance = self.boot()
         self.fails_to_record(instance)
+        self.compute.period()
         with lockutils.lock(instance.uuid, "nova-"):  # as Nova deletes it
             self.stops.settle(self.compute.gpus.ledger.now)
         self.assertEqual([ONE, TWO], self.has(instance))
@@ -285,6 +286,9 @@ class StopTest(StopsTestCase):
         )
         self.stops.settle(self.compute.gpus.ledger.now)
         self.assertEqual([ONE, TWO], self.has(instance))
+        self.refuses = None
+        self.stops.settle(self.compute.gpus.ledger.now)
+        self.assertNothing(instance)
 
 
 class StartTest(StopsTestCase):
