@@ -33,7 +33,7 @@ from placement.db.sqlalchemy import models
 
 from nova_gpu.core import model
 from nova_gpu.core.flavor import query, request
-from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement import group_traits
 
 GPUS = 8
 ARCHITECTURE = "hopper"
@@ -64,7 +64,7 @@ class Provider:
 def providers(shape: str) -> Sequence[Provider]:
     """Those below each host's own."""
     if shape == "ours":
-        traits = inventory.traits(PRODUCT, "QEMU", ["OWNER_NOVA"])
+        traits = group_traits.of_group(PRODUCT, "QEMU", ["OWNER_NOVA"])
         return [Provider({"PGPU": GPUS}, traits)]
     return [
         Provider({PCI_CLASS: 1}, frozenset({"OWNER_NOVA", "COMPUTE_MANAGED_PCI_DEVICE"}))

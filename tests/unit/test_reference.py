@@ -20,7 +20,7 @@ from lab.cloud.page import DOTS
 from nova_gpu import notifications
 from nova_gpu.core import names
 from nova_gpu.core.model import Product
-from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement import group_traits
 from nova_gpu.core.sets import set_traits
 from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -76,9 +76,9 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(sorted(named), sorted(explained))
         product = Product("10de", "1bb3", "Tesla P4", "pascal", 7611, (6, 1))
         facts = VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (1024, 768), 4)
-        got = inventory.traits(product, "QEMU", (), near=("nic", "nvme")) | inventory.type_traits(
-            facts, frozenset(os_traits.get_traits())
-        )
+        got = group_traits.of_group(
+            product, "QEMU", (), near=("nic", "nvme")
+        ) | group_traits.of_type(facts, frozenset(os_traits.get_traits()))
         board = [Partition(0, frozenset((1, 2)))]
         got |= set_traits.traits(board, [1]) | {names.peer_access_trait()}
         for prefix in explained:

@@ -20,7 +20,7 @@ from oslo_log import log as logging
 from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey, Product
-from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement import group_traits
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Islands
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -127,14 +127,14 @@ def traits(
 ) -> frozenset[str]:
     """Return the traits of a group as Placement takes them, with the traits of its vGPU type.
 
-    They are those of :func:`nova_gpu.core.placement.inventory.traits`. A standard trait is made by
+    They are those of :mod:`nova_gpu.core.placement.group_traits`. A standard trait is made by
     Placement's own os-traits alone, and one that it does not know makes it refuse all of the
     host's. The list of CUDA's compute capabilities ends before today's cards.
     """
-    wanted = inventory.traits(product, hypervisor_type, present, islands, near)
+    wanted = group_traits.of_group(product, hypervisor_type, present, islands, near)
     takes = {trait for trait in wanted if os_traits.is_custom(trait) or trait in _STANDARD}
     own = takes | {f"{os_traits.CUSTOM_NAMESPACE}{trait}" for trait in wanted - takes}
-    return frozenset(own | inventory.type_traits(vgpu_type, _STANDARD) if vgpu_type else own)
+    return frozenset(own | group_traits.of_type(vgpu_type, _STANDARD) if vgpu_type else own)
 
 
 def withdraw(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from nova_gpu.core import exception, model
-from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement import group_traits
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host import products
 from nova_gpu.host.mig import mig_layout
@@ -71,7 +71,7 @@ class OptionsTest(base.FuzzTestCase):
             return
         for product in described.values():
             self.assertTrue(product.name or product.architecture or product.memory_mib)
-            for trait in inventory.traits(product, "LXC", ()):
+            for trait in group_traits.of_group(product, "LXC", ()):
                 self.assertRegex(trait, r"\A[A-Z0-9_]{1,255}\Z")
 
     @base.fuzzed(entries=_FUNCTIONS)

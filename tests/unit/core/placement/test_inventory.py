@@ -3,14 +3,7 @@ from __future__ import annotations
 
 import unittest
 
-import os_traits
-
-from nova_gpu.core import names
-from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory
-from nova_gpu.core.topology.topology import Islands
-
-FERMI = Product("10de", "1091", "Tesla M2090", "fermi", 6144, (2, 0))
 
 
 class InventoryTest(unittest.TestCase):
@@ -36,48 +29,3 @@ class InventoryTest(unittest.TestCase):
 
     def test_never_more_reserved_than_there_is(self) -> None:
         self.assertEqual(4, inventory.inventory(4, 5)["PGPU"]["reserved"])
-
-
-class TraitsTest(unittest.TestCase):
-    def test_what_a_card_is(self) -> None:
-        self.assertEqual(
-            {
-                "CUSTOM_GPU",
-                "CUSTOM_GPU_ARCH_FERMI",
-                "CUSTOM_GPU_HYPERVISOR_LXC",
-                "CUSTOM_GPU_MODEL_TESLA_M2090",
-                "CUSTOM_GPU_MEMORY_MIB_6144",
-                "CUSTOM_GPU_NUMA_ISLAND_4",
-                "CUSTOM_GPU_NVLINK_ISLAND_2",
-                os_traits.HW_GPU_CUDA_COMPUTE_CAPABILITY_V2_0,
-            },
-            inventory.traits(FERMI, "LXC", (), Islands(numa=4, nvlink=2)),
-        )
-
-    def test_what_they_are_near_to(self) -> None:
-        present = {"CUSTOM_GPU_NEAR_NVME"}
-        found = inventory.traits(FERMI, "LXC", present, near=("nic",))
-        self.assertEqual(
-            ["CUSTOM_GPU_NEAR_NIC"], [each for each in found if each.startswith(names.TRAIT_NEAR)]
-        )
-
-    def test_what_is_not_known(self) -> None:
-        self.assertEqual(
-            {
-                "CUSTOM_GPU",
-                "CUSTOM_GPU_ARCH_UNKNOWN",
-                "CUSTOM_GPU_HYPERVISOR_QEMU",
-                "CUSTOM_GPU_MODEL_UNKNOWN",
-                "CUSTOM_GPU_MEMORY_MIB_UNKNOWN",
-                "CUSTOM_GPU_NUMA_ISLAND_1",
-                "CUSTOM_GPU_NVLINK_ISLAND_1",
-            },
-            inventory.traits(Product("10de", "ffff"), "QEMU", ()),
-        )
-
-    def test_others_are_kept_and_old_own_ones_are_not(self) -> None:
-        old = {"CUSTOM_GPU_ARCH_UNKNOWN", "CUSTOM_GPU_MODEL_X", "CUSTOM_GPU_MEMORY_MIB_1"}
-        old |= {"CUSTOM_GPU_NUMA_ISLAND_8", "CUSTOM_GPU_NVLINK_ISLAND_8"}
-        present = {"CUSTOM_RACK_7", "OWNER_NOVA"} | old
-        found = inventory.traits(FERMI, "LXC", present)
-        self.assertEqual({"CUSTOM_RACK_7", "OWNER_NOVA"}, found & present)

@@ -6,7 +6,7 @@ import unittest
 import os_traits
 
 from nova_gpu.core import names
-from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement import group_traits, inventory
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.core.vgpu.vgpu_capacity import Room
 
@@ -41,19 +41,19 @@ class TraitsTest(unittest.TestCase):
                 "HW_GPU_RESOLUTION_W1024H600",
                 "HW_GPU_RESOLUTION_W1024H768",
             },
-            inventory.type_traits(facts, STANDARD),
+            group_traits.of_type(facts, STANDARD),
         )
 
     def test_of_one_that_is_not(self) -> None:
         self.assertEqual(
             {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148", "CUSTOM_GPU_HEADS_UNKNOWN"},
-            inventory.type_traits(VGPUType("nvidia-1148"), STANDARD),
+            group_traits.of_type(VGPUType("nvidia-1148"), STANDARD),
         )
 
     def test_of_heads_that_have_no_standard_trait(self) -> None:
         self.assertEqual(
             {"CUSTOM_GPU_VGPU_TYPE_A", "CUSTOM_GPU_HEADS_3"},
-            inventory.type_traits(VGPUType("a", heads=3), STANDARD),
+            group_traits.of_type(VGPUType("a", heads=3), STANDARD),
         )
 
     def test_are_the_drivers_own(self) -> None:
