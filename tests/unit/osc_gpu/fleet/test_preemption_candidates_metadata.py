@@ -12,7 +12,7 @@ from oslo_utils import timeutils
 
 from osc_gpu.fleet import preemption_candidates
 from tests.unit.fuzz import base
-from tests.unit.osc_gpu.fleet import test_preemptible
+from tests.unit.osc_gpu.fleet import test_preemption_candidates
 
 _NUMBER = st.sampled_from(
     ["0000", "0001", "9999", "2026", "00", "01", "12", "13", "31", "24", "60"]
@@ -33,23 +33,23 @@ METADATA = st.dictionaries(
 class MetadataTest(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
-        timeutils.set_time_override(test_preemptible.NOW)
+        timeutils.set_time_override(test_preemption_candidates.NOW)
         self.addCleanup(timeutils.clear_time_override)
 
     @base.fuzzed(metadata=METADATA, name=base.TEXT)
     def test_the_planner(self, metadata: dict[str, str], name: str) -> None:
         """Of two instances; the other's turn comes, whatever is written on the one."""
-        one = test_preemptible.server("a", metadata=metadata, name=name)
-        other = test_preemptible.server("b")
-        test = test_preemptible.PreemptibleTest("test_what_was_told")
+        one = test_preemption_candidates.server("a", metadata=metadata, name=name)
+        other = test_preemption_candidates.server("b")
+        test = test_preemption_candidates.PreemptibleTest("test_what_was_told")
         test.notices = {}
         found = test.read(one, other)
         self.assertEqual({"a", "b"}, found.by_uuid.keys())
         self.assertIsNone(found.by_uuid["b"].due)
         due = found.by_uuid["a"].due
-        notice = datetime.timedelta(seconds=test_preemptible.NOTICE_S)
+        notice = datetime.timedelta(seconds=test_preemption_candidates.NOTICE_S)
         if due is not None:
-            self.assertLessEqual(due, test_preemptible.NOW + notice)
+            self.assertLessEqual(due, test_preemption_candidates.NOW + notice)
         self.assertEqual({"a", "b"}, found.costs.keys())
         nobody = SimpleNamespace(compute=SimpleNamespace(get=_not_found))
         for each in preemption_candidates.takers(nobody, one):
