@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of cards, read in every period, and Xids of the kernel's log."""
+"""Health of cards: PCIe errors and NVML in each period, Xids in the kernel's log, failed starts."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions with which guests fail to start, one after another.
+"""Virtual functions with which several guests in a row failed to start.
 
-Where a QEMU is killed while it starts with a vGPU of NVIDIA's, its function may be of no use from
-then on: sysfs shows nothing of it, and each later start with it fails (kernel/hypeman,
-lib/devices/GPU.md, of L40S with R580). Only a cycle of all of the card's functions mends that.
+If a QEMU process is killed while it starts with an NVIDIA vGPU, the vGPU's function may be
+unusable from then on: each later start with it fails, and sysfs does not show why (kernel/hypeman,
+lib/devices/GPU.md, about L40S with R580). The remedy is to disable and enable all functions of the
+card.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ _FAILED = Unavailable(
     Source.STARTS,
 )
 
-# What reading a file raises that is not as FailedStarts says
+# The exceptions of reading a file that does not exist, or not in the format of FailedStarts
 _NOT_UNDERSTOOD = (
     *(FileNotFoundError, ValueError, LookupError, TypeError, ArithmeticError),
     exception.InvalidPciAddress,
 )
 
-# By function the number of its folder in sysfs, and how often it failed. No folder gets the number
-# of an earlier one before the host boots (__kernfs_new_node in the kernel's fs/kernfs/dir.c): a
-# function that was enabled anew has another one.
+# By function: the inode number of its folder in sysfs, and the number of failed starts. Until the
+# host boots, a folder never gets the number of an earlier one (__kernfs_new_node in the kernel's
+# fs/kernfs/dir.c), so a function that was disabled and enabled has a new number.
 _Counts = Mapping[PciAddress, tuple[int, int]]
 
 
 class FailedStarts:
-    """Counts of failures of each function since a guest was started with it, safe for threads.
+    """Counts of failed starts of each function since the last successful one, safe for threads.
 
-    One file in the state path, of the host's boot::
+    They are in one file in the state path, valid for the present boot of the host::
 
         {"boot_id": "...", "functions": [["0000:3b:00.4", 48211, 3], ...]}
 
@@ -68,6 +69,7 @@ class FailedStarts:
             )
 
     def failed(self, functions: Iterable[PciAddress], why: Exception) -> None:
+        """Count a failed start for each of *functions*; log an error when one is withheld."""
         with self._lock:
             counts = dict(self._counts)
             for function in functions:
@@ -87,17 +89,18 @@ class FailedStarts:
             self._set(counts)
 
     def started(self, functions: Iterable[PciAddress]) -> None:
+        """Forget the failures of *functions*, with which a guest has started."""
         over = frozenset(functions)
         with self._lock:
             self._set({item: count for item, count in self._counts.items() if item not in over})
 
     def unavailable(self) -> dict[Device, Reasons]:
-        """Return the functions that new instances do not get."""
+        """Return the functions that new instances do not get, each with the reason."""
         with self._lock:
             return {a: (_FAILED,) for a, (_, times) in self._counts.items() if times >= MOST}
 
     def look(self) -> None:
-        """Forget functions that are gone or were enabled again."""
+        """Forget the failures of functions that are gone or were disabled and enabled."""
         with self._lock:
             counts = self._counts.items()
             self._set(
@@ -109,16 +112,16 @@ class FailedStarts:
             )
 
     def _folder(self, function: PciAddress) -> int | None:
-        """Return the number of its folder, ``None`` where it is gone."""
+        """Return the inode number of the function's folder in sysfs, ``None`` if that is gone."""
         try:
             return os.stat(sysfs.device(function, self._roots)).st_ino
         except OSError:
             return None
 
     def _load(self) -> _Counts:
-        """Read the file; leave out what cannot be understood.
+        """Read the counts from the file; return none if it is of another boot or format.
 
-        :raises OSError: where it cannot be read
+        :raises OSError: if the file cannot be read
         """
         try:
             content = files.read_json(self._path)
@@ -135,7 +138,7 @@ class FailedStarts:
         self._counts = counts
         try:
             if not self._is_read:
-                # What could not be read is not written over.
+                # A file that could not be read is not overwritten.
                 before = self._load()
                 self._counts, self._is_read = {**before, **counts}, True
                 if self._counts == before:

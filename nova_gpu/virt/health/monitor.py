@@ -23,18 +23,18 @@ SILENT = Unavailable("it no longer answers on the PCI bus", "", Source.BUS, Scop
 LOST = Unavailable("NVIDIA's driver has lost it", "", Source.NVML, Scope.ALL)
 _REFUSED = "see the kernel's log about it (NVRM, RmInitAdapter), and reset, reseat or replace it"
 
-# Puts a card into quarantine for a reason, until the host has booted or, where that does not help,
-# until it is released.
+# Puts a card into quarantine for a fault: with a boot id until the host's next boot, without until
+# an operator releases it
 Quarantine = Callable[[GPU, Unavailable, str | None], None]
 
 
 class Watch:
-    """The health seen so far, in memory only: a new watch counts PCIe errors from zero."""
+    """The health of cards, in memory only: a new watch counts PCIe errors from zero."""
 
     def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
-        """Store the folders.
+        """Begin without any errors.
 
-        :param asks_nvml: whether NVML may open the cards, as where the host keeps them
+        :param asks_nvml: whether NVML may open the cards, because the host's driver keeps them
         """
         self._roots = roots
         self._asks_nvml = CONF.gpu.nvml and asks_nvml
@@ -45,10 +45,10 @@ class Watch:
         self._ask_at = 0.0
 
     def look(self, gpus: Collection[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the faults of the cards that are on the bus.
+        """Read the health of *gpus*, and return the faults of each card that has some.
 
-        It reads files of each card, and NVML once in ``[gpu]health_interval``, in a process of its
-        own. What NVML does not answer in time it has not said: the last answer counts.
+        It reads files of each card, and asks NVML once in ``[gpu]health_interval``, in a separate
+        process. If NVML does not answer in time, its last answer counts.
         """
         if time.monotonic() >= self._ask_at:
             self._ask_nvml(gpus)
@@ -82,10 +82,10 @@ class Watch:
 
     def _count(self, gpus: Collection[GPU]) -> None:
         here = {gpu.address for gpu in gpus}
-        # A copy: a release in another thread may have one of them mended.
+        # A copy: a release in another thread may reset a card and remove its entry.
         for address in tuple(self._first):
             if address not in here:
-                self.mended(address)  # what comes back was found anew, and counts from zero
+                self.mended(address)  # if the card returns, its errors count from zero
         for gpu in gpus:
             now = host_health.bus_errors(gpu, self._roots)
             if now is not None:
@@ -96,7 +96,7 @@ class Watch:
         if now.fatal < first.fatal or now.nonfatal < first.nonfatal:
             self.mended(address)
             first = self._first[address] = now
-        # The numbers of the first rise stay, so that a card that goes on failing is said once.
+        # The fault keeps the numbers of the first rise, so that it is reported only once.
         if address not in self._risen and (verdict := health_verdict.of_bus_errors(first, now)):
             self._risen[address] = verdict
         before = self._correctable.setdefault(address, now.correctable)
@@ -111,7 +111,7 @@ class Watch:
 
 
 def _unusable(answer: health_verdict.NvmlHealth) -> Unavailable | None:
-    """Return why no guest can use a card, by what its driver says."""
+    """Return why no guest can use a card, by NVML's answer; ``None`` if one can."""
     if answer.lost:
         return LOST
     if not answer.refused:
@@ -121,10 +121,10 @@ def _unusable(answer: health_verdict.NvmlHealth) -> Unavailable | None:
 
 
 def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None:
-    """Put *card* into quarantine where the host's driver has it in MIG mode; raise nothing.
+    """Put *card* into quarantine if its last guest left it in MIG mode; raise nothing.
 
-    A guest's root turns that on, and a card that remembers it would be of no use to the next one.
-    NVML knows, and only of a card that the host's driver has again.
+    Root in a guest can turn MIG mode on, and a card that keeps the mode would be useless to the
+    next guest. Only NVML reports the mode, and only once the host's driver has the card again.
     """
     try:
         if not CONF.gpu.nvml or iommu.driver(card.address, roots) != nvml.DRIVER:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards with a reported Xid from which they do not recover by themselves."""
+"""Cards and MIG instances with an Xid in the kernel's log that they do not recover from."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ _CONTAINED = Unavailable(
     Source.XID,
 )
 
-# A card, and ``9/0`` or, for all compute instances of a GPU instance, ``9/*``
+# A card's address, and a MIG instance of it as ``9/0`` (GPU instance 9, compute instance 0), or
+# ``9/*`` for all compute instances of GPU instance 9
 Named = tuple[PciAddress, str]
 
 
 class Xids:
-    """Reads the kernel's log on from where it was read to last, by an earlier service too.
+    """The reader of Xids in the kernel's log.
 
-    A card that was released from quarantine is not put there again for the same line.
+    It reads each line once and saves its position in the log, which a later service continues from.
+    So a card that was released from quarantine does not return there for the same line.
     """
 
     def __init__(self, roots: Roots) -> None:
@@ -51,9 +53,13 @@ class Xids:
         self._unread: str | None = None
 
     def look(self, gpus: Collection[GPU], quarantine: Quarantine) -> None:
-        """Put the cards that the log tells of into quarantine, once in ``[gpu]health_interval``.
+        """Read the log once in ``[gpu]health_interval``; put cards with a fatal Xid in quarantine.
 
-        :param quarantine: may raise OSError: then the same lines are read again
+        A contained error of a MIG instance (``CONTAINED_XID``) withholds that instance only. If the
+        log cannot be read, log a warning.
+
+        :param quarantine: puts a card into quarantine; if it raises OSError, the same lines are
+            read again
         """
         is_nvidia = any(gpu.driver == nvml.DRIVER for gpu in gpus)
         if not CONF.gpu.fatal_xids or not is_nvidia or time.monotonic() < self._read_at:
@@ -69,14 +75,15 @@ class Xids:
             self._unread = str(error)
 
     def unavailable(self, cards: Iterable[SharedCard]) -> dict[Device, Reasons]:
-        """Return the slots of those MIG instances of *cards* that no new instance gets.
+        """Return the slots of MIG instances of *cards* that new instances do not get, with why.
 
-        One that is no longer there is forgotten: what is made in its place is another.
+        A MIG instance that no longer exists is forgotten: one that is created with the same number
+        is another one. If the faulty ones cannot be read, return all MIG instances.
         """
         try:
             slots = self._faulty.slots(cards, self._roots.boot_id)
         except (OSError, ValueError) as error:
-            # What is not known is not offered.
+            # Any MIG instance may be faulty, so none is offered.
             slots = frozenset(s for card in cards for s in vgpu_capacity.all_instances(card.card))
             if slots:
                 LOG.warning(
@@ -125,27 +132,27 @@ class Xids:
 
 
 class FaultyInstances:
-    """MIG instances that new instances do not get, while they get the others of the card.
+    """Faulty MIG instances, which new instances do not get; they get the others of the card.
 
-    One file in the state path::
+    They are in one file in the state path::
 
         {"boot_id": "...", "instances": [["0000:19:00.0", "9/0"], ["0000:3b:00.0", "1/*"]]}
 
-    It is over when the host has booted, and of an instance that no longer exists.
+    An entry ends when the host boots, or when its MIG instance no longer exists.
 
     :param path: need not exist yet
     """
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        # Of the boot that the host is in, and not on disk yet
+        # Faulty MIG instances of the host's present boot that are not in the file yet
         self._unsaved: frozenset[Named] = frozenset()
 
     def of_boot(self, boot_id: str) -> frozenset[Named]:
-        """Return the instances that are faulty in the host's boot.
+        """Return the MIG instances that became faulty in the host's boot *boot_id*.
 
-        :raises OSError: where the file cannot be read
-        :raises ValueError: where it cannot be understood
+        :raises OSError: if the file cannot be read
+        :raises ValueError: if the file has another format
         """
         try:
             content = files.read_json(self._path)
@@ -159,17 +166,17 @@ class FaultyInstances:
         return self._unsaved.union(instances)
 
     def add(self, boot_id: str, instances: Set[Named]) -> None:
-        """Withhold *instances* from now on, whether or not that can be written.
+        """Withhold the MIG *instances* from now on, even if the file cannot be written.
 
-        :raises OSError, ValueError: where it cannot be written, or what was there not be read
+        :raises OSError, ValueError: if the file cannot be read or written
         """
         self._unsaved |= instances
         self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[Named]) -> None:
-        """Write the instances that are faulty.
+        """Write the faulty MIG instances to the file.
 
-        :raises OSError: where it cannot be written
+        :raises OSError: if the file cannot be written
         """
         entries = sorted((str(address), name) for address, name in instances)
         files.write_json(self._path, {"boot_id": boot_id, "instances": entries})
@@ -178,13 +185,11 @@ class FaultyInstances:
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
     ) -> frozenset[Slot]:
-        """Return the faulty slots of *cards*.
+        """Return the slots of the faulty MIG instances of *cards*; forget those that are gone.
 
-        Those that the cards no longer have are forgotten.
-
-        :param read_boot_id: not called where none is faulty
-        :raises OSError: where the file cannot be read, or the host's boot is not known
-        :raises ValueError: where the file cannot be understood
+        :param read_boot_id: returns the host's boot id; not called if none is faulty
+        :raises OSError: if the file or the boot id cannot be read
+        :raises ValueError: if the file has another format
         """
         if not self._path.exists() and not self._unsaved:
             return frozenset()
@@ -211,7 +216,7 @@ def _names(slot: Slot) -> frozenset[Named]:
 
 
 def _named(xid: kernel_log.Xid) -> str | None:
-    """Return ``9/0``, or ``9/*`` for all of a GPU instance; ``None`` where it is the card's."""
+    """Return the MIG instance of an Xid, ``9/0`` or ``9/*``; ``None`` if it concerns the card."""
     if xid.gpu_instance is None:
         return None
     return f"{xid.gpu_instance}/{'*' if xid.compute_instance is None else xid.compute_instance}"

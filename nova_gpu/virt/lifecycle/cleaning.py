@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning of a card, or of a MIG instance, between two guests, and its verdict."""
+"""Cleaning of a card, or of a MIG instance, between two guests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from nova_gpu.virt.delivery.delivery import Delivery
 
 LOG = logging.getLogger(__name__)
 
-# Of an endless output this much is logged.
+# How many lines of the command's output are logged at most, the last ones
 _LINES = 100
 
 
 class Cleaning:
-    """The steps that this host's guests and options ask for.
+    """The cleaning of devices on this host: the delivery's own step, then ``[gpu]clean_command``.
 
-    :raises InvalidOption: where [gpu]clean_command is not to be run
+    :raises InvalidOption: if the file of [gpu]clean_command is not safe to run
     """
 
     def __init__(self, delivery: Delivery, roots: Roots) -> None:
@@ -39,12 +39,12 @@ class Cleaning:
             clean_command.check(self._command)
 
     def clean(self, card: GPU) -> bool:
-        """Clean *card*, which no guest has any more, and return whether it was reset.
+        """Clean *card* after its last guest, and return whether it was reset.
 
-        Where nothing is to be done for it no privileged process is woken.
+        If the card needs no cleaning, no privileged process is called.
 
-        :raises NotClean: also where it cannot be told whether it is clean
-        :raises NotCleanedYet: where its driver keeps it
+        :raises NotClean: if the card is not clean, or if that is unknown
+        :raises NotCleanedYet: while the host's driver keeps the card
         """
         with self._judged(str(card.address)):
             was_reset = self._delivery.clean(card)
@@ -53,9 +53,10 @@ class Cleaning:
         return was_reset
 
     def clean_part(self, way: Delivery, slot: Slot) -> None:
-        """Clean the part of a card that stays at *slot* for the next guest.
+        """Clean the MIG instance at *slot*, which is not removed between two guests.
 
-        :raises NotClean: also where it cannot be told whether it is clean
+        :param way: the host's way to give MIG instances to guests
+        :raises NotClean: if the MIG instance is not clean, or if that is unknown
         """
         with self._judged(str(slot)):
             if way.clean(slot) and self._command:
@@ -63,6 +64,7 @@ class Cleaning:
 
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
+        """Wrap a cleaning: time it, and turn each failure into NotClean or NotCleanedYet."""
         try:
             with (
                 boundary.crossed(exception.NotClean, exception.BindingFailed),
@@ -94,7 +96,7 @@ class Cleaning:
 
 
 def words(was_reset: bool) -> str:
-    """Return how a device was cleaned on this host, for its proof."""
+    """Return the method by which a device was cleaned, as its proof names it."""
     steps = ["reset"] * was_reset + ["[gpu]clean_command"] * bool(CONF.gpu.clean_command)
     return " and ".join(steps) or "its guest's processes have ended"
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs in the definitions of guests that do not run.
+"""Removal of GPUs from the definitions of shut-off domains.
 
-After a resize or cold migration that failed Nova leaves the guest's domain at the source, shut off,
-and counts its GPUs for no instance. Nova never removes that domain, and renders it anew before it
-starts a guest from it. So its GPUs come out of the definition, and all else stays for the operator.
+After a failed resize or cold migration, Nova leaves the guest's domain on the source host, shut
+off, and no longer counts the domain's GPUs for any instance. Nova never removes the domain, and
+renders it anew before it starts a guest from it. So only the GPUs are removed from the definition;
+everything else stays for the operator.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ def take_out(
     devices: Collection[Device],
     parts: domains.Parts,
 ) -> None:
-    """Define the instance's domain, where there is one, without these *devices*.
+    """Remove *devices* from the definition of the instance's domain, if it has a domain.
 
-    :raises DeviceUnavailable: where the guest runs
-    :raises DomainsUnreadable: where its domain is nothing that libvirt writes
+    :param parts: the host's GPUs by the device nodes and PCI functions that a domain may name
+    :raises DeviceUnavailable: if the guest runs
+    :raises DomainsUnreadable: if the domain's XML is not of libvirt's format
     """
     try:
         guest = host.get_guest(instance)
@@ -62,8 +64,10 @@ def release(
 ) -> None:
     """Release the GPUs of shut-off domains whose instances are on another host; raise nothing.
 
-    An instance with a task or with a migration from or to this host that has not ended may come
-    back: its domain stays as it is, and so do domains that run or that Nova does not know.
+    A domain stays as it is if it runs, if Nova does not know it, or if its instance may come back:
+    the instance has a task, or a migration from or to this host that has not ended.
+
+    :param parts: reads the host's GPUs, as :func:`take_out` takes them
     """
     context = nova_context.get_admin_context()
     for uuid in set(usage.strangers().values()) - usage.instances():
@@ -78,7 +82,7 @@ def release(
                 with releases.domain_goes(instance):
                     take_out(host, instance, devices, parts())
         except nova_exception.InstanceNotFound:
-            continue  # another's domain, or gone since
+            continue  # another program's domain, or a deleted instance
         except boundary.Failure as error:
             LOG.warning(
                 "Failed to release the GPUs listed in its shut-off domain, will retry in the next "

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why a new guest did not start, where Nova drops them from the instance's fault.
+"""Reasons why a new guest did not start, if Nova leaves them out of the instance's fault.
 
-After a host that could not start a guest Nova's conductor tries the next one. It quotes what the
-last host said only beyond ``[scheduler]max_attempts``. With fewer hosts ``build_instances`` of
-``nova.conductor.manager`` raises an error of its own, "Exhausted all hosts ...", after
-``populate_retry`` has dropped the reason.
+If a host cannot start a guest, Nova's conductor tries the next one. The fault quotes the last
+host's error only if ``[scheduler]max_attempts`` is exceeded. If fewer hosts than that can be tried,
+``build_instances`` of ``nova.conductor.manager`` raises an error of its own, "Exhausted all hosts
+...", after ``populate_retry`` has dropped the reason.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nova_gpu.core import boundary
 LOG = logging.getLogger(__name__)
 
 _DROPPED = "Exhausted all hosts available for retrying build failures"
-# Of several hosts that failed any may be the first to write.
+# If several hosts failed, any of them may write the fault first.
 _FAULT = "Exceeded maximum number of retries. One host's reason: %s"
-_LONGEST = 255  # the database's column
+_LONGEST = 255  # length of the database's column
 
 
 class LostReasons:
-    """The reasons of this host for instances that Nova may yet start elsewhere, by uuid."""
+    """Reasons why guests did not start on this host, by the uuid of the instance."""
 
     def __init__(self) -> None:
         self._compute_host = CONF.host
@@ -39,7 +39,7 @@ class LostReasons:
 
     @contextlib.contextmanager
     def noting(self, instance_uuid: str) -> Iterator[None]:
-        """Note why a new guest does not start here, where another host may start it."""
+        """Wrap the start of a guest; note the reason if it fails and another host may start it."""
         try:
             yield
         except nova_exception.ComputeResourcesUnavailable as error:
@@ -47,7 +47,7 @@ class LostReasons:
             raise
 
     def write(self) -> None:
-        """Write them into the faults of instances that no host has started; raise nothing."""
+        """Write the reasons into the faults of instances that no host started; raise nothing."""
         context = nova_context.get_admin_context()
         for uuid, reason in tuple(self._reasons.items()):
             try:
@@ -59,7 +59,10 @@ class LostReasons:
 
 
 def _is_over(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:
-    """Return whether Nova tries no other host any more; add the fault where that is lacking."""
+    """Return whether Nova is done with the instance, so that *reason* can be dropped.
+
+    If Nova tried all hosts and its fault lacks the reason, add a fault with *reason*.
+    """
     try:
         instance = objects.Instance.get_by_uuid(context, uuid)
     except nova_exception.InstanceNotFound:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proofs of one host that devices are clean, and what follows where one is missing."""
+"""Proofs that the devices of one host are clean; a device without a proof is not offered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Proofs:
-    """A device without a proof is dirty: it is cleaned before an instance gets it."""
+    """The proofs of one host's devices.
+
+    A device without a proof counts as dirty: it is cleaned before an instance gets it.
+    """
 
     def __init__(
         self, folder: pathlib.Path, roots: Roots, identities: Identities, ledger: Ledger
@@ -38,19 +41,19 @@ class Proofs:
         self._identities = identities
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The devices that were here at the last look, and so are judged; each with its card's
-        # product and what tells that from others.
+        # The devices that :meth:`judge` last saw, each with its card's product and identifiers.
         self._judged: Mapping[Device, tuple[str, Identity]] = {}
-        # Why a device that is clean, or may be, has no proof.
+        # Why a device has no proof, by device.
         self._unproven: dict[Device, Unavailable] = {}
-        # Cleaned devices whose proof could not be written, with their cards, how, and after whom.
+        # Cleaned devices whose proof could not be written, each with its card, the method of the
+        # cleaning, and the uuid of its last instance.
         self._unwritten: dict[Device, tuple[GPU, str, str | None]] = {}
 
     def judge(self, cards: Iterable[GPU], shared: Iterable[SharedCard]) -> None:
-        """Take what is here for the first time, and has no proof, for dirty.
+        """Mark devices as dirty that are new on this host and have no proof.
 
-        :param cards: the cards that are given whole
-        :param shared: the cards of which containers get MIG instances
+        :param cards: the cards that guests get whole
+        :param shared: the cards that containers share as MIG instances
         """
         here: dict[Device, GPU] = {card.address: card for card in cards}
         for part in shared:
@@ -64,7 +67,7 @@ class Proofs:
             if product != card.product.key or identity.same(known, now) is False:
                 new.append(device)
                 known = {}
-            judged[device] = (card.product.key, {**known, **now})  # not all is read each time
+            judged[device] = (card.product.key, {**known, **now})  # a look may miss identifiers
         self._judged = judged
         cards_of_new = {here[device].address: here[device] for device in new}.values()
         seen = proofs.see(cards_of_new, self._roots, self._identities) if new else {}
@@ -75,15 +78,16 @@ class Proofs:
         )
 
     def revoke(self, used: Collection[Device]) -> None:
-        """Take the proofs of *used* away, because a guest is about to have them.
+        """Remove the proofs of *used*, devices that a guest is about to get.
 
-        :raises DeviceUnavailable: where one of them may still be there
+        :raises DeviceUnavailable: if one of the proofs may still exist
         """
         for device in used:
             try:
                 proofs.revoke(self._folder, [device], self._judged)
             except OSError as error:
-                # Some of them may have none any more: they get new ones.
+                # Some proofs may be gone already: noted as used, their devices are cleaned and get
+                # new proofs.
                 self._ledger.was_used(used)
                 raise exception.DeviceUnavailable(
                     str(device),
@@ -93,7 +97,7 @@ class Proofs:
         self._forget(used)
 
     def withdraw(self, card: GPU) -> None:
-        """Take the proof of a card away that is not fit for a guest, as far as that can be done."""
+        """Remove the proof of a card that is not fit for a guest; if that fails, log an error."""
         self._forget([card.address])
         try:
             proofs.revoke(self._folder, [card.address], self._judged)
@@ -101,9 +105,10 @@ class Proofs:
             LOG.error("Failed to remove the proof that GPU %s is clean: %s", card.address, error)
 
     def withdraw_used(self) -> None:
-        """Take the proofs away of what guests have that were not started here.
+        """Remove the proofs of devices that guests have without a start by this service.
 
-        Another's domain, or one whose device nodes lead to another card now.
+        Such a guest is another program's domain, or one whose device nodes lead to another card
+        now. If a proof cannot be removed, log an error.
         """
         now = self._ledger.now
         used = now.used - now.cleaning
@@ -114,11 +119,11 @@ class Proofs:
             LOG.error("Failed to remove the proofs of GPUs that guests have: %s", error)
 
     def prove(self, device: Device, card: GPU, by: str, after: str | None) -> None:
-        """Write down that *device*, which is *card* or a part of it, was cleaned.
+        """Write the proof that *device*, which is *card* or a part of it, was cleaned.
 
-        :param by: how
-        :param after: the uuid of the instance that had it, where that is known
-        :raises OSError: where it cannot be written; it is not offered until it is
+        :param by: the method, as :func:`nova_gpu.virt.lifecycle.cleaning.words` returns it
+        :param after: the uuid of the instance that had the device, if known
+        :raises OSError: if the proof cannot be written; until it is, the device is not offered
         """
         with self._lock:
             self._unwritten[device] = (card, by, after)
@@ -134,25 +139,25 @@ class Proofs:
         self._forget([device])
 
     def write_again(self) -> None:
-        """Write the proofs that could not be written, and offer what has one then."""
+        """Write the proofs that could not be written before, and offer the devices that get one."""
         for device, known in tuple(self._unwritten.items()):
             with (
                 contextlib.suppress(exception.DeviceUnavailable, OSError),
-                self._ledger.clean(device),  # what a guest has got meanwhile has none
+                self._ledger.clean(device),  # fails if a guest got it meanwhile
             ):
                 self.prove(device, *known)
                 self._ledger.cleaned(device)
 
     def covers(self, device: Device) -> bool:
-        """Return whether *device* is here and needs a proof."""
+        """Return whether *device* is on this host and needs a proof."""
         return device in self._judged
 
     def is_cleaned(self, device: Device) -> bool:
-        """Return whether *device* was cleaned, and its proof is still to be written."""
+        """Return whether *device* was cleaned but its proof could not be written yet."""
         return device in self._unwritten
 
     def lacking(self, device: Device, reason: str, remedy: str, level: int = logging.ERROR) -> None:
-        """Note why *device* has no proof, and so is not offered."""
+        """Note the reason why *device* has no proof and is not offered; log it if it is new."""
         new = Unavailable(reason, remedy, Source.PROOF)
         with self._lock:
             known, self._unproven[device] = self._unproven.get(device), new
@@ -160,7 +165,7 @@ class Proofs:
             LOG.log(level, "GPU %s is not offered: %s", device, new)
 
     def unavailable(self) -> dict[PciAddress, Reasons]:
-        """Return the whole cards that are not offered to new instances."""
+        """Return the whole cards that are not offered for lack of a proof, each with the reason."""
         with self._lock:
             unproven = dict(self._unproven)
         return {card: (unproven[card],) for card in devices.cards(unproven)}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quota of a project whose instance takes GPUs again: Nova's API judges new instances alone."""
+"""The quota check for an instance that gets GPUs again at its start.
+
+Nova's API checks the quota of new instances only.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from oslo_limit import limit
 from nova_gpu.core import boundary, exception
 from nova_gpu.core.flavor.request import FlavorRequest
 
-# Absent from older releases of Nova, where each limit that is exceeded counts.
+# Older releases of Nova lack it and enforce every limit.
 _IS_ENFORCED = getattr(limit_utils, "should_enforce", lambda over: True)
 
 
 def refuse_over(
     client: Any, instance: objects.Instance, flavor: FlavorRequest, *, has_them: bool
 ) -> None:
-    """Refuse an instance whose project would be over its unified limits with its GPUs.
+    """Refuse an instance whose GPUs would exceed its project's unified limits.
 
-    As with a new instance only what its flavor says as ``resources:`` is judged.
+    As for a new instance, only GPUs that its flavor requests as ``resources:`` are checked.
 
     :param client: Nova's client of Placement
-    :param has_them: whether Placement counts them for it already
-    :raises OverQuota: then, and where the limits cannot be read
+    :param has_them: whether Placement counts the GPUs for the instance already
+    :raises OverQuota: if a limit would be exceeded, or if the limits cannot be read
     """
     if not limit_utils.use_unified_limits():
         return
@@ -50,7 +53,7 @@ def refuse_over(
             deltas = dict.fromkeys(counts, 0) if has_them else counts
             limit.Enforcer(used).enforce(instance.project_id, deltas)
     except limit_exception.ProjectOverLimit as over:
-        # A negative limit is none, which not every release of oslo.limit knows.
+        # A negative limit means unlimited, but some releases of oslo.limit enforce it.
         exceeded = [info for info in over.over_limit_info_list if info.limit >= 0]
         if exceeded and _IS_ENFORCED(over):
             raise exception.OverQuota(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that a guest cannot have, refused before anything is done to it.
+"""Refusals of operations that a guest does not support, before anything is done to the guest.
 
 Stock Nova lets libvirt try, and the instance ends in ERROR: QEMU cannot save the state of a PCI
-device, libvirt's LXC driver cannot save a container's, and Nova starts a container's rescue without
-having mounted its disk.
+device, libvirt's LXC driver cannot save the state of a container, and Nova starts a container's
+rescue without mounting its disk.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Error = TypeVar("Error", bound=Exception)
 
 
 def expected(error: Error) -> Error:
-    """Return *error*, which is no fault of the service.
+    """Mark *error* as a refusal, which is no fault of the service, and return it.
 
-    Its user reads it, the log has a line of it.
+    The instance's user reads the error; the log shows it in one line, without a traceback.
     """
     setattr(error, _MARK, True)
     return error
@@ -62,33 +62,33 @@ _EXPECTED = _Expected()
 
 
 def log_in_a_line() -> None:
-    """Log refusals of the driver in one line each.
+    """Make oslo.messaging log each refusal of the driver in one line.
 
-    Nova's manager tells oslo.messaging of no method to expect them: each would be an exception with
-    its traceback.
+    Nova's manager does not declare refusals as expected exceptions, so oslo.messaging would log
+    each with its traceback.
     """
     python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusals:
-    """The operations that guests of one host cannot have.
+    """Refusals of operations that guests of one host do not support.
 
-    :param cards: the cards given in parts, which say in which way each part is given
+    :param cards: the cards that guests get parts of, which tell the kind of each part
     """
 
     ways: Ways
     assigned: Assigned
     cards: VGPUCards
-    # Why a rescue or hard reboot goes no further, and the vm_state before it, by instance
+    # The error of each refused rescue or hard reboot, and the vm_state before it, by instance uuid
     _refused_starts: dict[str, tuple[nova_exception.NovaException, str]] = dataclasses.field(
         default_factory=dict
     )
 
     def suspend(self, instance: objects.Instance) -> None:
-        """Refuse a suspend. Nova suspends a guest for a snapshot, too, unless it is a container.
+        """Refuse a suspend, or a snapshot, for which Nova suspends every guest but a container.
 
-        :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+        :raises nova.exception.InstanceFaultRollback: if it is refused; the instance stays as it was
         """
         is_snapshot = instance.task_state in _SNAPSHOT
         operation = Operation.SNAPSHOT if is_snapshot else Operation.SUSPEND
@@ -97,15 +97,15 @@ class Refusals:
                 expected(nova_exception.InstanceSuspendFailure(reason=reason))
             )
 
-    # ``ComputeManager.rescue_instance`` puts the instance in ERROR for any exception of power_off
-    # and rescue, the driver's methods that it calls first, and ``reboot_instance`` for one of
-    # reboot where no guest runs. So these do nothing for a start that is refused, and the reason is
-    # raised where Nova next asks the driver, for the guest's power state, with nothing saved yet:
-    # Nova's decorators record it and clear the task. doc/source/contributor/upstream.rst asks for
-    # another way.
+    # ``ComputeManager.rescue_instance`` calls the driver's power_off and rescue first, and puts the
+    # instance in ERROR for any exception of these; ``reboot_instance`` does so for an exception of
+    # reboot if no guest runs. So for a refused start these three methods do nothing. Nova next asks
+    # the driver for the guest's power state, before it saves anything: there the error is raised,
+    # and Nova's decorators record it and clear the task. doc/source/contributor/upstream.rst asks
+    # for another way.
 
     def rescue(self, instance: objects.Instance) -> bool:
-        """Return whether a rescue is refused, where Nova stops the guest for it."""
+        """Return whether a rescue is refused; call this when Nova stops the guest for it."""
         if instance.task_state != task_states.RESCUING:
             return False
         self._refused_starts.pop(instance.uuid, None)
@@ -117,16 +117,16 @@ class Refusals:
         return reason is not None
 
     def refuse_start(self, instance: objects.Instance, error: nova_exception.NovaException) -> None:
-        """Let the rescue or hard reboot that is under way do nothing, and fail with *error*."""
+        """Refuse the rescue or hard reboot in progress: it does nothing, and fails with *error*."""
         self._refused_starts[instance.uuid] = error, instance.vm_state
 
     def is_rescue_refused(self, instance: objects.Instance) -> bool:
         return instance.uuid in self._refused_starts
 
     def end_start(self, instance: objects.Instance) -> None:
-        """Fail a refused rescue or reboot where Nova is about to record it as done.
+        """Fail a refused rescue or hard reboot; call this before Nova records it as done.
 
-        :raises nova.exception.NovaException: the instance goes on as it was
+        :raises nova.exception.NovaException: the error of the refusal; the instance stays as it was
         """
         is_reboot = instance.task_state == task_states.REBOOT_STARTED_HARD
         if self.is_rescue_refused(instance) and (
@@ -136,9 +136,11 @@ class Refusals:
             raise expected(error)
 
     def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
-        """Refuse at the source what the destination could only refuse when the guest is gone.
+        """Refuse a resize at the source, if the instance could not have GPUs of the new *flavor*.
 
-        :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+        The destination could refuse it only after the guest has ended.
+
+        :raises nova.exception.InstanceFaultRollback: if it is refused; the instance stays as it was
         """
         request = records.request_of_flavor(flavor)
         if not request.asks_for_gpus:
@@ -151,23 +153,24 @@ class Refusals:
             ) from error
 
     def live_migration_from(self, instance: objects.Instance) -> None:
-        """Refuse the live migration of what no host moves.
+        """Refuse, at the source, a live migration of devices that cannot be migrated to any host.
 
-        What there is about vGPUs is said with what the destination gives
-        (:mod:`nova_gpu.virt.live_migration.departures`).
+        Reasons that depend on the destination's vGPUs come from
+        :mod:`nova_gpu.virt.live_migration.departures`.
 
-        :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
+        :raises nova.exception.MigrationPreCheckError: if it is refused; the instance stays as it
+            was
         """
         if reason := self._refused(instance, Operation.LIVE_MIGRATION):
             raise expected(nova_exception.MigrationPreCheckError(reason=reason))
 
     def live_migration_to(self, instance: objects.Instance) -> None:
-        """Refuse a live migration at the destination, which is asked first.
+        """Refuse a live migration at the destination, which Nova asks before the source.
 
-        For another error than this one the conductor would keep the reason to itself and try the
-        next host.
+        The error is NoValidHost because for any other one the conductor would drop the reason and
+        try the next host.
 
-        :raises nova.exception.NoValidHost: the instance goes on as it was
+        :raises nova.exception.NoValidHost: if it is refused; the instance stays as it was
         """
         request = records.request_of(instance)
         ways: list[Delivery] = []
@@ -179,14 +182,14 @@ class Refusals:
             raise expected(nova_exception.NoValidHost(reason=reason))
 
     def _refused_to_all(self, operation: Operation) -> str | None:
-        """Return why no guest of this host can have it done, with GPUs or without.
+        """Return why no guest of this host, with or without GPUs, supports the operation.
 
-        A host without any leaves its guests to Nova.
+        Return ``None`` on a host without GPUs: its guests are left to Nova.
         """
         return self.ways.whole.unsupported(operation, has_gpus=False) if self.assigned else None
 
     def _refused(self, instance: objects.Instance, operation: Operation) -> str | None:
-        """Return why the instance cannot have the operation, by its devices of this host."""
+        """Return why a device of the instance does not support the operation, or ``None``."""
         devices = self.assigned.devices(instance.resources)
         deliveries = self.ways.deliveries(devices, self.cards.look.kind)
         return _first((delivery for delivery, own in deliveries if own), operation)

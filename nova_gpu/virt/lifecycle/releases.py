@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest gives its GPUs back: they are cleaned, and free or in quarantine.
+"""Releases of a guest's GPUs: each is cleaned, and then is free or in quarantine.
 
-That is when its domain goes for good: the instance is deleted, shelved and offloaded, confirmed or
-evacuated to be elsewhere, moved there as it ran, reverted from here, or its start has failed. Where
-the domain goes only to come back (hard reboot, rescue, rebuild) nothing is done. Which cards it had
-is told by the domain and never by ``instance.resources``, which may name another host's.
+A release happens when the guest's domain is removed for good: its instance is deleted, shelved and
+offloaded, confirmed or evacuated on another host, migrated live, or reverted from here, or its
+start failed. If the domain is removed only to be defined again (hard reboot, rescue, rebuild), the
+guest keeps its GPUs. The domain tells which cards the guest had, and not ``instance.resources``,
+which may name another host's cards.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 LOG = logging.getLogger(__name__)
 
-# What is cleaned in a period is waited for that long, and goes on beside the service then.
+# How long a period waits for its cleanings, which then go on in the background
 _PATIENCE_S = 10.0
 _PATIENCE_AT_START_S = 60.0
 
@@ -44,10 +45,9 @@ _REBUILDING = (
 
 
 class Releases:
-    """Releases of GPUs by guests of one host.
+    """Releases of GPUs by guests of one host, and the quarantine of that host.
 
-    :raises InvalidOption: as
-        :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning`
+    :raises InvalidOption: as :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning` does
     """
 
     def __init__(
@@ -61,14 +61,15 @@ class Releases:
         parts: vgpus.VGPUs,
         known: proofs.Proofs,
     ) -> None:
-        """Wire the releases.
+        """Store the parts of the service that releases use.
 
         :param mended: called when a card was reset
-        :param known: which devices are clean
+        :param parts: releases vGPUs and MIG instances
+        :param known: the proofs that devices are clean
         """
         self._proofs = known
         self._retries = vgpus.Retries(lambda card: device.function(card))
-        # Those that could not be put into quarantine, by what was to be written.
+        # The quarantine entries that could not be written, by the card's address.
         self._unwritten: dict[PciAddress, Entry] = {}
         self._vgpus = parts
         self._custody = host.ways.custody
@@ -87,9 +88,10 @@ class Releases:
     def domain_goes(
         self, instance: objects.Instance, recorded: Collection[Device] = ()
     ) -> Iterator[None]:
-        """Wrap the removal of a domain: its GPUs are free for the next claim when this ends.
+        """Wrap the removal of a domain; afterwards release its GPUs for the next claim.
 
-        :param recorded: what Nova counted for it here, which no domain may have named
+        :param recorded: the devices that Nova counted for the instance on this host, even if no
+            domain named them
         """
         if not self._published.groups() and not self._vgpus:
             yield
@@ -102,7 +104,7 @@ class Releases:
         cards = [] if comes_back else self._cards(had)
         products = {} if comes_back else self.products(had - reached)
         if rebuilding:
-            # Before its domain goes, so that at no moment nobody seems to have them.
+            # Before its domain is removed, so that its devices never look free.
             self._ledger.keep(instance.uuid, had)
         try:
             yield
@@ -118,9 +120,10 @@ class Releases:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
-        """Release GPUs after a resize that is over.
+        """Release the old GPUs of an instance whose resize is confirmed.
 
-        If it was one on this host, the guest has other cards than before and its domain did not go.
+        It is needed after a resize on the same host: no domain was removed, but the guest has other
+        cards.
         """
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
@@ -131,7 +134,7 @@ class Releases:
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def products(self, devices: Collection[Device]) -> dict[Device, Product]:
-        """Return the products of the *devices* that are known here."""
+        """Return the products of those *devices* that are known on this host, by device."""
         whole: dict[Device, Product] = {
             address: group.product
             for group in self._published.groups().values()
@@ -140,15 +143,15 @@ class Releases:
         return whole | self._vgpus.products(devices)
 
     def resume(self) -> None:
-        """Resume quarantines once: end those until a host boot, and follow changed addresses."""
+        """Update the quarantine once: end entries of former boots, follow changed addresses."""
         if self._is_resumed:
             return
         try:
             gpus = self._discovery.find()
         except exception.DiscoveryFailed:
-            return  # nothing is offered before it can be read
+            return  # no GPU is offered before sysfs can be read
         counters.begin(self._folder.parent)
-        with contextlib.suppress(OSError):  # then they stay
+        with contextlib.suppress(OSError):  # then these entries stay
             boot_id = self._roots.boot_id()
             for over in quarantine.end_those_of_former_boots(self._folder, boot_id):
                 LOG.info(
@@ -156,15 +159,15 @@ class Releases:
                     over.address,
                     over.reason,
                 )
-        with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
+        with contextlib.suppress(OSError):  # then every card counts as in quarantine
             self._follow(gpus)
             quarantine.forget_cleaning(self._folder)
         self._is_resumed = True
 
     def _follow(self, gpus: Collection[GPU]) -> None:
-        """Follow the cards whose addresses have changed.
+        """Rename the quarantine files of cards whose addresses have changed, and log each.
 
-        :raises OSError: where the folder cannot be read
+        If that fails, log a warning.
         """
         try:
             moved = quarantine.follow(self._folder, gpus, self._roots, self._discovery.identities)
@@ -175,11 +178,12 @@ class Releases:
             LOG.warning("GPU %s, which has a file in gpu-quarantine, is now GPU %s", old, new)
 
     def settle(self, *, starting: bool = False) -> None:
-        """Clean what no guest has any more and whose release was not seen.
+        """Clean the devices that no guest has and whose release this service did not see.
 
-        Another program removed the domain, or the service had ended meanwhile.
+        Another program removed the domain, or the service was down when it was removed.
 
-        :param starting: not yet: no guest waits for it, and those that are to be resumed would
+        :param starting: the service starts: do nothing, because guests that it is about to resume
+            would have to wait
         """
         if starting:
             return
@@ -188,8 +192,8 @@ class Releases:
         cards = {card.address: card for card in self._cards(left)}
         for address in self._discovery.quarantined(cards.values()) if cards else ():
             del cards[address]
-        # One that was cleaned, and could not be proven to be, is not cleaned a second time, and one
-        # that is not there once it is back.
+        # A card that was cleaned but whose proof could not be written is not cleaned again. A card
+        # that is not on the host is cleaned when it is back.
         present = self._published.present()
         cards = {
             address: card
@@ -204,7 +208,7 @@ class Releases:
         if self._is_settled:
             self._retries.wait(time.monotonic() + _PATIENCE_S)
         else:
-            # Of what was here when the service was started nothing may be known to be clean.
+            # After the service's start, no device may have a valid proof: wait longer.
             until = time.monotonic() + _PATIENCE_AT_START_S
             self._retries.wait(until)
             self._vgpus.retries.wait(until)
@@ -217,7 +221,7 @@ class Releases:
             self._discovery.ways.sets.part()
 
     def left(self) -> frozenset[PciAddress]:
-        """Return the cards that no instance has and that are yet to be cleaned."""
+        """Return the cards that no instance has and that are not cleaned yet."""
         return device.cards(self._ledger.now.left())
 
     def quarantine(
@@ -230,9 +234,9 @@ class Releases:
     ) -> None:
         """Put *card* into quarantine: no new instance gets it.
 
-        :param owner: who has it, or had it last
-        :param until_boot: the host's boot id, where another boot ends it
-        :raises OSError: where that cannot be written down; it holds in this process all the same
+        :param owner: the instance that has the card, or had it last
+        :param until_boot: the host's boot id, if the next boot is to end the quarantine
+        :raises OSError: if the entry cannot be written; it still applies in this process
         """
         LOG.error(
             "GPU %s is in quarantine: %s; %s. Then: nova-gpu quarantine release %s",
@@ -244,8 +248,8 @@ class Releases:
         new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=self._seen(card))
         is_new = card.address not in self._unwritten
         self._unwritten[card.address] = new
-        # Removing needs no room on a disk: where nothing can be written, a later service finds a
-        # card that is not clean. So does this one when it is released.
+        # Removing the proof needs no disk space: even if the entry cannot be written, the card is
+        # not clean for a later service, nor for this one once the quarantine is released.
         self._proofs.withdraw(card)
         self._ledger.was_used([card.address])
         self._reserve({card.address: (_reason(new),)})
@@ -259,7 +263,7 @@ class Releases:
             raise
 
     def unavailable(self) -> dict[PciAddress, Reasons]:
-        """Return the cards that are not offered, and whose state is not on disk."""
+        """Return the cards that are not offered for a missing proof or an unwritten entry."""
         unsaved = f"that cannot be written to {self._folder}"
         reasons_by_card = {a: (_reason(new, unsaved),) for a, new in tuple(self._unwritten.items())}
         return availability.merge(reasons_by_card, self._proofs.unavailable())
@@ -269,30 +273,31 @@ class Releases:
         self._vgpus.cards.reserve(reasons)
 
     def _write(self, new: Entry) -> None:
-        """Write an entry of the quarantine.
+        """Write an entry of the quarantine, unless the card has one that lasts longer.
 
-        :raises OSError: where it cannot be written
+        :raises OSError: if the entry cannot be written
         """
         entry = quarantine.load(self._folder).get(new.address)
-        # What lasts until it is released is not replaced by what ends when the host boots.
+        # An entry that ends at the host's boot does not replace one that an operator must release.
         if not (entry and new.until_boot and not entry.until_boot and _is_same_card(entry, new)):
             quarantine.put(self._folder, new)
         self._unwritten.pop(new.address, None)
 
     def write_again(self) -> None:
-        """Write what could not be written before, at the begin of a period."""
+        """Write the proofs and entries that could not be written before; call it in each period."""
         self._proofs.write_again()
         for new in tuple(self._unwritten.values()):
-            with contextlib.suppress(OSError):  # it was logged
+            with contextlib.suppress(OSError):  # logged at the first attempt
                 self._write(new)
 
     def quarantine_fault(self, card: GPU, fault: Unavailable, until_boot: str | None) -> None:
-        """Put a card that failed into quarantine, unless it is there already until it is released.
+        """Put a card that failed into quarantine, unless it has an entry that lasts as long.
 
-        :raises OSError: as :meth:`quarantine`
+        :param until_boot: as for :meth:`quarantine`
+        :raises OSError: as :meth:`quarantine` does
         """
         entry = None
-        with contextlib.suppress(OSError):  # then it is put there as well
+        with contextlib.suppress(OSError):  # then a new entry is written
             entry = quarantine.load(self._folder).get(card.address)
         seen = self._seen(card)
         is_about = entry and quarantine.is_about(entry, card, seen.identity if seen else None)
@@ -309,9 +314,9 @@ class Releases:
         return [card for card in self._published.cards() if card.address in addresses]
 
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
-        """Release those cards that are unassigned now, in parallel.
+        """Release those of *cards* that no guest has now, in parallel.
 
-        :param owner: who had them, where that is known
+        :param owner: the instance that had the cards, if known
         """
         if released := list(cards):
 
@@ -322,25 +327,25 @@ class Releases:
             self._discovery.ways.sets.part()
 
     def _release(self, card: GPU, owner: Owner | None) -> bool:
-        """Return whether that is over; where it is not, it is tried again."""
+        """Clean *card* if needed; return ``False`` if that must be retried later."""
         try:
             if card.address not in self._ledger.now.used or self._is_clean(card, owner):
                 self._custody.cleaned([card])
         except exception.DeviceUnavailable:
-            pass  # another guest has it, or it is being cleaned: then there is another release
+            pass  # a guest has it, or it is being cleaned: a release follows
         except exception.NotCleanedYet as error:
             self._proofs.lacking(card.address, error.reason, error.remedy)
             return False
         except OSError:
-            return False  # it stays dirty, and so out of the pool
+            return False  # it stays dirty, so it is not offered
         return True
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
-        """Clean *card*, or put it into quarantine; return whether it is clean.
+        """Clean *card*, or put it into quarantine if that fails; return whether it is clean.
 
-        :raises DeviceUnavailable: if an instance has it, or another cleaning of it runs
-        :raises NotCleanedYet: where the cleaning will be tried again later
-        :raises OSError: where the proof of the cleaning, or the quarantine, cannot be written
+        :raises DeviceUnavailable: if an instance has the card, or it is being cleaned already
+        :raises NotCleanedYet: while the host's driver keeps the card; the cleaning is retried later
+        :raises OSError: if the proof or the quarantine entry cannot be written
         """
         with self._ledger.clean(card.address):
             try:
@@ -372,5 +377,5 @@ def _is_same_card(one: Entry, other: Entry) -> bool:
 
 
 def _is_rebuilding(instance: objects.Instance) -> bool:
-    """Return whether the guest goes only to come back with the same cards."""
+    """Return whether the guest is removed only to be created again with the same cards."""
     return instance.task_state in _REBUILDING

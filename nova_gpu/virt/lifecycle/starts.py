@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check, reserve and prepare an instance's GPUs before libvirt starts its guest."""
+"""Checks, reservation and preparation of an instance's GPUs before libvirt starts its guest."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ Held = Mapping[Supply, Collection[Holding[Any, Any]]]
 class Starts:
     """The starts of guests on one host.
 
-    :param hypervisor_type: what the host reports to Nova: ``LXC`` or ``QEMU``
-    :param free: how many GPUs an instance could be given now, whole or a part of
-    :param left: how many vCPUs, and MiB of memory, no instance has
-    :param neighbours: what an instance has of Nova's own passthrough
-    :param lost_reasons: notes why new guests do not start
+    :param ways: the host's ways to give devices to guests
+    :param hypervisor_type: returns the type that the host reports to Nova, ``LXC`` or ``QEMU``
+    :param free: returns the number of GPUs that an instance could get now, whole or in part
+    :param left: returns the numbers of vCPUs and of MiB of memory that no instance has
+    :param neighbours: returns an instance's devices of Nova's own PCI passthrough
+    :param lost_reasons: the reasons why new guests did not start
     """
 
     assigned: Assigned
@@ -75,18 +76,18 @@ class Starts:
     lost_reasons: LostReasons
 
     def prepare(self, instance: objects.Instance) -> None:
-        """Begin to make the cards ready while Nova prepares a new guest's network and volumes.
+        """Begin to take cards from the host while Nova prepares a new guest's network and volumes.
 
-        To have a card from the host's driver may take seconds. What fails here is said at the
-        start.
+        To unbind a card from the host's driver may take seconds. An error is dropped here, because
+        the guest's start meets it again.
         """
         if self.ways.whole.shares_driver or not self.assigned:
-            return  # then there is nothing to be had from it
+            return  # then cards are not taken from the host
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
             flavor_request = records.request_of(instance)
             cards = _cards([holding.grant for holding in held])
-            # Nothing is taken from the host for a guest that cannot have it.
+            # No card is taken from the host for a guest that cannot start with it.
             self.ways.whole.refuse(instance, flavor_request, cards)
             for card in cards:
                 self.ways.custody.begin(card, instance.uuid)
@@ -101,19 +102,20 @@ class Starts:
         running: bool = True,
         end: Callable[[], None] | None = None,
     ) -> Iterator[bool]:
-        """Wrap every start of a guest.
+        """Wrap every start of a guest; yield whether the instance got new GPUs for it.
 
-        Look at what the instance holds, compare it with its flavor and hold the GPUs until libvirt
-        knows the guest. One that gave its GPUs back when it was stopped gets some first, and
-        whether it did is yielded.
+        Compare the devices that the instance holds with its flavor, and reserve them until libvirt
+        knows the guest. An instance that gave its GPUs back when it was stopped first gets new
+        ones.
 
+        :param spawning: Nova spawns the instance: it is new, unshelved, evacuated or rebuilt
         :param arriving: the instance was moved here, or resized
-        :param running: whether its guest runs then, and is not only defined
-        :param end: ends its guest, where Nova is about to do that: then it also gives up what a
-            failed move has left it, and gets GPUs for the flavor that it has
-        :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
-        :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
-        :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
+        :param running: whether the guest will run, and not only be defined
+        :param end: ends the instance's guest, given only if Nova is about to end it: then the
+            instance also gives up GPUs that a failed move left it, and gets GPUs for its flavor
+        :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
+        :raises nova.exception.BuildAbortException: while *spawning*, if no other host could
+        :raises nova.exception.InstanceUnacceptable: if no other host could, and not *spawning*
         """
         with contextlib.ExitStack() as stack:
             if spawning:
@@ -125,10 +127,10 @@ class Starts:
                 if running:
                     again = stack.enter_context(self.stops.starting(instance, flavor))
                 elif self.stops.is_released(instance, flavor):
-                    flavor = request.of({})  # it gets its GPUs when it is started
+                    flavor = request.of({})  # the instance gets GPUs at its next start
                 held = self._held(instance)
                 devices, grants = _devices(held), _given(held)
-                # First, because the pool has them back as soon as a hold ends or is refused.
+                # First, because devices are back in the pool as soon as a hold ends or is refused.
                 before = stack.enter_context(self.holding(instance.uuid, devices))
                 self._compare(
                     *(instance, flavor, held), spawning=spawning, arriving=arriving, again=again
@@ -141,12 +143,12 @@ class Starts:
                     for card in _cards(own):
                         delivery.prepare(card, instance.uuid)
                     self.ways.sets.join(_devices_of(own), instance.uuid)
-                # From now on a guest may have used them.
+                # From now on the guest may use the devices.
                 self.proofs.revoke(devices)
                 self.ledger.was_used(devices)
                 self.vgpus.make(instance.uuid, devices)
             if spawning or arriving or again:
-                # What is rebuilt in its place is spawned with what it has.
+                # A rebuilt instance is spawned with devices that it had *before*.
                 self._report(instance, held, before)
             if devices:
                 words = ", ".join(str(holding.device) for own in held.values() for holding in own)
@@ -160,10 +162,11 @@ class Starts:
 
     @contextlib.contextmanager
     def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
-        """Wrap a start that Nova ends in ERROR where it fails.
+        """Wrap a start whose failure Nova would answer with ERROR.
 
-        Yield what :meth:`starting` yields, and None where an instance that gave its
-        GPUs back gets none: then the start does nothing, and fails later.
+        Yield the result of :meth:`starting`, or ``None`` if the instance gave its GPUs back and
+        gets none now: then the caller does nothing, and
+        :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start` raises the error later.
         """
         with contextlib.ExitStack() as stack:
             started: bool | None = None
@@ -183,10 +186,12 @@ class Starts:
     def rescuing(
         self, instance: objects.Instance, define_again: Callable[[], None]
     ) -> Iterator[bool]:
-        """Wrap a rescue; yield whether it goes on. Where not, it does nothing, and fails later.
+        """Wrap a rescue; yield whether the caller is to go on with it.
 
-        :param define_again: called where the instance was given GPUs, as what unrescue starts is
-            the domain as it is now
+        If not, the caller does nothing, and the error is raised later.
+
+        :param define_again: defines the domain anew; called if the instance got new GPUs, because
+            an unrescue starts the domain as it is before the rescue
         """
         if self.refusals.is_rescue_refused(instance):
             yield False
@@ -197,15 +202,15 @@ class Starts:
             yield again is not None
 
     def is_released(self, instance: objects.Instance) -> bool:
-        """Return whether the instance gave its GPUs back and has none since."""
+        """Return whether the instance gave its GPUs back at its stop and has none now."""
         return self.stops.is_released(instance, records.request_of(instance))
 
     def rebuild(self, instance: objects.Instance) -> None:
-        """Give GPUs to a rebuilt instance that released its own, when Nova shuts it off.
+        """Give GPUs to an instance that is rebuilt and released its own; call this at its shutdown.
 
-        Its disk still exists then.
+        At that time its disk still exists, so that a refusal does no harm.
 
-        :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+        :raises nova.exception.InstanceFaultRollback: if it gets none; the instance stays as it was
         """
         if instance.task_state != task_states.REBUILDING:
             return
@@ -221,14 +226,13 @@ class Starts:
     def holding(
         self, instance_uuid: str, devices: frozenset[Device]
     ) -> Iterator[frozenset[Device]]:
-        """Hold *devices* while a guest is started with them, and what else it has of ours.
+        """Hold *devices*, and the devices that the guest had before, while the guest is started.
 
-        Gives what the guest had before, or has as long as it is rebuilt.
+        Yield the devices that the guest had before. They are held too because a guest has no
+        domain while Nova reboots it: a card that it has by a PCI alias would seem free.
 
-        While Nova reboots a guest it has no domain: a card that it has by an alias would seem free.
-
-        :raises DeviceUnavailable: when another start or domain has one of them
-        :raises DomainsUnreadable: if that is unknown
+        :raises DeviceUnavailable: if another start or domain has one of the devices
+        :raises DomainsUnreadable: if libvirt does not list the domains
         """
         devices_kept = self.ledger.now.kept_by(instance_uuid)
         if not devices | devices_kept:
@@ -243,10 +247,10 @@ class Starts:
                 self.ways.custody.started(instance_uuid)
 
     def is_reboot_hard(self, instance: objects.Instance) -> bool:
-        """Return whether a soft reboot of the instance is a hard one.
+        """Return whether Nova must do a hard reboot when a soft one is requested.
 
-        It starts the domain as it is, which may lead to another card by now; a hard reboot writes
-        the domain anew.
+        A soft reboot starts the domain as it is, and its device nodes may lead to another card by
+        now; a hard reboot writes the domain anew.
         """
         if not self.ways.whole.needs_hard_reboot:
             return False
@@ -259,7 +263,7 @@ class Starts:
     ) -> vconfig.LibvirtConfigGuest:
         """Return the guest's configuration with the GPUs that the instance holds.
 
-        :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
+        :raises nova.exception.ComputeResourcesUnavailable: if the guest cannot have one of them now
         """
         if not self.assigned:
             return guest
@@ -275,9 +279,9 @@ class Starts:
         return guest_config.with_cliques(guest)
 
     def _held(self, instance: objects.Instance) -> Held:
-        """Return what the instance has of this host.
+        """Return the instance's devices of this host, by supply.
 
-        Where that has no GPUs the database is not asked.
+        On a host without GPUs the database is not read.
         """
         return self.assigned.held(instance.resources if self.assigned else ())
 
@@ -285,9 +289,11 @@ class Starts:
         return self.ways.deliveries(grants, self.vgpus.cards.look.kind)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
-        """Refuse devices of a start that nothing holds: a way of Nova's that is not overridden.
+        """Refuse to render devices that no start holds.
 
-        :raises DeviceUnavailable: where no other check has seen that they are free
+        It happens if Nova starts a guest by a method that this driver does not override.
+
+        :raises DeviceUnavailable: if :meth:`holding` does not hold one of *devices*
         """
         for device in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
             raise exception.DeviceUnavailable(
@@ -307,12 +313,13 @@ class Starts:
         arriving: bool,
         again: bool,
     ) -> None:
-        """Compare what the instance holds with its flavor.
+        """Compare the devices that the instance holds with its flavor.
 
-        :raises RequestMismatch: where the flavor asks for others than the instance holds
-        :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not
-            have, or on neighbours
-        :raises NoneFree: the same of one that gets GPUs *again*
+        :param again: the instance gets GPUs again at its start
+        :raises RequestMismatch: if the flavor requests other devices than the instance holds
+        :raises BetterElsewhere: while *spawning*, if the devices lack the topology or the
+            neighbours that the flavor requires
+        :raises NoneFree: for the same reason, if the instance gets GPUs *again*
         """
         if not any(held.values()) and not (
             flavor_request.asks_for_gpus or flavor_request.vgpu_words
@@ -336,7 +343,7 @@ class Starts:
                     )
                 if again:
                     raise exception.NoneFree(reason, "start it when others are free")
-                # Nobody would schedule it a second time: an error would cost the instance.
+                # Nova does not schedule a moved instance again: an error would lose the instance.
                 LOG.warning("The instance continues nevertheless: %s", reason, instance=instance)
 
     def _not_beside(
@@ -345,7 +352,7 @@ class Starts:
         flavor_request: FlavorRequest,
         own: Collection[Holding[Any, Any]],
     ) -> str | None:
-        """Return the reason of :func:`nova_gpu.core.flavor_mismatch.not_beside`."""
+        """Return why the cards are too far from the instance's other PCI devices, or ``None``."""
         if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
             return None
         cards = _cards([holding.grant for holding in own])
@@ -354,7 +361,7 @@ class Starts:
         )
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
-        """Send notifications of what the instance has now and did not have *before*."""
+        """Send notifications of the devices that the instance did not have *before*."""
         new = (holding for own in held.values() for holding in own if holding.device not in before)
         self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
 
@@ -364,7 +371,7 @@ def _devices(held: Held) -> frozenset[Device]:
 
 
 def _given(held: Held) -> list[Grant]:
-    """Return what the ways of delivery are told, whole cards first."""
+    """Return the grants for the ways of delivery, those of whole cards first."""
     return [holding.grant for own in held.values() for holding in own]
 
 
@@ -379,10 +386,10 @@ def _cards(grants: Collection[Grant]) -> list[GPU]:
 def _tell(
     instance: objects.Instance, cards: Sequence[GuestDevice], parts: Iterable[VGPUType]
 ) -> None:
-    """Save with the instance the description of its *cards*, and of its parts by their types.
+    """Describe an instance's *cards*, and the types of its *parts*, in its system metadata.
 
-    Nova writes that when the guest has started, and before where a config drive is made then: what
-    is on it is asked of a service that reads what was saved.
+    Nova saves the metadata when the guest has started. They are saved here if a config drive with
+    dynamic vendordata is made before that: the vendordata service reads the saved metadata.
     """
     guest_list = [
         *cards,
@@ -400,15 +407,15 @@ def _tell(
 
 @contextlib.contextmanager
 def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
-    """Translate this package's errors to Nova's, which the instance's user reads, in one place."""
+    """Translate nova-gpu's errors into Nova's, which the instance's user reads, and log them."""
     try:
         yield
     except exception.GPUError as error:
         if isinstance(error, exception.GuestError):
             error.host = CONF.host
         counters.failed(error)
-        # With what the instance's user is not told. Of a reboot that failed while the guest runs
-        # Nova's own log does not say why.
+        # The log also names what the user must not see. And if a reboot fails while the guest runs,
+        # Nova does not log the reason.
         LOG.warning("Refused to start the guest: %s", error, instance=instance)
         raise refusals.expected(_in_novas_word(error, instance, spawning)) from error
 
@@ -416,7 +423,7 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
 def _in_novas_word(
     error: exception.GPUError, instance: objects.Instance, spawning: bool
 ) -> nova_exception.NovaException:
-    """Return what the instance's user reads."""
+    """Return Nova's error with the text for the instance's user."""
     reason = str(error)
     if isinstance(error, exception.GuestError):
         reason = error.user_text

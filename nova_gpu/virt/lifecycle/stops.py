@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release of GPUs by stopped instances, and claims of new ones before their next start.
 
-Flavor, image or host choose it. An instance first loses them in its domain, then in Nova's
-database, then in Placement, and gets them in the opposite order: where the service ends in between,
-more is counted for it than it has, and the next period ends what was begun. Its task keeps others
-from starting it meanwhile.
+The flavor, the image or the host's ``[gpu]on_stop`` enables it. At a stop the GPUs are removed from
+the domain first, then from Nova's database, then from Placement; at a start they are added in the
+opposite order. So if the service ends in between, more GPUs are counted for the instance than it
+has, and the next period completes the change. The instance's task prevents a start meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nova_gpu.virt.usage.ledger import Snapshot
 
 LOG = logging.getLogger(__name__)
 
-# Nova does something else with the instance at this moment.
+# Errors that mean that Nova changes the instance at this moment
 _GOES_ON = (
     lockutils.AcquireLockFailedException,
     nova_exception.InstanceUpdateConflict,
@@ -59,7 +59,7 @@ _MOVES = "openstack gpu start has it come to another host; or start it when some
 class Stops:
     """The stops and starts of instances that release their GPUs.
 
-    :param parts: what a domain may name of the host's GPUs
+    :param parts: reads the host's GPUs by the device nodes and PCI functions that a domain may name
     """
 
     host: libvirt_host.Host
@@ -67,15 +67,15 @@ class Stops:
     releases: Releases
     assigned: Assigned
     parts: Callable[[], domains.Parts]
-    # Instances with which all is well as long as they are stopped and have what they had then
+    # Stopped instances with nothing to release, each with its devices when that was checked
     _settled: dict[str, frozenset[Device]] = dataclasses.field(default_factory=dict)
-    # Instances that a period has given a task, which they may have yet
+    # Instances that a period has given a task, which may not have been cleared yet
     _tasks: set[str] = dataclasses.field(default_factory=set)
 
     def _providers(self) -> Mapping[GroupKey, str]:
-        """Return the providers of the host's groups.
+        """Return the uuids of the providers of the host's groups.
 
-        :raises ProvidersUnknown: if that is unknown
+        :raises ProvidersUnknown: if they are unknown
         """
         self.assigned.ask_for_providers()
         return self.assigned.provider_uuids()
@@ -98,20 +98,21 @@ class Stops:
             )
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
-        """Return the instance's devices of this host, if it releases them when it is stopped."""
+        """Return the instance's devices of this host if it releases them at a stop, else none."""
         request = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
         if not request.gives_back(image, OnStop(CONF.gpu.on_stop)):
             return []
         ours = set(self._providers().values())
         own = [gpu for gpu in _gpus(instance) if gpu.provider_uuid in ours]
-        # What it could not ask for again it keeps.
+        # It keeps GPUs that its flavor would not request again.
         return own if len(own) == _count(request) else []
 
     def give_up(self, instance: objects.Instance, end: Callable[[], None]) -> None:
-        """Give back what a failed move left, so that a start gets what the flavor asks for.
+        """Release the GPUs that a failed move left, so that a start gets those of the flavor.
 
-        What it could not ask for again it keeps: vGPUs that the flavor has in Nova's words alone.
+        The instance keeps vGPUs that its flavor would not request again: those that it requests
+        as Nova's ``resources:VGPU`` only.
 
         :param end: ends the guest
         """
@@ -129,7 +130,7 @@ class Stops:
         }
         with self.releases.domain_goes(instance, devices):
             left_domains.take_out(self.host, instance, devices, self.parts())
-            # First, or who finds none in a start would not know that it is to get some.
+            # First: a start that finds no GPUs then knows that the instance is to get some.
             instance.system_metadata[names.RELEASED] = "true"
             instance.save()
             self.tracker.take_back(instance, own)
@@ -141,11 +142,11 @@ class Stops:
         self._count_none(instance, {holding.provider_uuid for holding in own})
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
-        """Let Placement count none for it; where that fails, the next period does.
+        """Remove the instance's GPUs from its allocation in Placement.
 
-        See :mod:`nova_gpu.virt.verify.repair`
+        If that fails, the next period does it (:mod:`nova_gpu.virt.verify.repair`).
 
-        :param others: providers of which it had some, where a move has failed of another host's
+        :param others: providers of the instance's GPUs, after a failed move also another host's
         """
         client, ours = self.assigned.placement(), {*self._providers().values(), *others}
         if placement_client.allocations(client, instance.uuid, ours):
@@ -154,9 +155,9 @@ class Stops:
     # A start
 
     def is_released(self, instance: objects.Instance, request: FlavorRequest) -> bool:
-        """Return whether the instance gave its GPUs back and has none since.
+        """Return whether the instance gave its GPUs back at its stop and has none now.
 
-        :param request: what its flavor asks for
+        :param request: the request of its flavor
         """
         if not (request.asks_for_gpus or request.vgpu_words) or _has_gpus(instance):
             return False
@@ -164,12 +165,12 @@ class Stops:
 
     @contextlib.contextmanager
     def starting(self, instance: objects.Instance, request: FlavorRequest) -> Iterator[bool]:
-        """Wrap a start; yield whether the instance was given GPUs for it.
+        """Wrap a start; yield whether the instance got new GPUs for it.
 
-        Where the start fails it gives them back.
+        If the start fails, the instance gives these GPUs back.
 
-        :param request: what its flavor asks for
-        :raises NoneFree: where there are none for it
+        :param request: the request of its flavor
+        :raises NoneFree: if it gets none: too few are free, or its project's limit is reached
         """
         if not self.is_released(instance, request):
             yield False
@@ -188,16 +189,16 @@ class Stops:
     def take_again(self, instance: objects.Instance, request: FlavorRequest) -> None:
         """Give GPUs to an instance that gave its own back.
 
-        :param request: what its flavor asks for
-        :raises NoneFree: where there are none for it
+        :param request: the request of its flavor
+        :raises NoneFree: if too few GPUs are free for it
         :raises OverQuota: if its project has reached its limit
         """
         client = self.assigned.placement()
         quota.refuse_over(client, instance, request, has_them=False)
         try:
-            # Placement may count them, and its answer be lost.
+            # Inside: Placement may have written the allocation although its answer was lost.
             amounts = self._find(instance, request, self._providers())
-            # Once more: another start of the project may have been judged at the same time.
+            # Once more: another start of the project may have been checked at the same time.
             quota.refuse_over(client, instance, request, has_them=True)
             self.tracker.hand_out(instance, amounts)
         except BaseException:
@@ -215,9 +216,10 @@ class Stops:
     def _find(
         self, instance: objects.Instance, flavor: FlavorRequest, ours: Mapping[GroupKey, str]
     ) -> placement_client.Amounts:
-        """Let Placement count GPUs for the instance; return what it counts.
+        """Choose GPUs for the instance and allocate them in Placement; return the amounts.
 
-        :raises NoneFree: where it has room for none of the ways to serve it
+        :param ours: the uuid of the provider of each group of this host
+        :raises NoneFree: if Placement accepts no combination of groups for the flavor
         """
         client = self.assigned.placement()
         remedy = _remedy(flavor)
@@ -237,16 +239,16 @@ class Stops:
             choices.append((request, of_kind, ways))
         for chosen in itertools.product(*(ways for _, _, ways in choices)):
             amounts = {uuid: item for way in chosen for uuid, item in way.items()}
-            # Placement itself is the judge: somebody else may have had them since.
+            # Placement decides: another instance may have got the GPUs since they were read.
             if placement_client.write_allocations(client, instance, set(ours.values()), amounts):
                 return amounts
         request, of_kind, _ = choices[0]
         raise self._none_free(client, request, of_kind, remedy)
 
     def _refuse_closed(self, client: Any, request: FlavorRequest, remedy: str) -> None:
-        """Refuse a host whose GPUs no new instance gets, or no preemptible one.
+        """Refuse the start on a drained host, or of a preemptible instance on a reserved host.
 
-        :raises NoneFree: where that is so
+        :raises NoneFree: if the host is drained, or reserved now
         """
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
@@ -261,7 +263,7 @@ class Stops:
     def _none_free(
         self, client: Any, request: Request, groups: Mapping[str, Group], remedy: str
     ) -> exception.NoneFree:
-        """Return the error for too few free GPUs, with their holders for the log."""
+        """Return the error for too few free GPUs; it names the holders of *groups* for the log."""
         context = nova_context.get_admin_context()
         holders: set[str] = set()
         for uuid in groups:
@@ -278,9 +280,10 @@ class Stops:
     # A period
 
     def settle(self, usage: Snapshot) -> None:
-        """End what an earlier stop or start has left, also of an earlier service.
+        """Release the GPUs of stopped instances that should have none; run this in each period.
 
-        Stopped instances give back what they came to have by a move.
+        An instance still has GPUs if its stop was interrupted, by the end of the service for
+        example, or if it got them by a move.
         """
         context = nova_context.get_admin_context()
         now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
@@ -288,13 +291,13 @@ class Stops:
             try:
                 with (
                     boundary.crossed(*_GOES_ON),
-                    # Nova deletes an instance whatever its task is, and holds this while it does.
+                    # Nova deletes an instance in spite of its task, but holds this lock for it.
                     lockutils.lock(uuid, "nova-", blocking=False),
                 ):
                     if self._settle(context, uuid):
-                        now.pop(uuid, None)  # what it had when the database was read
+                        now.pop(uuid, None)  # its devices have changed since they were read
             except _GOES_ON:
-                now.pop(uuid, None)  # it goes on, and is seen again
+                now.pop(uuid, None)  # Nova changes it: the next period checks it again
             except boundary.Failure as error:
                 now.pop(uuid, None)
                 LOG.warning(
@@ -318,7 +321,7 @@ class Stops:
         self._tasks.add(uuid)
         try:
             instance.task_state = task_states.POWERING_OFF
-            # As the API does, so that nobody starts it meanwhile.
+            # As the API does at a stop, so that no user can start the instance meanwhile.
             instance.save(expected_vm_state=[vm_states.STOPPED], expected_task_state=[None])
             self._give_back(instance, own)
         finally:
@@ -326,10 +329,10 @@ class Stops:
         return True
 
     def _end_task(self, context: nova_context.RequestContext, uuid: str) -> None:
-        """End the task of :meth:`_settle`, which may never have begun."""
+        """Clear the task that :meth:`_settle` set, if it was saved."""
         with contextlib.suppress(nova_exception.InstanceNotFound):
             instance = objects.Instance.get_by_uuid(context, uuid)
-            # No user stops what is stopped.
+            # Only this module sets this task for an instance that is STOPPED.
             has_it = instance.task_state == task_states.POWERING_OFF
             if has_it and instance.vm_state == vm_states.STOPPED:
                 instance.task_state = None
@@ -350,7 +353,7 @@ def _has_gpus(instance: objects.Instance) -> bool:
 
 
 def _count(request: FlavorRequest) -> int:
-    """Return how many GPUs it asks for; 0 where its words cannot be read."""
+    """Return how many GPUs the flavor requests; 0 if its extra specs cannot be parsed."""
     try:
         return sum(request.count for request in request.requests)
     except exception.InvalidExtraSpec:
@@ -358,14 +361,14 @@ def _count(request: FlavorRequest) -> int:
 
 
 def _remedy(request: FlavorRequest) -> str:
-    """Return what the user can do where its host has none free."""
+    """Return the text that tells the user what to do if the host has too few free GPUs."""
     with contextlib.suppress(exception.InvalidExtraSpec):
         return _MOVES if request.on_stop_move else _ELSEWHERE
     return _ELSEWHERE
 
 
 def _required(instance: objects.Instance) -> Collection[str]:
-    """Return the traits that its image requires."""
+    """Return the traits that the instance's image requires."""
     traits: Collection[str] = instance.image_meta.properties.get("traits_required", ())
     return traits
 
@@ -391,7 +394,11 @@ def _ways(
     groups: Mapping[str, Group],
     known: Collection[str],
 ) -> Iterator[placement_client.Amounts]:
-    """Yield what each way to serve the *request* takes of the groups."""
+    """Yield the amounts by provider of each way to serve the *request* from *groups*.
+
+    :param groups: the groups of the request's resource class, by the uuid of their provider
+    :param known: the traits of all groups of this host
+    """
     parts = query.resolved(request, known)
     if parts is None:
         return

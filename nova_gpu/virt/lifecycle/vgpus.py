@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vGPUs of one compute host: made when a guest starts with them, removed when it is gone."""
+"""The vGPUs of one compute host: made before their guest starts, removed after its end."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
-# Has what stays at a slot cleaned in its way
+# Cleans a device that stays at its slot, by its way of delivery
 Clean = Callable[[Delivery, Slot], None]
-# What the host's driver says of the host (ENOMEM)
+# The error text of a host without memory (ENOMEM), which is no failure of the function
 _NO_MEMORY = os.strerror(errno.ENOMEM)
-# By default an hour
+# The longest time between two attempts: by default an hour
 _MOST_PERIODS = 60
 
 
 class VGPUs:
-    def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
-        """Wire the parts of cards.
+    """The vGPUs of one host, and the cards that guests get parts of."""
 
-        :param known: which MIG instances are clean
+    def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
+        """Store the parts of the service that vGPUs use.
+
+        :param known: the proofs that MIG instances are clean
         """
         self._proofs = known
         self._discovery = host
@@ -62,15 +64,15 @@ class VGPUs:
         )
         path = pathlib.Path(CONF.state_path, "gpu-failed-starts")
         self._failed = failed_starts.FailedStarts(path, self._roots)
-        # What an earlier service has made may be nobody's by now.
+        # The instance of a vGPU that an earlier service made may be gone by now.
         ledger.was_used(self._made.instances())
 
     def __bool__(self) -> bool:
-        """Return whether this host has any, or had."""
+        """Return whether this host has vGPUs, or had some."""
         return bool(self.published)
 
     def keys(self) -> list[GroupKey]:
-        """Return the groups, and those in which their cards would be whole."""
+        """Return the keys of the vGPU groups, and of the groups of their cards if given whole."""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
         keys = [
             GroupKey(dev.vendor_id, dev.product_id, self._discovery.delivery.mode) for dev in whole
@@ -78,24 +80,24 @@ class VGPUs:
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:
-        """Return the functions that vGPUs are made at, or that are vGPUs themselves."""
+        """Return the PCI functions at which vGPUs are made, or which are vGPUs themselves."""
         return frozenset(itertools.chain.from_iterable(card.parents for card in self.divided()))
 
     def divided(self) -> list[DividedCard]:
         return [card.card for card in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
-        """Return the cards of which containers have parts, by the host's device nodes."""
+        """Return the cards whose parts containers get as device nodes of the host."""
         return [card.gpu for card in self.shared_with_containers()]
 
     def shared_with_containers(self) -> list[SharedCard]:
-        """Return the cards of which containers have parts."""
+        """Return the cards whose parts containers get, with their division; none on KVM hosts."""
         if not self._discovery.delivery.shares_driver:
             return []
         return list(self.cards.look.cards.values())
 
     def products(self, devices: Iterable[Device]) -> dict[Device, Product]:
-        """Return the groups' products of the slots of known cards among *devices*."""
+        """Return the product of each vGPU among *devices* whose card is known."""
         groups = self.cards.look.groups.values()
         return {
             slot: group.product
@@ -105,7 +107,7 @@ class VGPUs:
         }
 
     def way(self, slot: Slot) -> Delivery:
-        """Return the way in which the part at *slot* is given."""
+        """Return the way of delivery of the part at *slot*."""
         return self._discovery.ways.part(self.cards.look.kind(slot))
 
     # Made and removed
@@ -113,10 +115,10 @@ class VGPUs:
     def divide(self) -> bool:
         """Divide cards at service start, as ``[gpu]virtual_functions`` and ``mig_profile`` say.
 
-        Cards of an instance or a domain are left alone.
+        Cards that an instance or a domain has are left as they are.
 
-        :returns: whether any card is to have some
-        :raises DiscoveryFailed: where sysfs cannot be read
+        :returns: whether the options name any cards to divide
+        :raises DiscoveryFailed: if sysfs cannot be read
         """
         ways = self._discovery.ways
         if not ways.wanted:
@@ -137,7 +139,7 @@ class VGPUs:
     def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
         """Create the instance's vGPUs at the slots among *devices*.
 
-        :raises DeviceUnavailable: where one cannot be made now
+        :raises DeviceUnavailable: if one cannot be made now
         """
         for slot in sorted(device.slots(devices)):
             other = self._made.instances().get(slot)
@@ -164,9 +166,10 @@ class VGPUs:
 
     @contextlib.contextmanager
     def start(self, devices: Iterable[Device]) -> Iterator[None]:
-        """Wrap the start of a guest, and reserve functions after several failures.
+        """Wrap the start of a guest; withhold a function after several failed starts in a row.
 
-        Of several in one guest no failure tells whether it may have so many.
+        Failures of guests with several vGPUs do not count, because they do not tell which function
+        is at fault, or whether a guest may have so many.
         """
         functions = self._may_wedge(device.slots(devices))
         try:
@@ -188,7 +191,7 @@ class VGPUs:
             self._reserve_failed()
 
     def keep_failed(self) -> None:
-        """Offer functions again that were enabled again; runs in every period."""
+        """Offer withheld functions again that were enabled anew; run this in every period."""
         self._failed.look()
         self._reserve_failed()
 
@@ -198,14 +201,14 @@ class VGPUs:
     def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """Reserve the slots for the instance until its next start ends or its domain is removed.
 
-        While a guest moves as it runs, it may be in no domain of this host.
+        During a live migration, no domain of this host may name them.
         """
         self._ledger.keep(instance_uuid, frozenset(slots))
 
     def make_again(self) -> None:
-        """Make the vGPUs of instances again at service start, before others get their room.
+        """Make the vGPUs that a host boot removed again, at service start.
 
-        A host boot has removed them.
+        Call this before new instances can get the room.
         """
         keys = {uuid: key for key, uuid in self.published.provider_uuids.items()}
         owners = self._ledger.now.owners(keys) if keys else {}
@@ -224,13 +227,13 @@ class VGPUs:
         clean: Clean,
         instance_uuid: str | None = None,
     ) -> None:
-        """Remove what is at the slots among *devices* that no guest has now, side by side by card.
+        """Release the parts of cards among *devices* that no guest has now, in parallel by card.
 
-        What cannot be removed, or cleaned, stays out of the pool, and is tried again. The cards of
-        the others leave their NVSwitch partitions then.
+        A vGPU is removed, a MIG instance is cleaned. If that fails, the part is not offered, and
+        :meth:`settle` tries again. NVSwitch partitions that no guest needs are deactivated then.
 
-        :param clean: has what is not removed cleaned in its way; raises NotClean
-        :param instance_uuid: who had them, where that is known
+        :param clean: cleans a part that is not removed; raises NotClean
+        :param instance_uuid: the instance that had them, if known
         """
         those = self._to_release(devices)
         cards = {self._card_of(dev) for dev in those}
@@ -246,23 +249,26 @@ class VGPUs:
             self._discovery.ways.sets.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
-        """Begin to remove, once in a period, what no guest has any more; wait for nothing."""
+        """Begin to release the parts among *left*, devices without a guest; do not wait for it.
+
+        Run this once in a period.
+        """
         self._ledger.was_used(self._made.read_again())
 
         def release(dev: Device) -> bool:
-            # Asked again: it may be long after that look.
+            # Checked again: *left* may have been read long before.
             return dev not in self._ledger.now.left() or self._release(dev, clean)
 
         self.retries.begin(self._to_release(left), release)
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
-        """Return the slots among them, and functions of another domain."""
+        """Return the parts of cards among *devices*: slots, and functions of other domains."""
         functions = {dev for dev in self.functions() if not self._proofs.covers(dev)}
         ours = functions | device.slots(devices)
         return [dev for dev in devices if dev in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
-        """Return the first function of its card, where it is known as the part of one."""
+        """Return the address of the card of *part*, or of its own function if that is unknown."""
         parent = device.function(part)
         for card in self.divided():
             if parent in card.parents:
@@ -270,7 +276,7 @@ class VGPUs:
         return parent
 
     def _release(self, part: Device, clean: Clean, instance_uuid: str | None = None) -> bool:
-        """Return whether that is over; where it is not, it is tried again."""
+        """Remove or clean *part*; return ``False`` if that must be retried later."""
         try:
             with boundary.crossed(exception.DeviceUnavailable), self._ledger.clean(part):
                 for slot in device.slots([part]):
@@ -280,7 +286,7 @@ class VGPUs:
                 self.cards.read_again(part)
                 self._ledger.cleaned(part)
         except exception.DeviceUnavailable:
-            return True  # another guest has it, or it is being removed already
+            return True  # a guest has it, or its release is in progress
         except boundary.Failure as error:
             LOG.error("Instances do not get vGPU %s until it is removed: %s", part, error)
             return False
@@ -295,18 +301,20 @@ class VGPUs:
             self._made.remove(slot, instance_uuid)
 
     def _prove(self, slot: Slot, instance_uuid: str | None) -> None:
-        """Prove that a MIG instance is clean, which stays; others are made for their guests.
+        """Write the proof that the MIG instance at *slot* is clean.
 
-        :raises OSError: where it cannot be written
+        Other parts need no proof, because they are made for each guest.
+
+        :raises OSError: if the proof cannot be written
         """
         for card in self.shared_with_containers():
             if card.has(slot) and not card.lacks(slot):
                 self._proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
-        """Return whether the MIG instance there is of another profile now.
+        """Return whether the card was divided again, so that another MIG instance has the number.
 
-        What is done to that one concerns its own guest.
+        It may have a guest of its own, so it must not be cleaned.
         """
         cards = [card for card in self.cards.look.cards.values() if card.has(slot)]
         lacking = any(card.lacks(slot) for card in cards)
@@ -322,12 +330,12 @@ class VGPUs:
 
 
 class Retries:
-    """Releases of what guests have left, in the background, in parallel over cards, with retries.
+    """Releases of devices in the background, in parallel by card, with retries.
 
-    A command or a driver that hangs would keep the task, and with it the start of the service, for
-    as long as all of them take one after another.
+    If a command or a driver hung in the foreground, it would delay the period, and with it the
+    start of the service.
 
-    :param card_of: the card that a device is a part of
+    :param card_of: returns the card of a device
     """
 
     def __init__(self, card_of: Callable[[Device], PciAddress]) -> None:
@@ -335,13 +343,15 @@ class Retries:
         self._begun: dict[PciAddress, futurist.Future[None]] = {}
         self._period = 0
         self._lock = threading.Lock()
-        # How often it failed, and in which period it is tried again.
+        # By device: how often its release failed, and the period of the next attempt.
         self._failed: dict[Device, tuple[int, int]] = {}
 
     def begin(self, left: Iterable[Device], release: Callable[[Device], bool]) -> None:
-        """Begin to release what is due of *left*, once in a period, without waiting.
+        """Begin to release those of *left* that are due; do not wait for it.
 
-        :param release: whether it is over; raises nothing
+        Call this once in a period, which it counts.
+
+        :param release: releases a device; returns ``False`` if it must be retried; raises nothing
         """
         self._period += 1
         devices = sorted(left, key=str)
@@ -358,9 +368,9 @@ class Retries:
             self._begun[card] = begun
 
     def wait(self, until: float | None = None) -> bool:
-        """Wait until nothing goes on, or until *until* of ``time.monotonic()``.
+        """Wait until all releases have ended, or until *until* of ``time.monotonic()``.
 
-        Return whether anything did since the period began.
+        Return whether any release was in progress in this period.
         """
         begun = list(self._begun.values())
         for thread in begun:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest with vGPUs comes to this host as it runs: what it is offered, given, and has at last."""
+"""Steps of the destination of a live migration of a guest with vGPUs, in Nova's order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_gpu.virt.live_migration.migrate_data import Moves
 
 
 def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """Return *data* for the source, which says that this host takes vGPUs of a guest that runs."""
+    """Return *data* for the source, which says that this host accepts running guests with vGPUs."""
     if host.are_moved(instance):
         data.target_mdevs = {}
         data.dst_supports_numa_live_migration = True
@@ -22,17 +22,19 @@ def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
 
 
 def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> Any:
-    """Return *data* after the resource tracker's *claim*, which is given up where it is of no use.
+    """Check the vGPUs that the resource tracker's *claim* took; return *data* for the next step.
 
-    :raises nova.exception.MigrationPreCheckError: where what was claimed is not what the guest has
+    If they do not match the guest's vGPUs, abort the claim.
+
+    :raises nova.exception.MigrationPreCheckError: if they do not match
     """
     if not host.are_moved(instance):
         return data
     if not claim.claimed_numa_topology:
-        # Without pins in it Nova's pre_live_migration fails.
+        # Nova's pre_live_migration fails on a dst_numa_info without CPU pins.
         delattr(data, "dst_numa_info")
     types = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
-    # Else Nova looks for mediated devices of its own.
+    # Otherwise Nova looks for mediated devices of its own for these types.
     data.source_mdev_types = {}
     if reason := _mismatch(host, instance, types):
         claim.abort()
@@ -59,9 +61,9 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
 
 
 def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """Return *data* with what each vGPU is in the guest's XML at this host.
+    """Return *data* with the replacement of each vGPU at this host, for the guest's XML.
 
-    :raises nova.exception.MigrationPreCheckError: where nothing was claimed here
+    :raises nova.exception.MigrationPreCheckError: if no vGPUs were claimed here
     """
     if not host.are_moved(instance):
         return data
@@ -75,9 +77,9 @@ def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
 
 
 def prepare(host: Moves, instance: objects.Instance) -> None:
-    """Make what was claimed, as for a guest that is started, and keep it until libvirt names it.
+    """Make the claimed vGPUs, as before a start, and reserve them until the domain names them.
 
-    :raises nova.exception.ComputeResourcesUnavailable: where it cannot be
+    :raises nova.exception.ComputeResourcesUnavailable: if one of them cannot be made
     """
     if not host.are_moved(instance):
         return

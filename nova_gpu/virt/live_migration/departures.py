@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest with vGPUs leaves this host as it runs: what is checked first, and the leaving itself."""
+"""Steps of the source of a live migration of a guest with vGPUs: the checks, and the migration."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from nova_gpu.virt.usage import domains
 
 LOG = logging.getLogger(__name__)
 
-# As the events of an instance's action are called that Nova has of a live migration
+# The name of Nova's own events of a live migration in the instance's actions
 _EVENT = "compute_live_migration_operation"
 
 
 class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
-    """One whose domain names other vGPUs at the destination.
+    """A guest whose domain's metadata is changed to name its vGPUs at the destination.
 
-    Nova has put those among its devices, but knows nothing of the metadata.
+    Nova itself changes the hostdevs in the domain's XML, but does not know the metadata.
     """
 
     def __init__(self, guest: Any, gone: Collection[Slot], new: Collection[Slot]) -> None:
@@ -45,9 +45,9 @@ class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
 
 
 def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """Return *data*, with what the instance needs at the destination.
+    """Check the instance's vGPUs, and return *data* with their descriptions for the destination.
 
-    :raises nova.exception.MigrationPreCheckError: where its vGPUs cannot leave this host as it runs
+    :raises nova.exception.MigrationPreCheckError: if one of its vGPUs cannot be migrated live
     """
     try:
         holdings = host.assigned.held_of(host.assigned.parts, instance.resources)
@@ -78,19 +78,20 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
 def leaving(
     host: Moves, context: nova_context.RequestContext, instance: objects.Instance, guest: Any
 ) -> Iterator[Any]:
-    """Wrap libvirt's migration of a guest.
+    """Wrap libvirt's migration of a guest; yield the guest to migrate.
 
-    Yields the guest to migrate, with its metadata rewritten for the destination.
+    The yielded guest's metadata names its vGPUs at the destination.
 
-    Where libvirt refuses to move one of its vGPUs, nothing is raised: of an error here Nova makes
-    an instance in ERROR, after it has seen that the guest runs on here and has undone all else.
+    If libvirt refuses to migrate one of its vGPUs, log the error and do not raise it. In either
+    case Nova sees that the guest still runs here and rolls the migration back, but after an error
+    it would also put the instance in ERROR.
     """
     if not host.are_moved(instance):
         yield guest
         return
     slots = host.assigned.parts.devices(instance.resources)
     new = [pair for _, pair in migrate_data.pairs(instance)]
-    # Its domain may be gone a while before Nova comes to clean up after it.
+    # The domain is gone some time before Nova cleans up after the migration.
     host.vgpus.keep(instance.uuid, slots)
     try:
         yield MovingGuest(guest, slots, new)
@@ -116,7 +117,7 @@ def _note(
     instance: objects.Instance,
     error: nova_exception.MigrationError,
 ) -> None:
-    """Record the error with the events of the live migration, for its user."""
+    """Record the error as an event of the instance's live-migration action, for the user."""
     reporter = compute_utils.EventReporter(context, _EVENT, host.nodename(), instance.uuid)
     with contextlib.suppress(nova_exception.InstanceActionNotFound, type(error)), reporter:
         raise error

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between the two hosts of a live migration about a guest's vGPUs, and common steps.
 
-Nova's resource tracker claims at the destination of one as it does for any other move, but only
-where both drivers say that they look at the claim; Nova's own does for instances with a NUMA
-topology. So what the instance has is in ``old_resources`` of its migration context, and what it
-will have in ``new_resources``. The rest is in fields of Nova's ``LibvirtLiveMigrateData``:
+Nova's resource tracker claims resources at the destination only if both drivers declare that they
+use the claim. Nova's own driver does so for instances with a NUMA topology, this one for instances
+with vGPUs. The vGPUs at the source are then in ``old_resources`` of the instance's migration
+context, and those at the destination in ``new_resources``. The messages are in two fields of Nova's
+``LibvirtLiveMigrateData``:
 
-``target_mdevs``: there, and empty, it says that the destination's driver is this one. Then it is
-Nova's map of mediated devices, and in all releases it makes Nova clean up at both ends.
+``target_mdevs``: if present and empty, the destination's driver is this one. Later it is Nova's map
+of mediated devices. In all releases, its presence makes Nova clean up at both ends.
 
-``source_mdev_types``: what the guest has, in words that the destination compares with its own::
+``source_mdev_types``: a text for each of the guest's vGPUs, which the destination compares with
+the texts of its own::
 
     nvidia-1155 of 10de:26b9, a virtual function with a type; driver 550.54.16; ECC 1
 
-What stands behind the first semicolon an older release does not say, and then nothing is known of
-it. Source of what must be alike: of ECC, NVIDIA's vGPU user guide, "Migrating a VM Configured with
-vGPU"; of the version, Red Hat's guide to live migration with an NVIDIA vGPU: it fails on KVM hosts
-where that differs.
+Older releases write only the text before the first semicolon; facts that are missing are not
+compared. Sources: NVIDIA's vGPU user guide, "Migrating a VM Configured with vGPU", requires the
+same ECC mode; Red Hat's guide to live migration with an NVIDIA vGPU says that migration fails on
+KVM hosts with different driver versions.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _FACTS = re.compile(r"; driver ([0-9.]+)|; ECC ([01])")
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
-    """Return the vGPUs among *resources*, of whatever host, those of one type together."""
+    """Return the slots of the vGPUs among *resources*, of any host, sorted by type."""
     recordings = (
         Slot.parse(resource.identifier)
         for resource in resources or ()
@@ -67,16 +69,16 @@ def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
 
 
 def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
-    """Return what the instance has at the source, each with what it will have in its place."""
+    """Return each vGPU of the instance at the source with its replacement at the destination."""
     moving = instance.migration_context
     old, new = recorded(moving.old_resources), recorded(moving.new_resources)
     return list(zip(old, new, strict=True))
 
 
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:
-    """Return the refusal of a live migration; it says what to do instead.
+    """Return the error that refuses a live migration; it tells the user what to do instead.
 
-    Of a destination that says so the conductor tries another.
+    If the destination raises it, Nova's conductor tries another destination.
     """
     error = nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
     return refusals.expected(error)
@@ -84,7 +86,7 @@ def refused(reason: str) -> nova_exception.MigrationPreCheckError:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moves:
-    """The parts that both ends of a move have of their host."""
+    """The parts of the service that source and destination of a live migration use."""
 
     assigned: Assigned
     starts: Starts
@@ -94,13 +96,13 @@ class Moves:
     nodename: Callable[[], str]
 
     def are_moved(self, instance: objects.Instance) -> bool:
-        """Return whether the instance has vGPUs of this host, or will have."""
+        """Return whether this host has vGPUs and the instance is recorded with some."""
         return bool(self.vgpus) and bool(recorded(instance.resources))
 
     def movable(self, slot: Slot) -> HostdevParts:
-        """Return the way of the part at *slot*, which a guest is moved with as it runs.
+        """Return the way of delivery of the vGPU at *slot*, which supports live migration.
 
-        :raises NotImplementedError: for a container's, which is refused before
+        :raises NotImplementedError: for a container's device; its migration is refused before
         """
         way = self.vgpus.way(slot)
         if not isinstance(way, HostdevParts):
@@ -108,7 +110,7 @@ class Moves:
         return way
 
     def unmovable(self, slot: Slot) -> str | None:
-        """Return why a guest with *slot* is not moved as it runs, by what joins its cards."""
+        """Return why the NVSwitches of its card prevent a live migration of a guest with *slot*."""
         cards = (
             card.gpu.address for card in self.vgpus.cards.look.cards.values() if card.has(slot)
         )
@@ -116,7 +118,7 @@ class Moves:
         return None if card is None else exact_sets.unmovable(self.sets, card, slot)
 
     def described(self, holdings: Held) -> dict[Slot, str]:
-        """Return what each is: only of one that is the same can another take the state."""
+        """Return the text about each vGPU that :func:`not_alike` compares."""
         cards = {
             holding.device: card.gpu
             for holding in holdings
@@ -135,14 +137,14 @@ class Moves:
         return f"{holding.device.type_id} of {holding.group.product.key}, {way.words}"
 
     def stays(self, instance: objects.Instance) -> None:
-        """Keep the vGPUs of a guest that stays here: its domain names them from now on."""
+        """Keep the vGPUs of a guest that runs here after a migration, until its domain is read."""
         if not self.vgpus:
             return
         moving = instance.migration_context
         resources = [*(instance.resources or ()), *((moving and moving.new_resources) or ())]
         if not (here := self.assigned.parts.devices(resources)):
             return
-        # Which this service may not know: it can be another one than that which made them.
+        # Reserved first: this service may not know them, if an earlier one made them.
         self.vgpus.keep(instance.uuid, here)
         try:
             with self.starts.holding(instance.uuid, frozenset()):
@@ -151,10 +153,10 @@ class Moves:
             LOG.error("Cannot tell which vGPUs it has: %s", error, instance=instance)
 
     def refuse_too_old(self, instance: objects.Instance, *, is_able: bool) -> None:
-        """Refuse hosts that cannot move a guest with vGPUs.
+        """Refuse the live migration of a guest with vGPUs if this host's libvirt is too old.
 
-        :param is_able: as Nova judges this host, by the versions of its libvirt and QEMU
-        :raises nova.exception.MigrationPreCheckError: where it cannot move a guest with vGPUs
+        :param is_able: whether Nova considers the versions of its libvirt and QEMU sufficient
+        :raises nova.exception.MigrationPreCheckError: if the instance has vGPUs and they are not
         """
         if not is_able and self.are_moved(instance):
             libvirt = libvirt_utils.version_to_string(
@@ -168,7 +170,7 @@ class Moves:
 
 
 def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
-    """Return what is reported of the driver and of each of *cards*, for NVIDIA's only."""
+    """Return driver version and ECC mode of each NVIDIA card among *cards* as text, if known."""
     addresses = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
     if not addresses:
         return {}
@@ -183,9 +185,12 @@ def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
 
 
 def not_alike(has: str | None, gets: str) -> str | None:
-    """Return why a guest that *has* the one cannot be given the other.
+    """Return why a guest with the vGPU *has* cannot continue with the vGPU *gets*.
 
-    ``None`` where nothing is known against it.
+    Return ``None`` if nothing is known that prevents it.
+
+    :param has: the text about the vGPU at the source, as :meth:`Moves.described` returns it
+    :param gets: the text about the vGPU at the destination
     """
     mine, its = (_FACTS.sub("", text or "") for text in (has, gets))
     if has is None or mine != its:
@@ -206,7 +211,7 @@ def not_alike(has: str | None, gets: str) -> str | None:
 
 
 def _read_facts(words: str) -> tuple[str | None, str | None]:
-    """Return the driver's version and the ECC mode, as far as they are said."""
+    """Return the driver version and the ECC mode in the text, ``None`` for one that it lacks."""
     matches = [match.groups() for match in _FACTS.finditer(words)]
     return (
         next((driver for driver, _ in matches if driver), None),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners of devices, by libvirt's domains, Nova's database and this process: a ledger."""
+"""Owners of devices, known from libvirt's domains, Nova's database and starts in this process."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs libvirt's domains name, Nova's and all others."""
+"""The GPUs that libvirt's domains name: Nova's domains and all others."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spen
 LOG = logging.getLogger(__name__)
 
 NAMESPACE = "urn:nova-gpu:domain:1"
-# In the running domain alone: what its nodes led to and may lead to no more
+# The namespace of metadata of running domains only: devices that their nodes led to earlier
 _REACHED = "urn:nova-gpu:reached:1"
-# Of the metadata that Nova gives each of its guests (nova.virt.libvirt.config.NOVA_NS), but the
-# number at its end.
+# The namespace of the metadata of Nova's guests, without its version at the end
+# (nova.virt.libvirt.config.NOVA_NS)
 _NOVAS = "http://openstack.org/xmlns/libvirt/nova/"
 # VIR_DOMAIN_METADATA_ELEMENT and VIR_DOMAIN_AFFECT_LIVE of libvirt-domain.h
 _ELEMENT, _LIVE = 2, 1
-# In the place of a profile that only NVML tells
+# Stands for the profile of a MIG instance, which only NVML reports
 _UNKNOWN = "mig"
 
 
@@ -43,8 +43,9 @@ _UNKNOWN = "mig"
 class Parts:
     """The GPUs of a host as domains name them: device nodes by path, PCI functions by address.
 
-    ``node_by_number`` has the nodes by what they lead to, for one that a domain names otherwise;
-    ``nodes_by_instance`` what it takes to open each MIG instance that there is.
+    ``node_by_number`` has the path of each node by its device number, to recognise a node that a
+    domain names by another path; ``number`` reads the number of a path. ``nodes_by_instance`` has
+    the nodes that a guest needs to open each MIG instance.
     """
 
     card_by_node: Mapping[str, Device]
@@ -54,21 +55,21 @@ class Parts:
     nodes_by_instance: Mapping[Slot, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def card_of(self, node: str) -> Device | None:
-        """Return which card's alone *node* is."""
+        """Return the device that *node* belongs to exclusively, or ``None``."""
         return self.card_by_node.get(self.known(node))
 
     def known(self, node: str) -> str:
-        """Return *node* by the name that it has here."""
+        """Return the path by which the mappings name the same node as *node*."""
         if node in self.card_by_node or not self.node_by_number:
             return node
         number = self.number(node)
         return node if number is None else self.node_by_number.get(number, node)
 
     def opened_by(self, known: Set[str]) -> frozenset[Device]:
-        """Return what all of these nodes together open.
+        """Return the devices that a guest with all nodes *known* can open.
 
-        Of a card that is divided now its MIG instances, each by all of its nodes, and nothing by
-        the card's own alone.
+        On a card that is divided now these are the MIG instances whose nodes are all in *known*.
+        The card's own node alone opens none of them.
         """
         divided = {slot.parent for slot in self.nodes_by_instance}
         cards = (self.card_by_node.get(node) for node in known)
@@ -80,14 +81,19 @@ class Parts:
 class Named:
     """The GPUs of one domain.
 
-    ``own`` is what its metadata says and its PCI devices are; for a container without metadata what
-    its nodes lead to. ``reached`` is what the nodes of a running container lead to beyond those:
-    their numbers have become another card's, or another MIG instance's, since it was started. One
-    node of a MIG instance is enough for that: other guests do not get what it may still be able to
-    use. ``opened`` is what it can open now: nothing unless it runs, and for a container what its
-    nodes open together, whatever its metadata says and whatever the card is given as. ``led`` is
-    what the nodes of a running container lead to, and ``run`` libvirt's number of it, another one
-    at each start.
+    ``own``: the devices that its metadata and its PCI devices name, or for a container without
+    metadata, the devices of its nodes.
+
+    ``reached``: further devices of the nodes of a running container, whose numbers have become
+    another card's or MIG instance's since its start. One node of a MIG instance suffices: other
+    guests do not get a device that this one may still be able to use.
+
+    ``opened``: the devices that it can open now, none unless it runs. For a container these are the
+    devices that its nodes open together, whatever its metadata names and however guests get the
+    card.
+
+    ``led``: all devices of the nodes of a running container. ``run``: libvirt's id of the running
+    domain, a new one at each start.
     """
 
     own: frozenset[Device] = frozenset()
@@ -101,24 +107,24 @@ class Named:
         return self.own | self.reached
 
     def and_also(self, other: Named) -> Named:
-        """Return what it has by both."""
+        """Return the union of both, two definitions of the same domain."""
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
         opened, led = self.opened | other.opened, self.led | other.led
         return Named(own, reached, opened, led, self.run or other.run)
 
     def since(self, before: Named | None) -> Named:
-        """Add what the same run of the container could open earlier, by *before*.
+        """Add the devices that the container could open earlier in the same run, as in *before*.
 
-        No list of open files shows a file that a process has sent to itself over a socket, mapped
-        or registered with io_uring: what a guest could open it may have open until it has ended.
+        It may have them open until it ends: no list of open files shows a file that a process has
+        sent to itself over a socket, mapped, or registered with io_uring.
         """
         if before is None or self.run is None or self.run != before.run:
             return self
         return self.with_earlier(before.led)
 
     def with_earlier(self, led: frozenset[Device]) -> Named:
-        """Add what its nodes *led* to, except its own devices."""
+        """Add *led*, the devices of its nodes earlier, to ``reached``, except its own devices."""
         own = {*self.own, *(slot.place for slot in device.slots(self.own))}
         earlier = {
             node
@@ -134,12 +140,13 @@ def parts(
     divided: Iterable[DividedCard] = (),
     undivided: Iterable[GPU] = (),
 ) -> Parts:
-    """Return the card of *gpus* behind each PCI function and each node that is one card's alone.
+    """Return the device of each PCI function and of each node that belongs to one device only.
 
-    :param divided: those that are given in parts, of which each function is its own, and a node
-        that is one MIG instance's alone is that one's
-    :param undivided: those of them that are whole again: who has a card's node, as
-        who has a MIG instance does, can open all of it
+    :param gpus: the cards that guests get whole
+    :param divided: the cards that guests get parts of: each function stands for itself, and a node
+        of a single MIG instance for that instance
+    :param undivided: those cards of *divided* that are no longer divided: a guest with such a
+        card's node, as guests with a MIG instance have it, can open the whole card
     """
     whole, in_parts = tuple(gpus), tuple(divided)
     slots = [slot for card in in_parts for slot in vgpu_capacity.all_instances(card)]
@@ -164,9 +171,10 @@ def parts(
 def _nodes_by_instance(
     with_nodes: Iterable[Device], slots: Collection[Slot], roots: Roots
 ) -> dict[Slot, frozenset[str]]:
-    """Return the MIG instances that the driver has of these, also of a card that is given whole.
+    """Return the nodes of each MIG instance that the driver has, also on cards given whole.
 
-    :param slots: those of which it is known what they are
+    :param with_nodes: devices of the cards to read
+    :param slots: the MIG instances whose profile is known; the others get a placeholder
     """
     known = {(slot.parent, slot.number): slot for slot in slots}
     return {
@@ -179,10 +187,10 @@ def _nodes_by_instance(
 def look(
     host: libvirt_host.Host, parts: Parts, before: Mapping[str, Named] = MappingProxyType({})
 ) -> dict[str, Named]:
-    """Return what each domain has, running or only defined, by the domain's uuid.
+    """Return the GPUs of each domain, running or only defined, by the domain's uuid.
 
-    :param before: what an earlier look has found, of which running guests may have files open
-    :raises DomainsUnreadable: where libvirt does not list them
+    :param before: the result of an earlier call; running guests may still have its devices open
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     guests: dict[str, Named] = {}
     for uuid, xml in _domains(host):
@@ -191,11 +199,13 @@ def look(
 
 
 def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device]]) -> None:
-    """Write what running guests have reached into their running domains, which end with them.
+    """Write the reached devices of running guests into the metadata of their running domains.
 
-    A later service cannot see it where their nodes lead elsewhere by then.
+    A later service reads them from there, even if the guest's nodes lead to other devices by then.
+    libvirt drops the metadata when the guest ends.
 
-    :raises DomainsUnreadable: where libvirt does not list them
+    :param reached: the ``reached`` of :class:`Named`, by the domain's uuid
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     with _unreadable():
         paths = [
@@ -220,11 +230,11 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
 
 
 def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | None]:
-    """Stop these guests at once, by uuid; return each with why it runs still, or ``None``.
+    """Power off the guests *uuids*; return for each why it still runs, ``None`` if it has ended.
 
-    Nova sees that they have ended as if they had done so by themselves.
+    To Nova it looks as if they had ended by themselves.
 
-    :raises DomainsUnreadable: where libvirt does not list them
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     failures: dict[str, str | None] = {}
     with _unreadable():
@@ -240,18 +250,18 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:
-    """Return uuids of the domains that run.
+    """Return the uuids of the running domains.
 
-    :raises DomainsUnreadable: where libvirt does not list them
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     with _unreadable():
         return frozenset(guest.uuid for guest in host.list_guests(only_running=True))
 
 
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the host's files and folders that any domain has bound, running or only defined.
+    """Return the host's files and folders that domains bind, whether they run or not.
 
-    :raises DomainsUnreadable: where libvirt does not list them
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     return frozenset(
         source.get("dir", "")
@@ -261,17 +271,17 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the host's device nodes of any domain, running or only defined, and its other binds.
+    """Return the host's device nodes, files and folders that domains have, whether they run or not.
 
-    :raises DomainsUnreadable: where libvirt does not list them
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     return frozenset(node for _, xml in _domains(host) for node in _nodes(_parsed(xml)))
 
 
 def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
-    """Return the devices of each running container of ours, and the nodes that it has.
+    """Return the devices and the nodes of each running container that has nova-gpu's metadata.
 
-    :raises DomainsUnreadable: where libvirt does not list them
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     with _unreadable():
         xmls = [guest.get_xml_desc() for guest in host.list_guests(only_running=True)]
@@ -282,10 +292,10 @@ def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], froz
 
 
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
-    """Return uuid and XML of every domain.
+    """Return the uuid and the XML of every domain.
 
-    Of one that runs and is not Nova's, also as it is to start next time: it may have another card
-    then, and libvirt-LXC will not refuse it.
+    A running domain that is not Nova's is returned twice, also with the XML of its next start: it
+    may name another card, and libvirt's LXC driver would start it even if the card is in use.
     """
     with _unreadable():
         return list(_listed(host))
@@ -293,16 +303,16 @@ def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
-    """Turn errors of a libvirt that does not answer into DomainsUnreadable.
+    """Turn the errors of libvirt, and of Nova about libvirt, into DomainsUnreadable.
 
-    :raises DomainsUnreadable: with the error
+    :raises DomainsUnreadable: with libvirt's message
     """
     try:
         yield
     except libvirt.libvirtError as error:
         raise exception.DomainsUnreadable(str(error)) from error
     except novas.raised("HypervisorUnavailable") as error:
-        # Nova's word for a libvirt that cannot be reached at all; what libvirt said is behind it.
+        # Nova raises this if it cannot reach libvirt; its context is libvirt's own error.
         raise exception.DomainsUnreadable(str(error.__context__ or error)) from error
 
 
@@ -320,9 +330,9 @@ def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
-    """Return the GPUs that one domain's XML names, or its running guest reaches.
+    """Return the GPUs that one domain's XML names, or that its running guest reaches.
 
-    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     return named_in(xml, parts).every
 
@@ -330,16 +340,18 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
 def named_in(xml: str, parts: Parts) -> Named:
     """Return the GPUs that one domain's XML names, in its metadata and its devices.
 
-    Of a container with metadata that does not run the device nodes count for nothing: their numbers
-    may be another card's by now, and it gets others when it starts. One that runs can open what
-    they lead to now, whatever its metadata says; a node that it only has bound opens nothing, as
-    libvirt's device cgroup allows those that it has made (virLXCCgroupSetupDeviceACL). PCI
-    addresses stay: an operator may have added one, or copied the domain. Edited metadata that is no
-    address is ignored. Who has one function of a card has the card; other devices of
-    the host that a guest may have are left out. A virtual function of which the metadata says which
-    vGPU that is counts as that vGPU.
+    A shut-off container with metadata: its device nodes are ignored. Their numbers may be another
+    card's by now, and it gets new nodes when it starts.
 
-    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    A running container can open the devices that its nodes lead to now, whatever its metadata
+    names. A node that is only bound opens nothing: libvirt's device cgroup allows the nodes that
+    libvirt made (virLXCCgroupSetupDeviceACL).
+
+    PCI addresses always count: an operator may have added one, or copied the domain. A domain with
+    one function of a card has the whole card, but a virtual function that the metadata names as a
+    vGPU is only that vGPU. Metadata that is no address, and devices that are no GPUs, are ignored.
+
+    :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     domain = _parsed(xml)
     ours = _metadata(domain)
@@ -366,11 +378,9 @@ def named_in(xml: str, parts: Parts) -> Named:
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
-    """Return *xml* whose metadata names *new* in the place of *gone*.
+    """Return *xml* with *new* instead of *gone* in its metadata, for the domain on another host.
 
-    As it is to be on another host.
-
-    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     domain = _parsed(xml)
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
@@ -386,10 +396,10 @@ def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
 
 
 def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collection[str]) -> str:
-    """Return *xml* without these *devices*; its metadata stays, and names the rest.
+    """Return *xml* without *devices*; its metadata stays, and names the other devices.
 
-    :param mdevs: the uuids of those that are mediated devices
-    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    :param mdevs: the uuids of the mediated devices among *devices*
+    :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     domain = _parsed(xml)
     named = {str(dev) for dev in devices}
@@ -424,7 +434,7 @@ def _remove(element: etree._Element) -> None:
 def _parsed(xml: str) -> etree._Element:
     """Parse XML.
 
-    :raises DomainsUnreadable: where it is no XML
+    :raises DomainsUnreadable: if the text is not XML
     """
     try:
         return etree.fromstring(xml.encode())
@@ -433,7 +443,7 @@ def _parsed(xml: str) -> etree._Element:
 
 
 def _runs(domain: etree._Element) -> bool:
-    """Return whether the domain runs: libvirt numbers active ones only (formatdomain.html)."""
+    """Return whether the domain runs: only then it has an id (libvirt's formatdomain.html)."""
     return domain.get("id") is not None
 
 
@@ -441,7 +451,7 @@ def _metadata(domain: etree._Element, namespace: str = NAMESPACE) -> frozenset[D
     ours = domain.find(f"metadata/{{{namespace}}}gpus")
     if ours is not None:
         with contextlib.suppress(exception.InvalidValue):
-            gpus = ours.iterchildren(tag=etree.Element)  # and no comment of somebody's
+            gpus = ours.iterchildren(tag=etree.Element)  # without comments
             return frozenset(device.parse(gpu.get("address", "")) for gpu in gpus)
     return None
 
@@ -470,6 +480,6 @@ def _nodes(domain: etree._Element) -> Iterator[str]:
 
 
 def _made(domain: etree._Element) -> Iterator[str]:
-    """Yield the nodes that libvirt makes in a container and that its device cgroup allows."""
+    """Yield the device nodes that libvirt makes in a container; its device cgroup allows them."""
     for char in domain.iterfind("devices/hostdev[@type='misc']/source/char"):
         yield char.text or ""

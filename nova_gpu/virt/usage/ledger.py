@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: owners of a host's devices, as far as this process knows, and every change.
+"""The ledger: the owners of a host's devices, as far as this process knows, and each change.
 
-No two guests get one device, whatever the records say: Nova's resource tracker fills its sets of
-what is assigned anew from the database in every period
-(``ResourceTracker._populate_assigned_resources``, the same in Nova 32 to 34), where a fresh claim
-may not be saved yet; Placement has been seen to let one allocation too many through under load;
-after an instance was deleted while its host was down its domain still runs; and libvirt starts two
-containers with one device node.
+It ensures that no two guests get the same device, even if other records are wrong or late:
 
-A device is a whole card's address or a vGPU's slot. It is free, claimed, starting, in use (moving
-now and then), dirty, being cleaned, and free again. :class:`Snapshot` has all of it at one moment,
-and what follows from it.
+* Nova's resource tracker reads its sets of assigned resources anew from the database in every
+  period (``ResourceTracker._populate_assigned_resources``, the same in Nova 32 to 34), and a new
+  claim may not be saved there yet.
+* Placement was seen to accept one allocation too many under load.
+* The domain of an instance that was deleted while its host was down still runs.
+* libvirt starts two containers with the same device node.
+
+A device is a whole card's address or a vGPU's slot. Its states are: free, claimed, starting, in use
+(sometimes moving), dirty, cleaning, and free again. :class:`Snapshot` has the state of all devices
+at one moment, and derives answers from it.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ _NO_DEVICE: frozenset[Device] = frozenset()
 class State(enum.Enum):
     """Device states, highest precedence first."""
 
-    CLEANING = "cleaning"  # of its last guest
+    CLEANING = "cleaning"  # it is being cleaned after its last guest
     STARTING = "starting"  # a guest is being started with it
     IN_USE = "in use"  # a domain names it
-    MOVING = "moving"  # a guest has it that is in no domain here just now, but will be, or was
-    CLAIMED = "claimed"  # by a claim whose guest is not being started yet
+    MOVING = "moving"  # it is kept for a guest without a domain here at the moment
+    CLAIMED = "claimed"  # a claim took it, and its guest is not being started yet
     DIRTY = "dirty"  # a guest had it, and it was not cleaned since
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Owner:
-    """An instance that has a card; its project where the database has said it."""
+    """An instance that has a card. ``project_id``: ``None`` until the database was read."""
 
     instance_uuid: str
     project_id: str | None
@@ -60,10 +62,10 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A device that left the pool.
+    """The claim of a device, which is out of the pool.
 
-    It has the time, its end (``time.monotonic()``), and the tracker's own set that it is for, which
-    is told from others by being itself.
+    ``since`` and ``until``: its begin and its end, in seconds of ``time.monotonic()``.
+    ``assigned``: the resource tracker's set that the claim is for, compared by identity.
     """
 
     since: float
@@ -73,7 +75,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Devices of an instance. A later one with the same devices is another one."""
+    """Devices of an instance. Two assignments are never equal, even if their fields are."""
 
     instance_uuid: str
     devices: frozenset[Device]
@@ -81,15 +83,21 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What this process knows of the owners of devices. It is immutable.
+    """The owners of devices at one moment, as far as this process knows. It is immutable.
 
-    ``domains`` is what libvirt named last and ``reached`` what of that is not the domain's own, as
-    :class:`nova_gpu.virt.usage.domains.Named` has them. ``records`` is the database's last answer,
-    ``None`` before the first. ``asking`` are the starts that wait for libvirt's word that no other
-    domain has their devices, ``starting`` those that have it, and ``unseen`` those that are over
-    without an answer of libvirt since. ``last_starts`` is what the last start of an instance
-    gave it, while the database may not count that yet; ``moving`` what it is to find again.
-    ``used`` are the devices that a guest has, or had and that were not cleaned since.
+    ``claims``: the claim of each claimed device.
+    ``asking``: the starts that wait for libvirt's answer that no other domain has their devices.
+    ``starting``: the starts after that answer.
+    ``unseen``: the starts that have ended, while libvirt has not answered since.
+    ``domains``: the devices of each domain, as libvirt last listed them.
+    ``reached``: those of them that are not the domain's own, as in
+    :class:`nova_gpu.virt.usage.domains.Named`.
+    ``last_starts``: the devices of each instance's last start, while the database may not count
+    them yet.
+    ``moving``: the devices that are kept for an instance until its guest has a domain here again.
+    ``used``: the devices that a guest has, or had without a cleaning since.
+    ``cleaning``: the devices that are being cleaned.
+    ``records``: the last answer of the database, ``None`` before the first one.
     """
 
     claims: Mapping[Device, Claim] = dataclasses.field(default_factory=dict)
@@ -107,7 +115,10 @@ class Snapshot:
     # By state
 
     def users(self, state: State) -> Iterator[tuple[str, frozenset[Device]]]:
-        """Yield the devices in *state*, each with its instance's uuid or ``""``."""
+        """Yield the uuid of each instance or domain with devices in *state*, and these devices.
+
+        The uuid is ``""`` if the state has no instance.
+        """
         if state is State.CLEANING:
             yield "", self.cleaning
         elif state is State.STARTING:
@@ -123,15 +134,15 @@ class Snapshot:
             yield "", self.used
 
     def devices(self, state: State) -> frozenset[Device]:
-        """Return the devices in *state*, whatever else they are in."""
+        """Return the devices in *state*; they may be in other states as well."""
         return _NO_DEVICE.union(*(devices for _, devices in self.users(state)))
 
     def taken(self) -> frozenset[Device]:
-        """Return the devices that are in use or being cleaned."""
+        """Return the devices that are claimed, starting, in use, moving or being cleaned."""
         return _NO_DEVICE.union(*(self.devices(e) for e in State if e is not State.DIRTY))
 
     def left(self) -> frozenset[Device]:
-        """Return the devices that no guest has and the database counts for no instance any more."""
+        """Return the dirty devices that no guest and, by the database, no instance has."""
         return self.used - self.taken() - self.counted()
 
     # By instance
@@ -140,18 +151,18 @@ class Snapshot:
         return any(start.instance_uuid == instance_uuid for start in self.starting)
 
     def is_between(self, instance_uuid: str) -> bool:
-        """Return whether the instance's guest is starting, or about to be here again."""
+        """Return whether the instance's guest is starting, or is about to return to this host."""
         coming = (*self.asking, *self.starting, *self.moving.values())
         returning = self.records.returning if self.records else ()
         return instance_uuid in returning or any(e.instance_uuid == instance_uuid for e in coming)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
-        """Return what a start of the instance that is under way has found in no other guest."""
+        """Return the devices that the instance's start holds, after libvirt's answer."""
         held = (start.devices for start in self.starting if start.instance_uuid == instance_uuid)
         return _NO_DEVICE.union(*held)
 
     def had_by(self, instance_uuid: str) -> frozenset[Device]:
-        """Return the devices of the instance's domain, of its start, or kept for it."""
+        """Return the devices of the instance's domain and last start, and those kept for it."""
         assignments = (
             assignment.get(instance_uuid) for assignment in (self.last_starts, self.moving)
         )
@@ -159,9 +170,9 @@ class Snapshot:
         return named.union(*(assignment.devices for assignment in assignments if assignment))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
-        """Return what the instance's domain names, or named before it went to come back."""
+        """Return the own devices of the instance's domain, and those kept while it has none."""
         named = self.domains.get(instance_uuid, _NO_DEVICE)
-        # Its next start gets other nodes, and these may be somebody else's own.
+        # Reached devices are left out: the next start makes new nodes, and others may own these.
         named -= self.reached.get(instance_uuid, _NO_DEVICE)
         assignment = self.moving.get(instance_uuid)
         return named | assignment.devices if assignment else named
@@ -169,19 +180,22 @@ class Snapshot:
     # By the database
 
     def counted_by_instance(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        """Return what the database counts, as :class:`nova_gpu.virt.usage.records.Records`."""
+        """Return the GPUs in the database by instance uuid; none before it was read.
+
+        The values are those of :class:`nova_gpu.virt.usage.records.Records`.
+        """
         return self.records.counted if self.records else {}
 
     def instances(self) -> frozenset[str]:
-        """Return all for which the database counts something here, or nothing."""
+        """Return the instances of this host by the database, with GPUs or without."""
         return frozenset(self.counted_by_instance())
 
     def stopped(self) -> frozenset[str]:
-        """Return the instances here that are stopped, without a task."""
+        """Return the instances here that are stopped and have no task."""
         return self.records.stopped if self.records else frozenset()
 
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
-        """Return the cards of these providers that the database counts for an instance."""
+        """Return the devices of these providers that the database counts for instances."""
         return {
             (key_by_provider[provider_uuid], device.parse(identifier))
             for recorded in self.counted_by_instance().values()
@@ -190,21 +204,21 @@ class Snapshot:
         }
 
     def counted(self) -> frozenset[Device]:
-        """Return all cards that the database counts for an instance here, of whatever group."""
+        """Return the devices of all providers that the database counts for instances here."""
         return _NO_DEVICE.union(*map(_devices, self.counted_by_instance().values()))
 
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
         return _devices(self.counted_by_instance().get(instance_uuid, ()))
 
     def reached_of_others(self) -> dict[str, frozenset[Device]]:
-        """Return what running guests reach, by uuid, that the database does not count for them."""
+        """Return by guest the reached devices that the database does not count for that guest."""
         devices_by_guest = {
             uuid: item - self.counted_for(uuid) for uuid, item in self.reached.items()
         }
         return {uuid: devices for uuid, devices in devices_by_guest.items() if devices}
 
     def counted_instances(self, wanted: Device) -> frozenset[str]:
-        """Return the instances that have the device, or a part or all of its card."""
+        """Return the instances that have the device, a part of it, or its whole card."""
         return frozenset(
             uuid
             for uuid, recorded in self.counted_by_instance().items()
@@ -212,14 +226,15 @@ class Snapshot:
         )
 
     def started(self) -> frozenset[Device]:
-        """Return what guests were started with that the database may not count yet."""
+        """Return the devices of started guests that the database may not count yet."""
         return _NO_DEVICE.union(*(start.devices for start in self.last_starts.values()))
 
     def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
-        """Return the owners of cards, by the database and by the last starts.
+        """Return the owner of each device, by the database and by the last starts.
 
-        :param key_by_provider: the host's groups; without any, those before the first provider
-            tree, another host's card of the same address may be taken for one of its
+        :param key_by_provider: the host's groups; if empty, as before the first provider tree, all
+            providers count, so that another host's card may be mistaken for the card here that has
+            the same address
         """
         projects = self.records.projects if self.records else {}
         owners = {
@@ -234,11 +249,14 @@ class Snapshot:
         return owners
 
     def strangers(self) -> dict[Device, str]:
-        """Return cards of a domain that Nova does not count for it, with the domain's uuid."""
+        """Return the devices of domains that Nova does not count for them, with the domain's uuid.
+
+        Return none before the database was read.
+        """
         return self._uncounted() if self.records else {}
 
     def unjudged(self) -> dict[Device, str]:
-        """Return the devices of domains, and the domains, while the database has not been read."""
+        """Return the devices of domains, with the domain's uuid, until the database was read."""
         return {} if self.records else self._uncounted()
 
     def _uncounted(self) -> dict[Device, str]:
@@ -259,7 +277,7 @@ def _devices(recorded: Iterable[tuple[str, str]]) -> frozenset[Device]:
     return frozenset(device.parse(identifier) for _, identifier in recorded)
 
 
-# Why a device that is in such a state is not given to a guest, nor cleaned
+# Why a device in this state is neither given to another guest nor cleaned
 _FACTS = {
     State.STARTING: "another guest is being started",
     State.IN_USE: "another guest names it in its domain",
@@ -268,11 +286,12 @@ _FACTS = {
 
 
 class Ledger:
-    """One snapshot after another, each in the place of the last under one lock.
+    """The present snapshot; each change replaces it under one lock.
 
-    The lock is held for that alone, and never while libvirt, the database or the host is asked. Who
-    reads takes no lock at all, so that a claim waits for nothing. Who wants to know two things
-    takes both from one snapshot: a device that goes from one state to the next is in one of them.
+    The lock is held for the replacement only, and never while libvirt, the database or the host is
+    asked. Readers take no lock, so that a claim never waits. A reader that needs two answers takes
+    both from one snapshot: in each snapshot, a device that changes its state is in the old or in
+    the new one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -282,14 +301,14 @@ class Ledger:
 
     @property
     def now(self) -> Snapshot:
-        """The snapshot of now, without the claims whose time is over."""
+        """The present snapshot, without claims that have expired."""
         snapshot, now = self._now, self._clock()
         claims = {item: claim for item, claim in snapshot.claims.items() if claim.until > now}
         return _with(snapshot, claims=claims) if len(claims) < len(snapshot.claims) else snapshot
 
-    # Claims. The tracker counts a claimed device as assigned at once, until it fills its sets anew.
-    # From one filling to the next such a set is one and the same object: what is no longer in it
-    # was released. What is not in a set that was filled since may only be forgotten there.
+    # Claims. Nova's resource tracker adds a claimed device to its set of assigned resources at
+    # once, and replaces the set by a new one in each period. A device that is missing from the same
+    # set was released. A device that is missing from a newer set may only not be saved yet.
 
     def claim(
         self,
@@ -298,9 +317,10 @@ class Ledger:
         assigned: Set[Any],
         timeout_s: float,
     ) -> None:
-        """Take *devices* from the pool for *timeout_s* at most; return *back*, of the same claim.
+        """Take *devices* from the pool for at most *timeout_s*, and put *back* into it.
 
-        :param assigned: the set that the tracker is about to add them to
+        :param back: devices that the same claim took before and does not need
+        :param assigned: the resource tracker's set that it is about to add *devices* to
         """
         since = self._clock()
         claim = Claim(since, since + timeout_s, assigned)
@@ -309,10 +329,12 @@ class Ledger:
             self._now = _with(self._now, claims=claims)
 
     def compare(self, unassigned: Collection[Device], assigned: Set[Any]) -> None:
-        """Return to the pool what the tracker has released, and logs what it may have forgotten.
+        """Put devices that the tracker has released back into the pool; log lost ones.
 
-        :param assigned: the tracker's set of ``objects.Resource``, now
+        A lost device is a claimed one that is missing from a set that the tracker read since.
+
         :param unassigned: the other devices of the same provider
+        :param assigned: the resource tracker's present set of ``objects.Resource``
         """
         if not self._now.claims:
             return
@@ -337,24 +359,24 @@ class Ledger:
         look: Callable[[], Named],
         devices_kept: frozenset[Device] = frozenset(),
     ) -> Iterator[None]:
-        """Reserve *devices* for the instance until libvirt has said whether its new guest has them.
+        """Reserve *devices* for an instance's start, until libvirt lists its new guest's devices.
 
-        :param look: asks libvirt which devices the domains name now, and notes it
+        :param look: reads the devices of all domains from libvirt and notes them
             (:meth:`saw_domains`); raises DomainsUnreadable
-        :param devices_kept: what else the guest has and Nova counts in another way than nova-gpu
-        :raises DeviceUnavailable: when another start or domain has one of them
-        :raises DomainsUnreadable: when libvirt does not say
+        :param devices_kept: the guest's further devices, which Nova counts and nova-gpu does not
+        :raises DeviceUnavailable: if another start or domain has one of the devices
+        :raises DomainsUnreadable: if libvirt does not list the domains
         """
         start = Assignment(instance_uuid, devices | devices_kept)
         try:
             with self._lock:
                 _refuse(self._now, start.devices, instance_uuid)
-                # From here on nobody else gets them. A domain that appears in libvirt's answer is
-                # that of a start that was seen here, or of one that libvirt was asked about.
+                # From here on no other start gets them: later ones find this one here. Earlier ones
+                # were checked above if they last, and else have a domain in libvirt's answer.
                 self._now = _with(self._now, asking=(*self._now.asking, start))
             _refuse_others(start.devices, instance_uuid, look(), _FACTS[State.IN_USE])
         except BaseException:
-            with self._lock:  # its claim is given up as well
+            with self._lock:  # the claim ends as well
                 self._now = _not_asking(self._now, start, devices)
             raise
         with self._lock:
@@ -372,7 +394,8 @@ class Ledger:
     def _end(self, start: Assignment, before: Assignment | None, is_seen: bool) -> None:
         """End a start.
 
-        :param before: what was kept for the instance when the start began
+        :param before: the assignment in ``moving`` of the instance when the start began
+        :param is_seen: whether libvirt has listed the domains since the guest started
         """
         with self._lock:
             now = self._now
@@ -398,15 +421,16 @@ class Ledger:
     # Between two guests
 
     def was_used(self, devices: Iterable[Device]) -> None:
-        """Note that a guest gets them now, or had them before this service was started."""
+        """Note as dirty *devices* that a guest gets now, or had before this service started."""
         with self._lock:
             self._now = _with(self._now, used=self._now.used.union(devices))
 
     @contextlib.contextmanager
     def clean(self, wanted: Device) -> Iterator[None]:
-        """Reserve a device that a guest had while it is cleaned.
+        """Reserve a device for its cleaning after a guest.
 
-        :raises DeviceUnavailable: when a guest has it or is about to, or it is being cleaned
+        :raises DeviceUnavailable: if a guest has it or is about to get it, or if it is being
+            cleaned already
         """
         with self._lock:
             _refuse(self._now, frozenset({wanted}), "")
@@ -418,7 +442,7 @@ class Ledger:
                 self._now = _with(self._now, cleaning=self._now.cleaning - {wanted})
 
     def cleaned(self, wanted: Device) -> None:
-        """Forget that a guest had the device, and what was read of it before that."""
+        """Note that the device is clean, and drop its owners from the starts and the records."""
         with self._lock:
             now = self._now
             self._now = _with(
@@ -438,11 +462,11 @@ class Ledger:
     def saw_domains(
         self, named: Named, reached: Named | None = None, since: Snapshot | None = None
     ) -> None:
-        """Note the devices of domains, by the domain's uuid.
+        """Note the devices that libvirt lists for domains, by the domain's uuid.
 
-        :param reached: those of them that are not the domain's own
-        :param since: what was known when libvirt was asked; by default what is known now. Of starts
-            that ended later it has said nothing
+        :param reached: those of *named* that are not the domain's own
+        :param since: the snapshot when libvirt was asked, by default the present one; libvirt's
+            answer need not include starts that ended after it
         """
         unseen = (since or self._now).unseen
         with self._lock:
@@ -455,13 +479,13 @@ class Ledger:
             )
 
     def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
-        """Take what the database counts now.
+        """Read the database's records, and drop claims and starts that they make obsolete.
 
-        A guest that was started before the database was asked is in its answer, or has no
-        instance unless its start or another task of the instance is under way: then a later answer
-        says it. Where no instance has a task, every claim from before was started or given up.
+        The answer has every guest that was started before, unless its instance is gone, or is still
+        starting or has another task: then a later answer has it. If no instance has a task, every
+        claim that is older than the answer was started or given up.
 
-        :param read: asks the database, given the uuids of the domains that name devices
+        :param read: reads the database, given the uuids of the domains that name devices
         """
         before, when = self._now, self._clock()
         records = read({uuid for uuid, named in before.domains.items() if named})
@@ -489,7 +513,7 @@ class Ledger:
                 claims=claims,
                 last_starts=_without(now.last_starts, settled),
                 moving=_without(now.moving, gone),
-                # What was before this service is not known: an instance's card may have been used.
+                # Earlier starts are unknown: a guest may have used any device of an instance.
                 used=now.used | now.counted() if is_first else now.used,
             )
 
@@ -502,7 +526,7 @@ def _without(mapping: Mapping[Any, Any], keys: Collection[Any]) -> dict[Any, Any
 
 
 def _not_asking(now: Snapshot, start: Assignment, claimed: Collection[Device]) -> Snapshot:
-    """Return *start* has its answer: it holds what was claimed for it, or gives the claim up."""
+    """Return *now* without *start* among those that wait for libvirt, and without its claims."""
     asking = tuple(item for item in now.asking if item is not start)
     return _with(now, asking=asking, claims=_without(now.claims, claimed))
 
@@ -517,11 +541,13 @@ def _answers(look: Callable[[], Named]) -> bool:
 
 
 def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> None:
-    """Refuse devices of another instance, or that are being cleaned.
+    """Refuse devices that another instance has, or that are being cleaned.
 
-    Of those that domains name libvirt is asked anew before a guest is started.
+    Before the start of a guest the devices of domains are not checked here, because libvirt is
+    asked for them anew.
 
-    :raises DeviceUnavailable: with the first of *wanted*
+    :param instance_uuid: the instance to be started, ``""`` for a cleaning
+    :raises DeviceUnavailable: with the first of *wanted* that is refused
     """
     for clash in sorted(device.clashing(wanted, now.cleaning), key=str):
         raise exception.DeviceUnavailable(

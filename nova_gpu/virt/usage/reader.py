@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of the GPUs' owners, from libvirt and Nova's database into the ledger."""
+"""The reader of the GPUs' owners: it reads libvirt and Nova's database into the ledger."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from nova_gpu.virt.usage import domains, ledger, records
 
 LOG = logging.getLogger(__name__)
 
-# How long one look waits for another, which takes milliseconds.
+# How long one reading of the domains waits for another one, which takes milliseconds.
 _PATIENCE_S = 60.0
 
 
 class UsageReader:
-    """The reader of domains and records into *noted*, which keeps what it had without an answer.
+    """The reader of domains and records into the ledger *noted*.
 
-    :param parts: what a domain may name of the GPUs that are offered now
+    If a source does not answer, the ledger keeps its former state.
+
+    :param parts: returns the GPUs by the device nodes and PCI functions that a domain may name
     """
 
     def __init__(
@@ -41,15 +43,15 @@ class UsageReader:
 
     @property
     def opened(self) -> ledger.Named:
-        """The devices that each guest could open at the last look, by uuid."""
+        """The devices that each guest could open when the domains were last read, by uuid."""
         return {uuid: item.opened for uuid, item in self._seen.items()}
 
     def look_at_domains(self) -> ledger.Named:
-        """Return which GPUs the domains name, now.
+        """Read the domains into the ledger, and return the GPUs of each domain by its uuid.
 
-        :raises DomainsUnreadable: where libvirt does not say
+        :raises DomainsUnreadable: if libvirt does not list the domains
         """
-        # One after another, so that no answer takes the place of a newer one.
+        # One at a time, so that no answer replaces a newer one.
         if not self._looking.acquire(timeout=_PATIENCE_S):
             raise exception.DomainsUnreadable(
                 "it has not answered an earlier question for a minute"
@@ -64,14 +66,14 @@ class UsageReader:
         return named
 
     def look_again(self) -> None:
-        """Read the domains again; where libvirt does not answer, log it and keep the last state."""
+        """Read the domains again; if libvirt does not answer, log it and keep the last state."""
         try:
             self.look_at_domains()
         except exception.DomainsUnreadable as error:
             LOG.error("%s. The former state of the GPUs stays in force.", error)
 
     def read_records(self) -> bool:
-        """Return whether the database answered."""
+        """Read the database into the ledger, and return whether it answered."""
         context = nova_context.get_admin_context()
         try:
             with boundary.crossed():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's records of this host's instances: GPUs by the database, and requests by flavor."""
+"""Nova's records of this host's instances: their GPUs in the database, and their flavors."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ _SETTLED = (
 class Records:
     """One answer of the database.
 
-    ``counted``: (provider_uuid, identifier) of each GPU or vGPU, by the instance's uuid. ``busy``:
-    the instances that are here or on their way here and have a task under way: Nova may be yet to
-    save their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose
-    resize is being reverted and that are no longer the other host's and not yet this one's.
-    ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
-    stopped, without a task. ``settled``: those here with which nothing is under way, so that
-    Placement has to count what they have. ``has_moves``: whether the host takes part in a migration
-    that has not ended, or ended in error.
+    ``counted``: (provider_uuid, identifier) of each GPU or vGPU, by the instance's uuid.
+    ``busy``: the instances with a task that are here or on their way here. Nova may not have saved
+    their GPUs yet; it saves those of an unshelved instance only when its guest runs.
+    ``returning``: the instances whose resize is being reverted and whose GPUs the database counts
+    neither for the other host nor for this one.
+    ``projects``: the project of each instance in ``counted``.
+    ``stopped``: the instances that are stopped and have no task.
+    ``settled``: the instances here without a task or a move, so that their allocations in Placement
+    must equal their GPUs.
+    ``has_moves``: whether the host is part of a migration that has not ended, or ended in error.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -47,7 +49,7 @@ class Records:
     has_moves: bool = False
 
     def without(self, identifier: str) -> Records:
-        """Return these records without any holder of the GPU *identifier*."""
+        """Return these records without the GPU *identifier* in ``counted``."""
         counted = {
             uuid: frozenset(gpu for gpu in recorded if gpu[1] != identifier)
             for uuid, recorded in self.counted.items()
@@ -62,21 +64,22 @@ def read(
     guests: Collection[str],
     last: Records | None = None,
 ) -> Records:
-    """Return one look at the database, through the conductor; never while a claim waits.
+    """Read the records from the database, through the conductor; never call it in a claim.
 
-    It counts the same as ``ResourceTracker._populate_assigned_resources``: what the host's
-    instances have, and what migrations from and to it keep until they are confirmed or reverted.
-    One that ended in error keeps nothing once its instance is not moving any more.
-    Providers of other hosts may be among them, which the caller has to leave out.
+    It counts the same as ``ResourceTracker._populate_assigned_resources``: the GPUs of the host's
+    instances, and the GPUs that migrations from and to this host keep until they are confirmed or
+    reverted. A migration that ended in error keeps none once its instance is no longer moving. The
+    caller must leave out providers of other hosts.
 
-    An instance whose own record cannot be read keeps what *last* counted for it, and counts as
+    An instance whose record cannot be read keeps the GPUs that *last* has for it, and counts as
     busy; the others are read all the same.
 
-    :param guests: the uuids of the domains here that have GPUs, to be looked up if need be
+    :param guests: the uuids of the domains here that have GPUs; instances that are not counted are
+        looked up, as they may be returning
     :param last: the answer before this one
     """
     counted: dict[str, frozenset[tuple[str, str]]] = {}
-    # First: a move that ends in between is then in the instance, and not in neither.
+    # First: the GPUs of a move that ends in between are then read from the instance, not missed.
     migrations = objects.MigrationList.get_in_progress_and_error(context, host, nodename)
     instances = objects.InstanceList.get_by_host(
         context, host, expected_attrs=["resources", "migration_context"]
@@ -143,11 +146,11 @@ def read(
 
 
 def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
-    """Return whether the instance's migration context is about this migration, and counts.
+    """Return whether *migration* keeps the GPUs in the instance's migration context.
 
-    Nova leaves it with the instance when a move fails, until the next one. It names cards that are
-    others' by now, or of other hosts. Of a live migration it counts as long as that lasts, as
-    ``nova.compute.resource_tracker._instance_is_live_migrating`` judges.
+    After a failed move, Nova leaves the context with the instance until the next move. Its cards
+    may be other instances' by now, or another host's. The context of a live migration counts while
+    that lasts, as ``nova.compute.resource_tracker._instance_is_live_migrating`` decides.
     """
     context = instance.migration_context
     if not context or context.migration_id != migration.id:
@@ -158,7 +161,7 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
 
 
 def _is_moving(instance: objects.Instance) -> bool:
-    """Return whether the instance is moved, as ``resource_tracker._instance_in_resize_state``."""
+    """Return whether the instance is moving, as ``resource_tracker._instance_in_resize_state``."""
     moves = task_states.resizing_states + task_states.rebuild_states
     return instance.vm_state == vm_states.RESIZED or (
         instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and instance.task_state in moves
@@ -168,11 +171,11 @@ def _is_moving(instance: objects.Instance) -> bool:
 def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
     """Return whether a failed resize or cold migration left *instance* with wrong GPUs.
 
-    ``ComputeManager._finish_resize`` gives an instance its old flavor back where the driver fails,
-    and leaves it what was claimed for the new one, for a hard reboot at the destination; where the
-    call to the destination is lost, the instance is there with what it had at the source.
+    If the driver fails, ``ComputeManager._finish_resize`` gives the instance its old flavor back,
+    but leaves it the GPUs that were claimed for the new one, for a hard reboot at the destination.
+    If the call to the destination is lost, the instance is there with its GPUs of the source.
 
-    :param ours: the providers of the host that the instance is on
+    :param ours: the providers of the instance's present host
     """
     if instance.new_flavor is None or instance.task_state in task_states.resizing_states:
         return False
@@ -187,10 +190,10 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
 
 
 def is_claim_left(instance: objects.Instance) -> bool:
-    """Return whether a failed move left a claim of what *instance* does not have, nor needs.
+    """Return whether a failed move left a claim of GPUs that *instance* neither has nor needs.
 
-    In ERROR it is recovered by a hard reboot, which goes by the claim unless it has what it had
-    before the move.
+    An instance in ERROR may need them: a hard reboot recovers it with the claimed GPUs, unless it
+    has the GPUs of before the move.
     """
     moving, own = instance.migration_context, set(_gpus(instance.resources))
     before, claimed = (
@@ -204,9 +207,9 @@ def _is_busy(instance: objects.Instance) -> bool:
 
 
 def _is_settled(instance: objects.Instance, migrations: objects.MigrationList) -> bool:
-    """Return whether nothing is under way with *instance*.
+    """Return whether *instance* has no task and no move in progress.
 
-    In ERROR it may have to recover from a move that failed.
+    An instance in ERROR is not settled after a failed move: it may have to recover from it.
     """
     if _is_busy(instance) or instance.vm_state not in (*_SETTLED, vm_states.ERROR):
         return False
@@ -230,9 +233,9 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
-    """Yield the GPUs of the resources.
+    """Yield provider uuid and identifier of each GPU among *resources*.
 
-    :raises InvalidValue: where an identifier is none
+    :raises InvalidValue: if an identifier is not a device
     """
     for resource in resources or ():
         if resource.resource_class in names.RESOURCE_CLASSES:
@@ -241,16 +244,15 @@ def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, s
 
 
 def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
-    """Return what *flavor* asks for; nothing where it came without its extra specs.
+    """Return the request of *flavor*, an empty one if it was loaded without its extra specs.
 
-    Nova's object raises then, as it cannot read them later, and an instance without GPUs must not
-    fail of that.
+    Nova cannot load extra specs later and raises, which must not fail an instance without GPUs.
     """
     return request.of((flavor.obj_attr_is_set("extra_specs") and flavor.extra_specs) or {})
 
 
 def request_of(instance: objects.Instance) -> FlavorRequest:
-    """Return what the flavor of *instance* asks for; nothing where it came without its flavor."""
+    """Return the request of the instance's flavor, an empty one if it was loaded without."""
     try:
         flavor = instance.flavor
     except nova_exception.OrphanedObjectError:

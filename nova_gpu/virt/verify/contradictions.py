@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of the four sources about a host's GPUs, and remedies.
+"""Comparison of the four sources about a host's GPUs: the contradictions, each with a remedy.
 
-Nothing is read here: :mod:`nova_gpu.virt.verify.gather` does that. What an instance with a task
-under way has is on its way from one to the other, and is not compared.
+The sources are sysfs, libvirt, Nova's database and Placement. :mod:`nova_gpu.virt.verify.gather`
+reads them; nothing is read here. The GPUs of an instance with a task are not compared, because the
+sources learn of a change one after another.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _REMEDY = (
 
 
 def compare(state: HostState) -> tuple[Difference, ...]:
-    """Return every contradiction, as far as both of its sides are known."""
+    """Return the contradictions between the sources that answered."""
     vgpus = tuple(_vgpus(state))
     if vgpus:
-        # What is there and nobody's has room that Placement has to give, until it is removed.
+        # A left vGPU takes room until it is removed, so the number of free vGPUs is not compared.
         state = dataclasses.replace(state, vgpus_free={})
     return (
         *_shared(state),
@@ -51,7 +52,7 @@ def compare(state: HostState) -> tuple[Difference, ...]:
 
 
 def _shared(state: HostState) -> Iterator[Difference]:
-    # Who reaches a part of what another has may not be able to open it.
+    # A reached device may not be openable: only those that a guest can open are shared.
     by_guest = {
         uuid: (guest.cards - guest.reached) | guest.opened
         for uuid, guest in (state.guests or {}).items()
@@ -74,7 +75,7 @@ def _shared(state: HostState) -> Iterator[Difference]:
 
 
 def _domains(state: HostState) -> Iterator[Difference]:
-    """Yield domains that have what Nova does not count for them."""
+    """Yield the domains with devices that Nova does not count for their instance."""
     if state.guests is None or state.instances is None:
         return
     for uuid, guest in state.guests.items():
@@ -142,7 +143,7 @@ def _differs(guest: Guest, instance: Instance) -> bool:
 
 
 def _cards(state: HostState) -> Iterator[Difference]:
-    """Yield cards of instances that are missing or unfit."""
+    """Yield the cards of instances that are not on the host, or that no guest can use."""
     for uuid, instance in (state.instances or {}).items():
         for card in sorted(instance.cards, key=str) if instance.settled else ():
             if state.cards is not None and not _is_here(card, state):
@@ -162,7 +163,7 @@ def _cards(state: HostState) -> Iterator[Difference]:
 
 
 def _allocations(state: HostState) -> Iterator[Difference]:
-    """Yield what Placement counts for the instances, group by group."""
+    """Yield the instances whose allocations differ from their GPUs, by provider."""
     if state.providers is None:
         return
     for uuid, instance in (state.instances or {}).items():
@@ -182,7 +183,7 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                     "move it to another host and back, or delete it",
                 )
             elif (counts := provider.allocated.get(uuid, 0)) != amount:
-                # Placement may only be told what the flavor says as well.
+                # An allocation is repaired only if the instance's GPUs match its flavor.
                 safe = instance.flavor_count == len(instance.counted)
                 yield Difference(
                     Kind.ALLOCATION_DIFFERS,
@@ -197,13 +198,14 @@ def _allocations(state: HostState) -> Iterator[Difference]:
 
 
 def _strange_allocations(state: HostState) -> Iterator[Difference]:
+    """Yield the allocations whose consumer is no instance of this host."""
     for provider in (state.providers or {}).values():
         for consumer, amount in sorted(provider.allocated.items()):
             holder = state.holders.get(consumer)
             text = f"Placement counts {amount} GPUs of {provider.name} for {consumer}"
             guest = (state.guests or {}).get(consumer)
             if holder in (Holder.DELETED, Holder.ENDED_MOVE):
-                # A guest of an instance that is deleted may live on, and then has the cards.
+                # The guest of a deleted instance may still run, and then has the cards.
                 safe = state.guests is not None and guest is None
                 remedy = "nova-gpu verify --repair removes it"
                 if not safe:
@@ -224,7 +226,10 @@ def _strange_allocations(state: HostState) -> Iterator[Difference]:
 
 
 def _inventories(state: HostState) -> Iterator[Difference]:
-    """Yield groups of which Placement has more or less than there is, while owners are known."""
+    """Yield the groups whose inventory in Placement is too small or too large.
+
+    Compare a group only if all instances are settled.
+    """
     for provider_uuid, provider in (state.providers or {}).items():
         free = _free(provider, state)
         if free is None or state.instances is None or not _all_settled(state, provider):
@@ -250,7 +255,7 @@ def _inventories(state: HostState) -> Iterator[Difference]:
 
 
 def _free(provider: Provider, state: HostState) -> int | None:
-    """Return how many of a group can be given, ``None`` where that is not known."""
+    """Return how many devices of a group are free, ``None`` if that is unknown."""
     if provider.resource_class != names.RESOURCE_CLASS:
         return state.vgpus_free.get(provider.name)
     if state.cards is None or state.guests is None:
@@ -261,30 +266,31 @@ def _free(provider: Provider, state: HostState) -> int | None:
 
 
 def _held(provider_uuid: str, instances: Mapping[str, Instance]) -> collections.Counter[str]:
-    """Return how many of the group each instance has."""
+    """Return how many devices of the provider each instance has."""
     counted = ((uuid, dev) for uuid, has in instances.items() for dev, _ in has.counted)
     return collections.Counter(uuid for uuid, dev in counted if dev == provider_uuid)
 
 
 def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
-    """Return what Placement counts, and what it should count besides.
+    """Return the number of devices that Placement counts, or should count, for all consumers.
 
-    That is a difference of its own.
+    A consumer counts with its allocation or its devices, whichever is more: where these differ,
+    that is a contradiction of its own.
     """
     return (collections.Counter(allocated) | held).total()
 
 
 def _all_settled(state: HostState, provider: Provider) -> bool:
-    """Return whether no instance moves to or from the group."""
+    """Return whether no instance has a task or a move, and no consumer is on its way here."""
     return all(instance.settled for instance in (state.instances or {}).values()) and all(
         state.holders.get(uuid) is not Holder.ON_ITS_WAY for uuid in provider.allocated
     )
 
 
 def _vgpus(state: HostState) -> Iterator[Difference]:
-    """Yield vGPUs without an owner, and missing ones of instances.
+    """Yield vGPUs without an owner, and vGPUs of instances that are missing on the host.
 
-    Nothing while one of those who could have a vGPU does not say.
+    Yield nothing unless libvirt, Nova's database and sysfs all answered.
     """
     if state.guests is None or state.instances is None or state.made is None:
         return
@@ -293,13 +299,13 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
 
 
 def _is_here(item: Device, state: HostState) -> bool:
-    """Return whether the host has it, or what a vGPU is made at."""
+    """Return whether the host has the card, or the function that the vGPU is made at."""
     at = {slot.parent for slot in device.slots([item])}
     return item in (state.cards or ()) or bool(at & state.functions)
 
 
 def _missing_vgpus(state: HostState) -> Iterator[Difference]:
-    """Yield what a domain names of an instance that has no task under way."""
+    """Yield the vGPUs that a settled instance's domain names and the host does not have."""
     for uuid, guest in (state.guests or {}).items():
         instance = (state.instances or {}).get(uuid)
         if instance is None or not instance.settled:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks sysfs, libvirt, Nova's database and Placement about a host's GPUs.
+"""Reader of the four sources about a host's GPUs: sysfs, libvirt, Nova's database and Placement.
 
-The database is asked through the conductor and Placement through Nova's own client of it, as
-nova-compute does.
+As in nova-compute, the database is read through the conductor, and Placement with Nova's client.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from nova_gpu.virt.verify import gather_host, migrations
 from nova_gpu.virt.verify.sources import Holder, HostState, Instance
 
 _T = TypeVar("_T")
-# What says where each of them is.
+# The options that tell where each source is, for messages
 _OPTIONS = {
     "sysfs": "[gpu]sysfs_root",
     "libvirt": "[libvirt]virt_type and connection_uri",
@@ -42,11 +41,11 @@ _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources to ask.
+    """The sources about a host's GPUs.
 
-    ``placement``: Nova's report client. ``unavailable``: the cards that cannot be given.
-
-    ``ask`` calls what it is given, and may give up on it with any exception.
+    ``placement``: Nova's report client. ``unavailable``: returns the cards that guests cannot get,
+    with the reasons. ``ask``: calls its argument and returns the answer; it may stop waiting and
+    raise any exception.
     """
 
     host: discovery.Discovery
@@ -57,7 +56,7 @@ class Sources:
 
 
 class _Answers:
-    """The answers so far, and which sources did not answer."""
+    """The reading of one source after another. ``unread``: a text for each that did not answer."""
 
     def __init__(self, sources: Sources) -> None:
         self._ask = sources.ask
@@ -68,7 +67,7 @@ class _Answers:
             with boundary.crossed():
                 answer: _T = self._ask(read)
         except boundary.Failure as error:
-            # What comes from another service has that one's stack below it.
+            # An error of another service also has its stack trace, below the first line.
             lines = str(error).strip().splitlines() or [type(error.error).__name__]
             self.unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
             return None
@@ -76,9 +75,9 @@ class _Answers:
 
 
 def gather(sources: Sources) -> HostState:
-    """Return what each of the four says now.
+    """Return the answers of the four sources; raise nothing.
 
-    Nothing raises: who does not answer is in ``unread``.
+    ``unread`` of the result names the sources that did not answer.
     """
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
@@ -95,7 +94,7 @@ def gather(sources: Sources) -> HostState:
     answer = providers = None
     if nodename is not None:
         node, mode = nodename, host.delivery.mode
-        # Before the database: who comes to be in between is looked up there.
+        # Before the database: a consumer that is created in between is then looked up there.
         providers = answers.of(
             "Placement",
             lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
@@ -135,7 +134,7 @@ def gather(sources: Sources) -> HostState:
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
-    """Return the node's name where libvirt does not say it."""
+    """Return the name of the host's compute node from the database; libvirt did not tell it."""
     (node,) = objects.ComputeNodeList.get_all_by_host(context, CONF.host)
     return str(node.hypervisor_hostname)
 
@@ -143,7 +142,7 @@ def _nodename(context: nova_context.RequestContext) -> str:
 def _instances(
     context: nova_context.RequestContext, nodename: str, guests: Collection[str]
 ) -> tuple[dict[str, Instance], frozenset[str]]:
-    """Return the host's instances, and those on their way back to it."""
+    """Return the host's instances by uuid, and the uuids of instances that return to it."""
     counted = records.read(context, CONF.host, nodename, guests)
     migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
     moving = {migration.instance_uuid for migration in migrations if migration.status != "error"}
@@ -168,9 +167,9 @@ def _instances(
 
 
 def _is_released(instance: objects.Instance | None, devices: Collection[Any]) -> bool:
-    """Return whether it gave its GPUs back when it was stopped.
+    """Return whether the instance gave its GPUs back when it was stopped.
 
-    Of few it is asked, each by itself.
+    ``system_metadata`` is loaded from the database for stopped instances without devices only.
     """
     if devices or instance is None or instance.vm_state != vm_states.STOPPED:
         return False
@@ -178,10 +177,13 @@ def _is_released(instance: objects.Instance | None, devices: Collection[Any]) ->
 
 
 def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:
-    """Return the number of GPUs and vGPUs that the flavor asks for.
+    """Return the number of GPUs and vGPUs that the flavor requests.
 
-    Of a flavor that cannot be read any more, what it has: the API and the scheduler refuse it. Of
-    one that asks for vGPUs in Nova's words alone, those of ours it has.
+    If the flavor is invalid, return the number of devices in *held*: the API and the scheduler
+    refuse such a flavor. If it requests vGPUs as Nova's ``resources:VGPU`` only, count the vGPUs in
+    *held*.
+
+    :param held: the instance's devices of nova-gpu on this host
     """
     try:
         count = sum(request_.count for request_ in flavor_request.requests)

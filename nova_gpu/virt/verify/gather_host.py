@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks sysfs, what nova-compute has noted and Placement about a host's cards and their parts."""
+"""Reader of a host's cards and their parts: sysfs, libvirt, nova-compute's files, Placement."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from nova_gpu.virt.verify.sources import Guest, Provider
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """The cards of a host: those given whole, and those given in parts.
+    """The cards of a host.
 
-    ``parts``: how the ``shared`` ones are divided. ``unread``: cards that have MIG instances of
-    which more is not known.
+    ``whole``: the cards that guests get whole. ``shared``: the cards that guests get parts of, and
+    ``parts`` their division. ``unread``: the whole cards with MIG instances whose division could
+    not be read.
     """
 
     whole: Mapping[PciAddress, Card]
@@ -40,7 +41,7 @@ class Cards:
 
     @property
     def functions(self) -> frozenset[PciAddress]:
-        """The functions that are given in parts, or may be."""
+        """The PCI functions of which guests get parts, or may get parts."""
         known = (address for card in self.parts.values() for address in card.parents)
         return frozenset(known) | self.unread
 
@@ -49,10 +50,10 @@ def read(
     host: discovery.Discovery,
     unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]],
 ) -> Cards:
-    """Return what the host has now.
+    """Return the cards that the host has now.
 
-    :param unavailable: those of whole cards that cannot be given
-    :raises DiscoveryFailed: where sysfs cannot be read
+    :param unavailable: returns those whole cards that guests cannot get, with the reasons
+    :raises DiscoveryFailed: if sysfs cannot be read
     """
     gpus = host.find()
     parts, others = host.in_parts(gpus)
@@ -71,7 +72,7 @@ def read(
 
 
 def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
-    """Return why whole cards cannot be given to a guest, or are with another driver than needed."""
+    """Return the whole cards that no guest can use, or that have the wrong driver, with why."""
     reasons: dict[Device, str] = {}
     for address, card in cards.items():
         if reason := _unbound(host, card.gpu) or availability.for_all(card.unavailable):
@@ -88,9 +89,9 @@ def _unbound(host: discovery.Discovery, card: GPU) -> str | None:
 
 
 def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) -> dict[str, Guest]:
-    """Return the domains by uuid, each with what it names of the host's cards.
+    """Return the domains by uuid, each with the devices of the host that it names.
 
-    :raises DomainsUnreadable: where libvirt does not say
+    :raises DomainsUnreadable: if libvirt does not list the domains
     """
     whole = (card.gpu for card in cards.whole.values())
     parts = domains.parts(whole, host.roots, cards.parts.values())
@@ -98,7 +99,8 @@ def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) 
     running = domains.running(libvirt)
     guests_ = {}
     for uuid, item in named.items():
-        # Into what these are divided nobody tells: the nodes of one's own part lead to them, too.
+        # The division of these cards is unknown. The nodes of a guest's part lead to the whole card
+        # as well, which must not count as the guest's.
         untold = cards.unread & {slot.parent for slot in device.slots(item.own)}
         guests_[uuid] = Guest(
             uuid in running, item.every - untold, item.reached - untold, item.opened
@@ -114,12 +116,12 @@ def made(
     parts: Mapping[PciAddress, DividedCard],
     owners: Mapping[str, Collection[Device]],
 ) -> dict[str, frozenset[Slot]]:
-    """Return the vGPUs that there are, by the uuid of whose they are.
+    """Return the vGPUs that exist on the host, by the uuid of the instance that they are made for.
 
-    Those of other users are not among them, as their owners are unknown.
+    vGPUs that other programs made are left out, because their owners are unknown.
 
-    :param owners: what domains name and the database counts, by uuid
-    :raises OSError: where the kernel does not tell which mediated devices there are
+    :param owners: the devices that domains name and the database counts, by uuid
+    :raises OSError: if the kernel does not list the mediated devices
     """
     functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
     slots = {(uuid, slot) for uuid, has in owners.items() for slot in device.slots(has)}
@@ -139,11 +141,11 @@ def free(
     taken: Collection[Device],
     made: Collection[Slot],
 ) -> dict[GroupKey, int]:
-    """Return how many more vGPUs there can be of each group of *parts*, whatever its cards' health.
+    """Return how many more vGPUs each group of *parts* has room for, whatever its cards' health.
 
-    :param gpus: those of *parts*
-    :param taken: the slots, and the functions, that are in use
-    :param made: those of the slots at which something is
+    :param gpus: the cards of *parts*
+    :param taken: the slots and the functions that are in use
+    :param made: the slots among *taken* whose vGPU exists
     """
     whole = frozenset(taken)
     slots = device.slots(taken)
@@ -153,7 +155,7 @@ def free(
         for address, parent in card.parents.items()
         if parent.kind is Kind.PLAIN
     }
-    # Of a plain function its driver does not tell that it is somebody's.
+    # The driver of a plain function does not report that a guest has it.
     pending = {slot for slot in slots if slot.parent in plain or slot not in made}
     cards = {gpu.address: SharedCard(gpu, parts[gpu.address]).without(whole) for gpu in gpus}
     return {
@@ -164,7 +166,7 @@ def free(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """A whole card, and why it cannot be given."""
+    """A card that guests get whole, and the reasons why they cannot get it now."""
 
     gpu: GPU
     unavailable: Reasons = ()
@@ -177,10 +179,11 @@ def read_providers(
     mode: DeliveryMode,
     cards: Mapping[PciAddress, Card],
 ) -> dict[str, Provider]:
-    """Return the host's groups by uuid.
+    """Return the providers of the host's groups from Placement, by uuid.
 
     :param client: Nova's report client
-    :param mode: in which the host gives *cards*, those that are whole
+    :param mode: the delivery mode of *cards*
+    :param cards: the cards that guests get whole
     """
     root = client.get_provider_by_name(context, nodename)["uuid"]
     providers = {}

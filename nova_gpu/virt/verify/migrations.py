@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves that have ended or were given up, and never gave back their GPUs.
+"""Release of GPUs that interrupted or ended moves left counted.
 
-A nova-compute that is started again finds an instance in the midst of a resize, clears its task or
-starts its guest again at the source (``ComputeManager._init_instance``), and that is all: Placement
-goes on counting the old GPUs for the migration and the new ones for the instance, and the
-destination keeps the new ones for it. Of a live migration it clears the task, too, after it had
-libvirt give up what was under way. Where a resize on one host fails, its tracker keeps the new ones
-until the next move of that instance.
+:class:`AbandonedMoves`: when nova-compute starts and finds an instance in the middle of a resize,
+it only clears the task or starts the guest again at the source (``ComputeManager._init_instance``).
+Placement goes on counting the old GPUs for the migration and the new ones for the instance, and the
+destination keeps the new ones for the instance. After an interrupted live migration nova-compute
+also clears the task only, after it had libvirt cancel the migration. If a resize on the same host
+fails, the resource tracker keeps the new GPUs until the instance's next move.
 
-While an instance moves its old allocation is the migration's. Where nova-compute dies in a move and
-the instance is deleted then, or dies just after a move was confirmed, Nova leaves that allocation.
-It looks for instances of that uuid only, in
-``ResourceTracker._remove_deleted_instances_allocations``, and ``nova-manage placement audit`` for
-allocations of ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, of which ``PGPU`` is none.
+:class:`Orphans`: while an instance moves, the migration holds its old allocation. Nova leaves that
+allocation if nova-compute dies during a move and the instance is then deleted, or if it dies just
+after a move was confirmed. ``ResourceTracker._remove_deleted_instances_allocations`` looks for
+instances of the consumer's uuid only, and ``nova-manage placement audit`` for the resource classes
+in ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, without ``PGPU``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ from nova_gpu.virt.usage import records
 
 LOG = logging.getLogger(__name__)
 
-# In these the instance is still what it was, at the source; with an error it is that again where
-# Placement did not take back what a revert, or a failure at the source, was to give back.
+# The statuses of a resize in which the instance is at the source, unchanged. With "error" it is so
+# again, but an allocation may be left, if Placement failed when Nova gave it back.
 _BEFORE_THE_MOVE = ("pre-migrating", "migrating", "error")
 _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED)
-# Of a live migration it is that in all, as long as its domain is here.
+# The same for a live migration: all statuses, as long as the instance's domain is on this host.
 _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
 
 
 class AbandonedMoves:
-    """Moves that were abandoned at the last look: one under way may be between two tasks."""
+    """Moves from this host that nova-compute abandoned.
+
+    A move is ended only if two periods in a row find it abandoned: a move in progress may be
+    between two tasks.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -50,10 +54,12 @@ class AbandonedMoves:
     def end(
         self, reportclient: Any, nodename: str, had_by: Callable[[str], Collection[Device]]
     ) -> None:
-        """End abandoned moves of this host that were seen before; never in a claim. Raise nothing.
+        """End the moves that are abandoned now and were in the last period; raise nothing.
+
+        Call this once in a period, and never in a claim.
 
         :param reportclient: Nova's client of Placement
-        :param had_by: what an instance's domain here has
+        :param had_by: returns the devices of an instance's domain on this host, by its uuid
         """
         context = nova_context.get_admin_context()
         seen = set()
@@ -80,7 +86,7 @@ class AbandonedMoves:
         migration: objects.Migration,
         had_by: Callable[[str], Collection[Device]],
     ) -> objects.Instance | None:
-        """Return the instance of an abandoned move, ``None`` of any other."""
+        """Return the instance of *migration* if that is abandoned, else ``None``."""
         is_live = migration.migration_type == "live-migration"
         statuses = _AS_IT_RUNS if is_live else _BEFORE_THE_MOVE
         if (
@@ -111,7 +117,7 @@ def _is_over(
     migration: objects.Migration,
     instance: objects.Instance,
 ) -> bool:
-    """Return whether a resize or cold migration that failed has nothing to give back."""
+    """Return whether *migration* is a failed resize or cold migration that holds no GPUs."""
     return (
         migration.status == "error"
         and migration.migration_type != "live-migration"
@@ -121,10 +127,10 @@ def _is_over(
 
 
 def _is_claimed(migration: objects.Migration, instance: objects.Instance) -> bool:
-    """Return whether Nova goes on counting what a failed resize claimed on the instance's own host.
+    """Return whether Nova still counts the claim of a failed resize on the instance's own host.
 
-    ``ResourceTracker._update_available_resource`` takes that for what the instance has, as long as
-    its migration context is there.
+    ``ResourceTracker._update_available_resource`` counts the claimed devices as the instance's
+    while its migration context exists.
     """
     moving = instance.migration_context
     return (
@@ -141,9 +147,9 @@ def _end(
     migration: objects.Migration,
     instance: objects.Instance,
 ) -> None:
-    """End the move as Nova does where one fails.
+    """Release the GPUs of the move and set its status to ``error``, as Nova does after a failure.
 
-    The record last: it is what the next look goes by.
+    The status comes last: if a step fails, the next period finds the move again.
     """
     LOG.warning(
         "Released the GPUs of move %s (%s), which was interrupted",
@@ -161,14 +167,15 @@ def _end(
 
 
 class Orphans:
-    """Allocations of moves that have ended, which are removed.
+    """The removal of allocations of moves that have ended.
 
-    Placement says in one answer how often each provider of a host was written to, its allocations
-    included; who has what of one, it says of that one only, and is asked where that has changed.
+    One request to Placement returns the generations of all providers of a host, which change with
+    each write to their allocations. The allocations themselves take one request for each provider,
+    which is made only if the generation has changed.
     """
 
     def __init__(self) -> None:
-        # By provider, when nothing of it was a move's and all else as the database says
+        # By provider: its generation when no move had an allocation and the others were right
         self._settled: dict[str, int] = {}
         self._counted: Mapping[str, Collection[object]] = {}
 
@@ -179,15 +186,17 @@ class Orphans:
         counted: Mapping[str, Collection[object]],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> None:
-        """Delete orphaned allocations of these providers; never in a claim, raising nothing.
+        """Delete the allocations of ended moves from these providers; raise nothing.
+
+        Call this once in a period, and never in a claim.
 
         :param reportclient: Nova's client of Placement
-        :param counted: what the database counts, by the uuids of all instances here, of which
-            nothing is asked
-        :param agrees: compares what Placement counts of a provider, by consumer, with what those
-            have; whether it is the same
+        :param counted: the GPUs of all instances here by the database, by the instance's uuid;
+            these instances are not looked up
+        :param agrees: compares a provider's allocations, by consumer, with the GPUs of the
+            instances; returns whether they are the same
         """
-        if not provider_uuids:  # the service starts, and has no group yet
+        if not provider_uuids:  # at service start there are no groups yet
             return
         instances = counted.keys()
         before, self._counted = (
@@ -199,7 +208,7 @@ class Orphans:
         context = nova_context.get_admin_context(read_deleted="yes")
         try:
             with boundary.crossed():
-                # Any provider stands for the tree that it is in.
+                # Any provider of the tree will do.
                 tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
                 generations = {provider["uuid"]: provider["generation"] for provider in tree}
         except boundary.Failure as error:
@@ -220,7 +229,10 @@ class Orphans:
         instances: Collection[str],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> bool:
-        """Return whether only instances use the provider, and as much as they have."""
+        """Delete the provider's allocations of ended moves.
+
+        Return whether no move has an allocation and all instances' allocations are right.
+        """
         try:
             with boundary.crossed():
                 allocations = reportclient.get_allocations_for_resource_provider(
@@ -240,9 +252,11 @@ class Orphans:
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Return why a consumer no longer needs its GPUs; ``None`` where it may, or is no migration.
+    """Return why a migration no longer needs its GPUs; ``None`` if it may need them.
 
-    :param context: one that reads what is deleted as well
+    Return ``None`` too if *consumer* is not the uuid of a migration.
+
+    :param context: a context that also reads deleted records
     """
     try:
         migration = objects.Migration.get_by_uuid(context, consumer)
@@ -256,8 +270,8 @@ def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
         return None
     if instance.deleted:
         return "its instance is deleted"
-    # While it is reverted the instance has a task. Else that failed where it is, and a hard reboot
-    # recovers it there.
+    # During a revert the instance has a task. Without one the revert has failed: the instance is at
+    # the destination, and a hard reboot recovers it there.
     is_there = instance.host == migration.dest_compute and instance.task_state is None
     if migration.status in ("error", "reverted") and is_there:
         return "it could not be reverted, and its instance stays at the destination"

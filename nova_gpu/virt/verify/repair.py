@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has Placement count what instances have: for a command, and in each period.
+"""Repair of allocations in Placement, by ``nova-gpu verify --repair`` and in each period.
 
-Only that: an allocation is a number, and the instance, its guest and its cards stay as they are.
+An allocation is set to the number of GPUs that its instance has. The instance, its guest and its
+cards stay as they are.
 
-Nova deletes the allocation of an instance whose rebuild has failed (``rebuild_instance`` of
-``nova/compute/manager.py``), which a hard reboot recovers with what it had. And a write whose
-answer was lost may have been done, or be done yet.
+Allocations become wrong because Nova deletes the allocation of an instance whose rebuild has failed
+(``rebuild_instance`` of ``nova/compute/manager.py``), while a hard reboot recovers the instance
+with its GPUs. And after a write whose answer was lost, the allocation may have changed or not.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ Counted = Collection[tuple[str, str]]
 
 
 def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
-    """Repair one *difference* that is ``safe``, of *state*.
+    """Repair *difference*, one of *state* that is ``safe`` to repair.
 
     :param reportclient: Nova's report client
-    :raises NotRepaired: where it has changed since, or Placement does not take it
+    :raises NotRepaired: if the instance has changed since, or Placement refuses the allocation
     """
     context = nova_context.get_admin_context()
     uuid = difference.subject
@@ -69,14 +70,14 @@ def heal(
     provider_uuid: str,
     allocations: Mapping[str, Any],
 ) -> bool:
-    """Let Placement count what the host's instances have, where that is known for sure.
+    """Correct the allocations of settled instances from one provider; raise nothing.
 
-    Return whether it counted just that of the provider. Nothing raises.
+    Return whether no allocation of the host's instances needed a correction.
 
     :param reportclient: Nova's report client
-    :param read: what the database said
+    :param read: the database's records
     :param classes: the resource class of each of the host's providers
-    :param allocations: what Placement counts of the provider, by consumer
+    :param allocations: the allocations from the provider, by consumer
     """
     agrees = True
     for uuid, counted in read.counted.items():
@@ -102,11 +103,10 @@ def heal(
 def _heal(
     uuid: str, counted: Counted, classes: Mapping[str, str], reportclient: Any, *, is_short: bool
 ) -> None:
-    """Let Placement count what one instance has.
+    """Set the allocation of one instance to its GPUs, if that is known to be right.
 
-    :param is_short: whether Placement counts fewer than the instance has
-
-    :raises NotRepaired: where it has changed since, or Placement does not take it
+    :param is_short: whether Placement counts fewer GPUs than the instance has
+    :raises NotRepaired: if the instance has changed since, or Placement refuses the allocation
     """
     context = nova_context.get_admin_context()
     instance = objects.Instance.get_by_uuid(
@@ -114,12 +114,12 @@ def _heal(
     )
     request = records.request_of(instance)
     if is_short:
-        # Placement may only be told what the flavor says as well.
+        # The allocation is written only if the instance's GPUs match its flavor.
         devices = [device.parse(identifier) for _, identifier in counted]
         if gather.asked_of(request, devices) != len(devices):
             return
     elif counted or names.RELEASED not in instance.system_metadata:
-        return  # for nova-gpu verify, and the operator
+        return  # left to nova-gpu verify and the operator
     _restore(context, uuid, counted, classes, reportclient)
     LOG.warning(
         "Restored the instance's allocation of %d GPUs in Placement",
@@ -135,12 +135,14 @@ def _restore(
     classes: Mapping[str, str],
     reportclient: Any,
 ) -> None:
-    """Write the allocation of an instance that has none.
+    """Write the allocation of an instance as the GPUs in *counted*.
 
-    :raises NotRepaired: where the instance has no longer what is *counted*
-    :raises nova.exception.AllocationUpdateFailed: where Placement counts something else by now
+    :param classes: the resource class of each of the host's providers
+    :raises NotRepaired: if the instance no longer has exactly these GPUs, or Placement refuses
+    :raises nova.exception.AllocationUpdateFailed: if the allocation was changed meanwhile
     """
-    # First: what is begun with the instance after it was read changes this, and the write fails.
+    # First: a task that begins after the instance was read changes the consumer's generation, so
+    # that the write fails.
     consumer = placement_client.read_consumer(reportclient, uuid)
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
     now = {
@@ -162,9 +164,10 @@ def _restore(
 def _of_the_host(
     context: nova_context.RequestContext, instance: objects.Instance
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what ``nova-manage placement heal_allocations`` would write, without the GPUs.
+    """Return the instance's allocation from its compute node, without GPUs.
 
-    That fails on a flavor with ``resources:PGPU``: it asks them of the compute node itself.
+    It is what ``nova-manage placement heal_allocations`` would write; that command fails for a
+    flavor with ``resources:PGPU``, because it would allocate the GPUs from the compute node itself.
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
     resources = dict(scheduler_utils.resources_from_flavor(instance, instance.flavor))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four sources about a host's GPUs as plain values, and kinds of contradictions.
+"""The answers of the four sources about a host's GPUs as plain values; kinds of contradictions.
 
-Sysfs says which cards there are and who drives them, libvirt which guest names which, Nova's
-database which instance has which, and Placement how many each instance has.
+Sysfs lists the cards and their drivers, libvirt the GPUs that each domain names, Nova's database
+the GPUs of each instance, and Placement the number of GPUs of each consumer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 
-# Whole ones, and vGPUs.
+# Whole cards, and slots of vGPUs
 Cards = frozenset[Device]
 
 
@@ -44,9 +44,11 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """``subject``: the uuid of who has it, or the card's address, or the provider's name.
+    """One contradiction between the sources.
 
-    ``safe``: ``nova-gpu verify --repair`` does it; else ``remedy`` is the operator's to judge.
+    ``subject``: the uuid of the domain, instance or migration, or the card's address, or the
+    provider's name. ``safe``: ``nova-gpu verify --repair`` repairs it; else the operator must
+    decide about the ``remedy``.
     """
 
     kind: Kind
@@ -71,11 +73,12 @@ class Guest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance by Nova's database.
+    """An instance as Nova's database has it.
 
-    ``counted``: (provider_uuid, card) of what the database counts for it on this host, both
-    sides of a move. ``settled``: no task and no move is under way. ``aliased``: it has PCI devices
-    by an alias, too, which are not counted here.
+    ``settled``: it has no task and no move in progress. ``flavor_count``: the number of GPUs that
+    its flavor requests. ``counted``: (provider_uuid, card) of each device that the database counts
+    for it on this host, on both sides of a move. ``aliased``: it also has PCI devices by an alias,
+    which ``counted`` does not include.
     """
 
     active: bool
@@ -90,7 +93,7 @@ class Instance:
 
 
 class Holder(enum.Enum):
-    """A consumer with an allocation that is no instance of this host."""
+    """Kinds of consumers with an allocation that are no instances of this host."""
 
     DELETED = "an instance that is deleted"
     ENDED_MOVE = "a migration that has ended"
@@ -101,11 +104,11 @@ class Holder(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """One group in Placement.
+    """The provider of one group in Placement.
 
-    ``allocated``: GPUs by consumer. ``cards``: those of its product here, ``fit``: those of them
-    that can be given to a guest. Of a group of vGPUs, which is one where the ``resource_class``
-    says so, there are neither.
+    ``allocated``: the number of GPUs of each consumer. ``cards``: the host's cards of the group's
+    product. ``fit``: the cards among them that guests can use. If the ``resource_class`` is the one
+    of vGPUs, both are empty.
     """
 
     name: str
@@ -119,13 +122,17 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostState:
-    """The state of a host by the four. ``None``: it did not answer, for the reason in ``unread``.
+    """The state of a host's GPUs by the four sources.
 
-    ``unfit``: why a card cannot be given to a guest or is with another driver than its guest needs.
-    ``guests`` and ``instances`` by uuid, ``providers`` by uuid. ``holders``: consumers of GPUs here
-    that are no instance of this host. ``functions``: those of cards that are given in parts.
-    ``made``: the vGPUs that there are, by the uuid of whose they are. ``vgpus_free``: how many more
-    there can be of each group, by its provider's name; nothing where that is not known.
+    A field is ``None`` if its source did not answer; ``unread`` has the reason.
+
+    ``cards``: the cards that guests get whole. ``unfit``: why no guest can use a card, or that its
+    driver is the wrong one. ``guests``, ``instances``, ``providers``: by uuid. ``returning``: the
+    uuids of instances that a revert brings back to this host. ``holders``: the kind of each
+    consumer of GPUs that is no instance of this host, by uuid. ``functions``: the PCI functions of
+    cards that guests get parts of. ``made``: the vGPUs that exist, by the uuid of the instance that
+    they are made for. ``vgpus_free``: how many more vGPUs each group has room for, by its
+    provider's name, without groups for which that is unknown.
     """
 
     cards: Cards | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a start of the service: what the four state contradict each other in, said in the log."""
+"""Check after a start of nova-compute: contradictions between the four sources go to the log."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Reconciliation:
-    """Compares in the first two periods, and says once what was so both times.
+    """The comparison of the four sources in the first two periods of the service.
 
-    In the first alone an instance may be between one of the four and the next. It runs where the
-    period does, outside of what claims wait for. ``is_due``: Placement has been told what there is.
+    It logs contradictions that both periods find: a single one may see an instance whose change not
+    all sources have yet. It runs in a part of the period that no claim waits for.
+    ``is_due``: set when Placement has this host's inventories.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Reconciliation:
         self._is_done = False
 
     def look(self) -> None:
-        """Raise nothing: the service goes on whatever is the matter."""
+        """Compare if that is due, and log contradictions that are found twice; raise nothing."""
         if self._is_done or not self.is_due:
             return
         try:
