@@ -9,7 +9,7 @@ from nova import objects
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.live_migration import migrate_data
+from nova_gpu.virt.live_migration import compatibility, migrate_data
 from nova_gpu.virt.live_migration.migrate_data import Moves
 
 
@@ -52,7 +52,7 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
     if len(descriptions) != len(types) or len(migrate_data.recorded(new)) != len(types):
         return f"the guest has {len(types)} vGPUs, and {len(descriptions)} were claimed"
     for old, place in migrate_data.pairs(instance):
-        if reason := migrate_data.not_alike(types.get(old), descriptions[place]):
+        if reason := compatibility.not_alike(types.get(old), descriptions[place]):
             return reason
         stateless = host.movable(place).stateless(place, is_running=False)
         if reason := stateless or host.unmovable(place):

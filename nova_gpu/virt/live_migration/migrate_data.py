@@ -11,21 +11,13 @@ context, and those at the destination in ``new_resources``. The messages are in 
 of mediated devices. In all releases, its presence makes Nova clean up at both ends.
 
 ``source_mdev_types``: a text for each of the guest's vGPUs, which the destination compares with
-the texts of its own::
-
-    nvidia-1155 of 10de:26b9, a virtual function with a type; driver 550.54.16; ECC 1
-
-Older releases write only the text before the first semicolon; facts that are missing are not
-compared. Sources: NVIDIA's vGPU user guide, "Migrating a VM Configured with vGPU", requires the
-same ECC mode; Red Hat's guide to live migration with an NVIDIA vGPU says that migration fails on
-KVM hosts with different driver versions.
+the texts of its own (:mod:`~nova_gpu.virt.live_migration.compatibility`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from nova import exception as nova_exception
 from nova import objects
@@ -33,14 +25,10 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
-from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
-from nova_gpu.host import products
-from nova_gpu.host.nvidia import nvml, proc
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import sets as exact_sets
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
@@ -49,13 +37,12 @@ from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.starts import Starts
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.live_migration import compatibility
 from nova_gpu.virt.sets import Sets
 
 LOG = logging.getLogger(__name__)
 
 Held = Collection[Holding[VGPUGroup, Slot]]
-_MODES = {"0": "off", "1": "on"}
-_FACTS = re.compile(r"; driver ([0-9.]+)|; ECC ([01])")
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
@@ -118,13 +105,15 @@ class Moves:
         return None if card is None else exact_sets.unmovable(self.sets, card, slot)
 
     def described(self, holdings: Held) -> dict[Slot, str]:
-        """Return the text about each vGPU that :func:`not_alike` compares."""
+        """Return the text about each vGPU that :func:`compatibility.not_alike` compares."""
         cards = {
             holding.device: card.gpu
             for holding in holdings
             if (card := holding.group.card_of(holding.device)) is not None
         }
-        facts = facts_of({gpu.address: gpu for gpu in cards.values()}.values(), self.roots)
+        facts = compatibility.facts_of(
+            {gpu.address: gpu for gpu in cards.values()}.values(), self.roots
+        )
         return {
             holding.device: self._words(holding) + facts.get(cards[holding.device].address, "")
             if holding.device in cards
@@ -167,53 +156,3 @@ class Moves:
                 f"host {self.nodename()} cannot move a running guest with vGPUs, which takes "
                 f"libvirt {libvirt} and QEMU {qemu} at both ends"
             )
-
-
-def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
-    """Return driver version and ECC mode of each NVIDIA card among *cards* as text, if known."""
-    addresses = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
-    if not addresses:
-        return {}
-    modes = nvml.modes(addresses, CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
-    driver = proc.version(roots)
-    facts = {}
-    for address in addresses:
-        ecc = modes[address].ecc if address in modes else None
-        facts[address] = f"; driver {driver}" if driver else ""
-        facts[address] += "" if ecc is None else f"; ECC {ecc}"
-    return facts
-
-
-def not_alike(has: str | None, gets: str) -> str | None:
-    """Return why a guest with the vGPU *has* cannot continue with the vGPU *gets*.
-
-    Return ``None`` if nothing is known that prevents it.
-
-    :param has: the text about the vGPU at the source, as :meth:`Moves.described` returns it
-    :param gets: the text about the vGPU at the destination
-    """
-    mine, its = (_FACTS.sub("", text or "") for text in (has, gets))
-    if has is None or mine != its:
-        return f"the guest has {has and mine}, and would get {its}"
-    mine_driver, mine_ecc = _read_facts(has)
-    its_driver, its_ecc = _read_facts(gets)
-    if mine_ecc and its_ecc and mine_ecc != its_ecc:
-        return (
-            f"its card has ECC {_MODES[mine_ecc]}, and the one that it would get has it "
-            f"{_MODES[its_ecc]}; both must be alike (nvidia-smi -e)"
-        )
-    if mine_driver and its_driver and mine_driver != its_driver:
-        return (
-            f"its vGPU manager is {mine_driver}, and the one there is {its_driver}, which takes no "
-            "state of another version"
-        )
-    return None
-
-
-def _read_facts(words: str) -> tuple[str | None, str | None]:
-    """Return the driver version and the ECC mode in the text, ``None`` for one that it lacks."""
-    matches = [match.groups() for match in _FACTS.finditer(words)]
-    return (
-        next((driver for driver, _ in matches if driver), None),
-        next((ecc for _, ecc in matches if ecc), None),
-    )
