@@ -18,7 +18,7 @@ from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.verify import repair
-from nova_gpu.virt.verify.migrations import AbandonedMoves, Orphans
+from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves, Orphans
 
 
 def _abandoned() -> AbandonedMoves:

@@ -25,7 +25,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify import gather_host, migrations
+from nova_gpu.virt.verify import abandoned_moves, gather_host
 from nova_gpu.virt.verify.sources import Holder, HostState, Instance
 
 _T = TypeVar("_T")
@@ -209,7 +209,7 @@ def _holder(context: nova_context.RequestContext, consumer: str) -> Holder:
             return Holder.DELETED
         here = instance.host in (None, CONF.host)
         return Holder.ON_ITS_WAY if here or instance.task_state else Holder.ELSEWHERE
-    if migrations.ended(context, consumer):
+    if abandoned_moves.ended(context, consumer):
         return Holder.ENDED_MOVE
     try:
         objects.Migration.get_by_uuid(context, consumer)

@@ -9,7 +9,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.virt.verify import migrations
+from nova_gpu.virt.verify import abandoned_moves
 
 ROOT, ONE, TWO = "root", "group-1", "group-2"
 INSTANCE, MIGRATION = "instance", "migration"
@@ -50,8 +50,8 @@ class OrphansTest(base.BaseTestCase):
         super().setUp()
         self.placement = Placement()
         self.ended: str | None = None
-        self.useFixture(fixtures.MockPatchObject(migrations, "ended", lambda *_: self.ended))
-        self.looked = migrations.Orphans()
+        self.useFixture(fixtures.MockPatchObject(abandoned_moves, "ended", lambda *_: self.ended))
+        self.looked = abandoned_moves.Orphans()
         self.wrong = set[str]()
         self.counted = {INSTANCE: {ONE}, "without GPUs": set[str]()}
 

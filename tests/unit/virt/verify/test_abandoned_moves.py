@@ -8,7 +8,7 @@ from nova import objects
 from oslotest import base
 
 from nova_gpu.core.device import Device
-from nova_gpu.virt.verify import migrations
+from nova_gpu.virt.verify import abandoned_moves
 from tests.fixtures.compute import devices
 
 HOST, NODE = "host1", "node1"
@@ -44,7 +44,7 @@ class AbandonedMovesTest(base.BaseTestCase):
         objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.placement = Placement()
-        self.moves = migrations.AbandonedMoves(HOST)
+        self.moves = abandoned_moves.AbandonedMoves(HOST)
         self.saved: list[str] = []
         self.dropped: list[str] = []
         self.has: frozenset[Device] = frozenset()
