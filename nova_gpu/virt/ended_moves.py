@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves of instances have left on their hosts, and Nova does not give back."""
+"""Leftovers of ended moves of instances, which Nova does not give back."""
 
 from __future__ import annotations
 
