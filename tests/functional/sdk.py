@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -73,14 +74,14 @@ def connect(test: Any, *, admin: bool = True) -> connection.Connection:
 
 def run(test: Any, command: type, *arguments: str, admin: bool = True) -> Any:
     """What the command's take_action and its hooks return, and what it prints beside it."""
-    app, made, parsed = _made(test, command, arguments, admin)
+    app, made, parsed = prepare(test, command, *arguments, admin=admin)
     taken = made._run_after_hooks(parsed, made.take_action(parsed))
     return taken, app.stderr.getvalue()
 
 
 def shown(test: Any, command: type, *arguments: str, admin: bool = True) -> tuple[int, str, str]:
     """The exit status, and all that is printed: to standard output, and beside it."""
-    app, made, parsed = _made(test, command, arguments, admin)
+    app, made, parsed = prepare(test, command, *arguments, admin=admin)
     status = made.run(parsed)
     return status, app.stdout.getvalue(), app.stderr.getvalue()
 
@@ -107,7 +108,8 @@ class _CreateServer(command.ShowOne):  # type: ignore[misc]
         return ("id", "name"), (server.id, server.name)
 
 
-def _made(test: Any, command: type, arguments: Sequence[str], admin: bool) -> tuple[Any, Any, Any]:
+def prepare(test: Any, command: type, *arguments: str, admin: bool = True) -> tuple[Any, Any, Any]:
+    """Return the client, whose ``stdout`` and ``stderr`` can be read, a command and its words."""
     app = SimpleNamespace(
         client_manager=SimpleNamespace(sdk_connection=connect(test, admin=admin)),
         command_manager=SimpleNamespace(
@@ -117,10 +119,15 @@ def _made(test: Any, command: type, arguments: Sequence[str], admin: bool) -> tu
         stderr=io.StringIO(),
     )
     # By its name cliff finds the command's hooks.
-    points = metadata.entry_points(group="openstack.gpu.v1")
-    names = {point.value: point.name.replace("_", " ") for point in points}
-    made = command(app, None, names.get(f"{command.__module__}:{command.__name__}"))
+    made = command(app, None, _names().get(f"{command.__module__}:{command.__name__}"))
     return app, made, made.get_parser("openstack").parse_args(list(arguments))
+
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    """Return the commands' names by their entry points, whose reading takes long."""
+    points = metadata.entry_points(group="openstack.gpu.v1")
+    return {point.value: point.name.replace("_", " ") for point in points}
 
 
 def rows(taken: tuple[Sequence[str], Any]) -> list[dict[str, Any]]:

@@ -44,9 +44,11 @@ class ReadingTestCase(test.NoDBTestCase):
     def _note(self, path: str) -> None:
         self.asked[_UUID.sub("UUID", path)] += 1
 
-    def add_host(self, name: str, flavor: Any, count: int = _EACH, *, total: int = _EACH) -> str:
+    def add_host(
+        self, name: str, flavor: Any, count: int = _EACH, *, total: int = _EACH, vcpus: int = 64
+    ) -> str:
         """A host with *count* servers; returns its group of GPUs"""
-        node = self.placement.add_host(name)
+        node = self.placement.add_host(name, vcpus=vcpus)
         group = self.placement.add_group(node, total)
         self.nova.add_node(node, name)
         for _ in range(count):
@@ -79,22 +81,25 @@ class ReadingTestCase(test.NoDBTestCase):
 
     def shown(self, command: type, *arguments: str) -> tuple[int, str, str]:
         """As of :func:`tests.functional.sdk.shown`"""
+        connection = self.connect()
+        self.asked.clear()
+        with mock.patch.object(sdk, "connect", lambda *_, **__: connection):
+            return sdk.shown(None, command, *arguments)
+
+    def connect(self) -> Any:
+        """Return openstacksdk's connection to this cloud, whose requests are counted."""
         api = SimpleNamespace(base_url=nova_api.URL, project_id="p1")
         cloud = SimpleNamespace(api=api, placement=SimpleNamespace(fixture=self.placement))
-        made = sdk.connect(cloud)
-        made.session.session.mount(nova_api.URL, self.nova)
-        send = made.placement.request
+        connection = sdk.connect(cloud)
+        connection.session.session.mount(nova_api.URL, self.nova)
+        send = connection.placement.request
 
         def request(url: str, *args: Any, **kwargs: Any) -> Any:
             self._note(url.partition("?")[0])
             return send(url, *args, **kwargs)
 
-        self.asked.clear()
-        with (
-            mock.patch.object(made.placement, "request", request),
-            mock.patch.object(sdk, "connect", lambda *_, **__: made),
-        ):
-            return sdk.shown(cloud, command, *arguments)
+        connection.placement.request = request
+        return connection
 
     def requests(self) -> dict[str, int]:
         """How many there were, but for pages, of which there are no more than need be"""
