@@ -25,6 +25,8 @@ import nova.virt.driver
 driver = importutils.import_class("nova.virt.gpu.GPULibvirtDriver")
 assert issubclass(driver, nova.virt.driver.ComputeDriver)
 assert importlib.resources.files("nova_gpu.data").joinpath("gpu-products.tsv").is_file()
+ours, novas = (set(importlib.metadata.files(name)) for name in ("nova-gpu", "nova"))
+assert not ours & novas, ours & novas
 points = importlib.metadata.entry_points(group="nova.api.extra_spec_validators", name="gpu")
 assert [point.load() for point in points]
 print(importlib.metadata.version("nova-gpu"))

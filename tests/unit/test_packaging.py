@@ -29,6 +29,11 @@ class TestPackages(unittest.TestCase):
         self.assertEqual(named | set(shim), set(SETUPTOOLS["packages"]))
         self.assertLessEqual(set(shim.values()), folders)
 
+    def test_none_is_novas_own(self):
+        shims = {"nova.virt.gpu"}
+        novas = {name for name in SETUPTOOLS["packages"] if name.split(".")[0] == "nova"}
+        self.assertEqual([shims, shims], [novas, set(SETUPTOOLS["package-dir"])])
+
     def test_no_folder_hides_nova(self):
         self.assertFalse((ROOT / "nova").exists())
 
