@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 import unittest
 from typing import Any
 
@@ -11,6 +12,7 @@ from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology.topology import Islands
 
+FORMER = pathlib.Path(__file__).with_name("former_reports.jsonl")
 GROUP: dict[str, Any] = {
     "product": "10de:1091",
     "architecture": "fermi",
@@ -131,6 +133,14 @@ class StatsTest(unittest.TestCase):
         read = stats.loads(json.dumps(old))
         self.assertEqual((stats.GroupStats("10de:1091", "fermi", "lxc", 8),), read.host.groups)
         self.assertEqual((None, 8, 0), (read.free, read.cards, read.free_gpus))
+
+    def test_reports_that_a_former_release_wrote(self) -> None:
+        """Written by revision 545a08b, of hosts with whole cards, vGPUs, MIG and NVSwitches"""
+        texts = FORMER.read_text().splitlines()
+        self.assertEqual(7, len(texts))
+        for text in texts:
+            # A scheduler of that release reads what this one writes, too.
+            self.assertEqual(text, stats.dumps(stats.loads(text)))
 
     def test_what_a_later_release_adds_is_passed_over(self) -> None:
         more = SECOND | {"groups": [GROUP | {"more": 1, "islands": {"pod": 8} | GROUP["islands"]}]}
