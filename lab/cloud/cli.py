@@ -24,6 +24,7 @@ from lab.cloud import (
     services,
     settings,
     steps,
+    upgrade,
 )
 
 _DESCRIPTION = """\
@@ -41,6 +42,7 @@ up. Nothing listens but on 127.0.0.1.
     tools/lab demo --debian            the same with Debian 13's own OpenStack, on a machine that is
                                        thrown away: its packages and their configuration stay
     tools/lab guide                    the documentation's commands, tried word by word
+    tools/lab upgrade 1.0.0            a cloud upgraded from that tag and set back, under guests
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
     tools/lab compute -- virsh -c lxc:/// list        on the compute host
@@ -167,6 +169,20 @@ def _guide(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _upgrade(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    lab = _lab(arguments)
+    if cloud.found(lab):
+        raise steps.Failed("this begins with a cloud of the former release: `tools/lab down` first")
+    try:
+        upgrade.run(lab, arguments.former)
+    finally:
+        steps.say("\nTaking the cloud down\n")
+        left = _down(arguments)
+    steps.say(f"\nAll as it should be, {time.monotonic() - began:.0f} s in all.")
+    return left
+
+
 def _quota(arguments: argparse.Namespace) -> int:
     limits.show(_running(arguments))
     return 0
@@ -239,8 +255,12 @@ def _parser() -> argparse.ArgumentParser:
     # The page shows the output of the pretended host.
     guides.set_defaults(real=False, computes=2)
     shows.set_defaults(computes=1)
+    text = "upgrade a cloud from another revision of this repository, and set it back, under guests"
+    upgrades = verb("upgrade", _upgrade, text)
+    upgrades.add_argument("former", metavar="REVISION", help="the former release, by git's name")
+    upgrades.set_defaults(real=False, computes=2)
     ups = verb("up", _up, "bring the cloud up")
-    for starts in (shows, guides, ups):
+    for starts in (shows, guides, upgrades, ups):
         starts.add_argument(
             "--port-base", type=int, metavar="N", help="use the ports from N on, not the usual ones"
         )
