@@ -87,7 +87,7 @@ class _Cloud:
 
     def boot(self, name: str, host: settings.Host, count: int) -> None:
         """Boot a guest with *count* cards on the host, which the scheduler has to agree to."""
-        with steps.step(f"{name} with {count} cards on {host.name}"):
+        with steps.step(f"{name} booted on {host.name}, cards: {count}"):
             if count not in self._flavors:
                 specs = {"gpus": f"= {count}"}
                 flavor = servers.flavor(self.client, f"{_PREFIX}{count}", specs)
