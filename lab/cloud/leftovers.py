@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import hashlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -24,6 +26,9 @@ from lab.cloud import cgroups
 ENVIRONMENT = "NOVA_GPU_LAB"
 # The folder of a private libvirtd's logs, one for each guest.
 GUEST_LOGS = "libvirt/log/lxc"
+# In such a log; then libvirt makes the guest's control groups, on a busy machine some time later.
+_STARTED = re.compile(r"^([\d-]+ [\d:.]+\+0000): starting up", re.MULTILINE)
+_START_S = 60.0
 _PROC = pathlib.Path("/proc")
 
 
@@ -140,16 +145,30 @@ def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
 def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
     """Return the control groups of guests of *folder*'s libvirtd whose controller has ended.
 
-    Such a guest is recognised by its log, which stays when everything else of it has been removed.
+    Such a guest is recognised by its log, which stays when everything else of it has been removed. A
+    guest of another lab may have its name, and processes that are not seen from a bare root.
     """
-    names = {log.stem for log in (folder / GUEST_LOGS).glob("*.log")}
+    logs = {
+        log.stem: log.read_text(errors="replace") for log in (folder / GUEST_LOGS).glob("*.log")
+    }
     hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
     groups = [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
     return [
         group
         for group in groups
-        if group.domain in names and not is_alive(group.controller_pid) and not group.pids
+        if not is_alive(group.controller_pid)
+        and not group.pids
+        and made_by(logs.get(group.domain, ""), group.path)
     ]
+
+
+def made_by(log: str, path: pathlib.Path) -> bool:
+    """Return whether a start in the guest's *log* made the control group *path*."""
+    with contextlib.suppress(OSError):
+        made = path.stat().st_mtime
+        starts = (datetime.datetime.fromisoformat(text) for text in _STARTED.findall(log))
+        return any(0 <= made - start.timestamp() < _START_S for start in starts)
+    return False
 
 
 def found(folder: pathlib.Path) -> list[str]:

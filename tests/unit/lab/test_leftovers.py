@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pathlib
 import subprocess
@@ -69,6 +70,18 @@ class BelongsTest(testtools.TestCase):
     def test_command(self) -> None:
         self._process(5)
         self.assertEqual("nova-compute --config-file /a", leftovers.command(5, self.proc))
+
+
+class GuestGroupTest(testtools.TestCase):
+    def test_by_the_time_of_a_start(self) -> None:
+        group = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        log = "2026-11-27 07:26:50.224+0000: starting up\nPATH=/bin\n"
+        start = datetime.datetime.fromisoformat("2026-11-27T07:26:50.224Z").timestamp()
+        for seconds, own in ((-0.5, False), (0.2, True), (30, True), (900, False)):
+            os.utime(group, times=(start + seconds, start + seconds))
+            self.assertEqual(own, leftovers.made_by(log, group), seconds)
+            self.assertFalse(leftovers.made_by("", group))
+        self.assertFalse(leftovers.made_by(log, group / "gone"))
 
 
 class EndTest(testtools.TestCase):
