@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -204,11 +205,13 @@ class NovasOptionsTest(base.HostTestCase):
             former = [(old.name, old.group) for old in option.deprecated_opts]
             return [option.default, option.multi, str(option.type), former]
 
+        novas_conf = cfg.ConfigOpts()
+        for name in ("paths", "libvirt", "pci", "devices"):
+            importlib.import_module(f"nova.conf.{name}").register_opts(novas_conf)
         for group, group_options in novas._options().items():
-            registered = NOVAS._opts if group == "DEFAULT" else NOVAS._groups[group]._opts
+            registered = novas_conf if group == "DEFAULT" else novas_conf._groups[group]
             for option in group_options:
-                novas_option = registered[option.dest]["opt"]
-                self.assertNotIsInstance(novas_option, novas._Option)
+                novas_option = registered._opts[option.dest]["opt"]
                 self.assertEqual(facts(novas_option), facts(option), option.name)
 
     def test_the_name_that_stands_for_a_module(self) -> None:
