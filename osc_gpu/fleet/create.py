@@ -49,7 +49,7 @@ class CreateServer(base_command.ShowOne):
             server = self._made(parsed_args, before)
             for former in self._replaced(server):
                 self._delete(former)
-            if not unserved.found_none(server):
+            if not unserved.found_none(self._connection, server):
                 break
             why = server.fault["message"]
             if time.monotonic() + parsed_args.every_s > until:
@@ -99,7 +99,7 @@ class CreateServer(base_command.ShowOne):
             if (other.name, other.flavor.name) == (server.name, server.flavor.name)
             and other.id != server.id
             and other.created_at <= server.created_at
-            and unserved.found_none(other)
+            and unserved.found_none(self._connection, other)
         ]
 
     def _delete(self, server: Any) -> None:

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from openstack import exceptions as sdk_exc
+
 from nova_gpu.core import exception
 from osc_gpu import failures, rest, servers
 
@@ -76,7 +78,8 @@ def read(
     earliest = since.isoformat()
     servers_by_request: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for (_, name, specs), group in alike.items():
-        left = [server for server in _left(group, holders) if server.created_at > earliest]
+        recent = [server for server in group if server.created_at > earliest]
+        left = list(_left(connection, recent, holders))
         left += [server for server in group if _is_to_start(connection, server, earliest)]
         for server in left:
             host = server.hypervisor_hostname if server.status == _STOPPED else ""
@@ -95,11 +98,24 @@ def read(
     return sorted(made, key=lambda need: _age(need.servers[0]))
 
 
-def found_none(server: Any) -> bool:
+def found_none(connection: Any, server: Any) -> bool:
     """Return whether the scheduler found no GPUs for the server, as far as Nova shows it."""
-    fault = (server.fault or {}).get("message", "")
-    refused = any(message in fault for message in _REFUSED)
-    return server.status == "ERROR" and not server.compute_host and refused
+    if server.status != "ERROR" or server.compute_host:
+        return False
+    fault = (server.fault or _fault(connection, server) or {}).get("message", "")
+    return any(message in fault for message in _REFUSED)
+
+
+def _fault(connection: Any, server: Any) -> Any:
+    """Return the fault of a server that was listed without one, or ``None``.
+
+    The lists of Nova 2024.1 to 2025.1 have no fault of a server that found no host.
+    """
+    with rest.clean_refusals("Nova"):
+        try:
+            return connection.compute.get_server(server.id).fault
+        except sdk_exc.NotFoundException:  # deleted since it was listed
+            return None
 
 
 def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
@@ -120,7 +136,9 @@ def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
     return any(exception.GAVE_BACK in detail for detail in details)
 
 
-def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:
+def _left(
+    connection: Any, alike: Iterable[Any], holders: Callable[[], Collection[str]]
+) -> Iterator[Any]:
     """Yield the servers without a host that no newer server replaces, the newest first."""
     names, served = set(), 0
     for server in sorted(alike, key=_age, reverse=True):
@@ -128,7 +146,7 @@ def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Itera
             continue  # what becomes of it is not known: who asked before waits until it is
         if server.compute_host or server.status != "ERROR":
             served += 1
-        elif found_none(server) and server.name not in names:
+        elif server.name not in names and found_none(connection, server):
             if not served:
                 yield server
             served = max(served - 1, 0)

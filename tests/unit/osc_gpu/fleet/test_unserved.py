@@ -8,6 +8,7 @@ import unittest
 from types import SimpleNamespace
 from typing import Any
 
+from openstack import exceptions as sdk_exc
 from openstack.compute.v2.server import Server
 
 from nova_gpu.core import exception
@@ -43,10 +44,17 @@ class UnservedTest(unittest.TestCase):
         self.holders: set[str] = set()
         self.actions: list[Any] = []
         self.events: list[Any] = []
+        self.alone: dict[str, Server] = {}
+
+    def get_server(self, uuid: str) -> Server:
+        if uuid not in self.alone:
+            raise sdk_exc.NotFoundException(uuid)
+        return self.alone[uuid]
 
     def read(self, *servers: Any) -> list[list[str]]:
         compute = SimpleNamespace(
             servers=lambda **options: list(servers),
+            get_server=self.get_server,
             server_actions=lambda uuid: self.actions,
             get_server_action=lambda request, uuid: SimpleNamespace(events=self.events),
         )
@@ -64,6 +72,12 @@ class UnservedTest(unittest.TestCase):
     def test_others_were_first(self) -> None:
         lost = {"message": "No valid host was found. There are not enough hosts available."}
         self.assertEqual([["a1"]], self.read(server("a", 1, fault=lost)))
+
+    def test_the_list_has_no_fault(self) -> None:
+        """As of Nova 2024.1 to 2025.1, where a server alone has it"""
+        listed = server("a", 1, fault=None), server("b", 2, fault=None), server("c", 3, fault=None)
+        self.alone = {listed[0].id: server("a", 1), listed[1].id: listed[1]}
+        self.assertEqual([["a1"]], self.read(*listed))  # c is gone meanwhile
 
     def test_zones_and_volumes_apart(self) -> None:
         found = self.read(
