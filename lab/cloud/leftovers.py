@@ -145,8 +145,8 @@ def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
 def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
     """Return the control groups of guests of *folder*'s libvirtd whose controller has ended.
 
-    Such a guest is recognised by its log, which stays when everything else of it has been removed. A
-    guest of another lab may have its name, and processes that are not seen from a bare root.
+    Such a guest is recognised by its log, which stays when everything else of it has been removed.
+    A guest of another lab may have its name, and processes that are not seen from a bare root.
     """
     logs = {
         log.stem: log.read_text(errors="replace") for log in (folder / GUEST_LOGS).glob("*.log")
