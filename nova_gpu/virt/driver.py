@@ -38,7 +38,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         container_root.replace_change_of_owners()
         self._gpus.periods.begin()
 
-    # What the host has
+    # State of the host
 
     def get_available_resource(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         resources: dict[str, Any] = super().get_available_resource(*args, **kwargs)
@@ -52,7 +52,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().update_provider_tree(tree, nodename, *args, **kwargs)
         self._gpus.publication.update_provider_tree(tree, nodename)
 
-    # What a guest gets
+    # Configuration and diagnostics of a guest
 
     def _get_guest_config(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         guest = super()._get_guest_config(instance, *args, **kwargs)

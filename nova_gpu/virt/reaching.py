@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running guests that reach GPUs other than their own."""
+"""The handling of running guests that reach GPUs other than their own."""
 
 from __future__ import annotations
 

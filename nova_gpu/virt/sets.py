@@ -97,7 +97,7 @@ class Sets(Protocol):
         return
 
     def part(self) -> None:
-        """Activate the partitions of guests, deactivate those of ended guests; raise nothing."""
+        """Join the sets of guests, and separate those of ended guests; raise nothing."""
         return
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why no host has a free NVSwitch partition, though it has enough free GPUs.
+"""The reasons why no host has a free NVSwitch partition, although it has enough free GPUs.
 
-Placement counts GPUs and does not know partitions. A host's report names them, but may be a period
-old; the traits of the host's providers are as new as the last claim or release.
+Placement counts GPUs and does not know partitions. A host's report states its free partitions, but
+may be a period old. The traits of the host's providers are as new as the last claim or release.
 """
 
 from __future__ import annotations

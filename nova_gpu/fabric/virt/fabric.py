@@ -70,7 +70,7 @@ class Fabric(Sets):
         self._extent = Extent(roots)
         self._said: list[str] = []
 
-    # What the host has
+    # State of the host
 
     @property
     def modules(self) -> Mapping[PciAddress, Module]:

@@ -53,7 +53,7 @@ class Bindings(HostHooks):
         self._failures: dict[PciAddress, tuple[str, int]] = {}
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
-        """Begin to bind *card* while Nova prepares the rest of the instance."""
+        """Begin to bind *card* in a thread, while Nova prepares the rest of the instance."""
         if not passthrough.is_with_vfio(card, self._roots):
             begun = threads.begin(self.give_to_guests, card)
             self._begun[card.address] = (instance_uuid, begun)
@@ -206,7 +206,7 @@ class Bindings(HostHooks):
 
 
 def _recorded() -> frozenset[PciAddress]:
-    """Return the cards whose former drivers are recorded."""
+    """Return the addresses of cards with a record of their former drivers."""
     return former_drivers.recorded(nova_gpu.privsep.vfio.records())
 
 

@@ -91,7 +91,7 @@ class ContainerNodes(Delivery):
         if serves:
             self.share = service.threads.DaemonShare()
 
-    # What is possible
+    # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := self._kept(card):
@@ -117,7 +117,7 @@ class ContainerNodes(Delivery):
             return refusal_texts.LIVE_CONTAINER
         return _UNSUPPORTED.get(operation)
 
-    # What is done
+    # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
         """Check that a MIG instance exists; the nodes of a whole card are read by :meth:`render`.
@@ -283,7 +283,7 @@ class NodeRights:
     ) -> None:
         """Let every user open the nodes in *paths*, which a guest with *devices* is about to get.
 
-        They stay open until :meth:`started` and then as long as its domain has them.
+        The nodes stay open until :meth:`started`, and then as long as the guest's domain has them.
         """
         with self._lock:
             self._starts += 1

@@ -69,7 +69,7 @@ class Delivery(abc.ABC):
     words: str
     may_wedge: bool = False
 
-    # What is possible
+    # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         """Return why guests cannot be given *card*, and the remedy; ``None`` if they can.
@@ -98,7 +98,7 @@ class Delivery(abc.ABC):
         """
         return
 
-    # What is done
+    # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
         """Prepare the device for the instance's guest, which is about to start.

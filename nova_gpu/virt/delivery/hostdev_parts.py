@@ -94,7 +94,7 @@ class VirtualFunctions(HostdevParts):
         super().__init__(roots)
         self._device_spec = device_spec
 
-    # What the host has
+    # State of the host
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := passthrough.without_iommu(functions[:1], self._roots):
@@ -111,7 +111,7 @@ class VirtualFunctions(HostdevParts):
         """Return whether a part of the slot's type exists; it may belong to another instance."""
         return parent is not None and slot.type_id in parent.made
 
-    # What is done
+    # Actions
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
         return service.guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)

@@ -66,7 +66,7 @@ class PCIPassthrough(Delivery):
             self.bindings = service.binding.Bindings(roots, ledger, unbound)
             self.share = self.bindings.share
 
-    # What is possible
+    # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if CONF.libvirt.virt_type not in ("kvm", "qemu"):
@@ -100,7 +100,7 @@ class PCIPassthrough(Delivery):
             guest_address_space.refuse(instance, request, cards, self._roots, tree=has_tree)
             self._peers.cliques(instance, request, cards)
 
-    # What is done
+    # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
         assert isinstance(grant, GPU)

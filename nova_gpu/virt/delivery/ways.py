@@ -123,7 +123,7 @@ class Ways:
     def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
         return self.part(kind(grant)) if isinstance(grant, Slot) else self.whole
 
-    # What the host has
+    # State of the host
 
     def look_again(self) -> None:
         """Discard the cached facts of the host's PCI roots, which every claim uses."""

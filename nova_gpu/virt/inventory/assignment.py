@@ -33,7 +33,8 @@ class Assigned:
     :param whole: the inventory of whole cards
     :param parts: the inventory of vGPUs
     :param providers: the file with the providers of an earlier service
-    :param vgpu_keys: return the keys of this host's vGPU groups before they are published
+    :param vgpu_keys: return the keys of this host's vGPU groups, and of the groups that their cards
+        would be in as whole cards
     :param placement: return Nova's report client
     :param nodename: return the name of this compute node
     """

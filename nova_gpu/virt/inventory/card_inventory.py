@@ -124,7 +124,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         recorded = {address for _, address in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
-    # What instances have
+    # Devices of instances
 
     def _parse(self, identifier: str) -> PciAddress:
         return PciAddress.parse(identifier)

@@ -105,7 +105,10 @@ def publish(
     offer: Offer,
     supply: pool.Supply,
 ) -> None:
-    """Write inventory, traits and devices of one group."""
+    """Write the inventory, traits and devices of one group into the provider tree.
+
+    :param supply: the inventory that the group belongs to, from which claims draw
+    """
     if offer.inventory:
         tree.update_inventory(provider_uuid, offer.inventory)
     else:

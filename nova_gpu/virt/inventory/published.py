@@ -65,7 +65,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         key = keys.get(provider_uuid)
         return None if key is None else self.groups().get(key)
 
-    # What instances have
+    # Devices of instances
 
     def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
         """Return the devices of this host among *resources*, healthy or not, each with its group.

@@ -55,7 +55,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     def groups(self) -> Mapping[GroupKey, VGPUGroup]:
         return self._cards.look.groups
 
-    # What instances have
+    # Devices of instances
 
     def held_slots(self) -> frozenset[Slot]:
         """Return the vGPUs that instances have, by all sources.
@@ -213,7 +213,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         room = board.room()
         return tuple((size, room.get(size, 0)) for size in board.sizes)
 
-    # Who has what
+    # Use of vGPUs
 
     def _use(self, look: Look) -> Use:
         usage = self._ledger.now
