@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards with NVSwitches, whose cards KVM guests get in the sets of Fabric Manager."""
+"""Support for boards with NVSwitches, whose cards KVM guests get in Fabric Manager's partitions."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that are drained, or kept from preemptible instances.
+"""The exclusion of hosts that are drained, or reserved against preemptible instances.
 
-Their compute node's provider has a trait, and no candidate for GPUs may lie below such a one. So it
-is seen in the next query, and instances without GPUs are started there as ever.
+The compute node's provider of such a host has a trait, and a query for GPUs forbids that trait on
+the root provider. So a drain takes effect with the next query, and instances without GPUs still
+start there.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.scheduler import placement
 
-# The clients that have asked for the trait to be there: one in a scheduler, once in its life
+# The report clients that have made sure that the trait exists. A scheduler has one client, so it
+# does this once.
 _made: weakref.WeakSet[report.SchedulerReportClient] = weakref.WeakSet()
 
 
 def forbid(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, request: FlavorRequest
 ) -> None:
-    """Exclude such hosts from *request_spec*, which asks for GPUs.
+    """Exclude drained and reserved hosts from *request_spec*, which requests GPUs.
 
-    :raises PlacementFailed: where it cannot be put to Placement
+    :raises PlacementFailed: if Placement does not answer, or refuses to create the trait
     """
     client = report.report_client_singleton()
     if client not in _made:
@@ -43,9 +45,10 @@ def forbid(
 
 
 def without(querystring: str) -> Iterator[tuple[str, str]]:
-    """Yield *querystring* without traits that exclude hosts, with the name that these begin with.
+    """Yield the prefix of excluding traits, and *querystring* without the traits that have it.
 
-    First without those of hosts that are kept, then without any.
+    The first query lacks the traits of reserved hosts, the second also that of drained hosts. A
+    query that does not differ from the one before is left out.
     """
     for prefix in (names.KEPT_UNTIL, names.DRAINED):
         wider = parse.urlencode(list(_without(querystring, prefix)))
@@ -55,7 +58,7 @@ def without(querystring: str) -> Iterator[tuple[str, str]]:
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the query's parts, without traits that are forbidden and begin so."""
+    """Yield the query's parameters, without forbidden traits whose names begin with *prefix*."""
     for name, value in parse.parse_qsl(querystring):
         if name == "root_required":
             traits = value.split(",")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler filter, and the one place where the request filters enter Nova.
+"""The scheduler filter; importing this module also registers the request filters with Nova.
 
 ::
 
@@ -36,37 +36,38 @@ from nova_gpu.scheduler.requested_gpus import Requested
 
 LOG = logging.getLogger(__name__)
 
-# Nova has no plug-in point for request filters. Available filters are imported whether they are
-# enabled or not, so this is done on import, once.
+# Nova has no plug-in point for request filters. It imports available filters even if they are not
+# enabled, so the import of this module registers the request filters, once.
 if gpu_request_filter not in request_filter.ALL_REQUEST_FILTERS:
     request_filter.ALL_REQUEST_FILTERS.insert(0, gpu_request_filter)
     request_filter.ALL_REQUEST_FILTERS.append(gpu_candidates_filter)
 
 
 class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: ignore[misc]
-    """Passes hosts that are built for the request: by hypervisor, and by the GPUs they have.
+    """The filter that passes hosts whose hypervisor and GPUs suit the request.
 
-    It judges what there is. What is free is Placement's to say, and the claim's: stats are up to a
-    period old.
+    It compares the request with all GPUs of a host, free or not. Placement and the claim decide
+    which are free, because a host's report is up to a period old.
 
-    A host that says nothing of its GPUs, or what cannot be read, does not pass. Candidates come
-    from Placement, to which a host reports its GPUs in the same step as its stats, so this costs
-    a new host at most that moment; and it keeps GPU instances off hosts that another driver runs.
+    A host without a report of its GPUs, or with an invalid one, does not pass. This keeps GPU
+    instances off hosts with another virt driver. A new host hardly loses time by it: candidates
+    come from Placement, and a host publishes its GPUs there in the same step as its report.
     """
 
-    # Its own host is all there is then, and of that only whether the new image fits: found out by
-    # the host, it costs the guest, and Nova the allocation.
+    # In a rebuild the instance's own host is the only candidate, and only the new image is checked.
+    # If the host refused the image later, the guest would be lost already.
     RUN_ON_REBUILD = True
 
     def filter_all(
         self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
     ) -> Iterator[HostState]:
-        """Yield the hosts that pass.
+        """Return an iterator of the hosts that pass.
 
-        What does not depend on the host is found out once for all.
+        For a request for GPUs their order depends on the instance. Conditions that do not depend on
+        the host are evaluated once for all hosts.
 
-        :raises NoValidHost: where no partition of their boards is free, which only makes their
-            claims fail, one after the other, without a reason that the user reads
+        :raises NoValidHost: if no host has a free NVSwitch partition; otherwise their claims would
+            fail, one after another, without a reason for the user
         """
         request = requested_gpus.from_spec(spec_obj)
         passing = filter(self._judge(spec_obj, request), filter_obj_list)
@@ -81,7 +82,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         return self._judge(spec, requested_gpus.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, request: Requested) -> Callable[[HostState], bool]:
-        """Return whether a host passes, for this request."""
+        """Return a function that returns whether a host passes for this request."""
         flavor = request.flavor
         if utils.request_is_rebuild(spec):
             machine_type = request.unfit_machine_type if flavor.asks_for_gpus else None
@@ -96,7 +97,8 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             return lambda host_state: passes(host_state) and _passes(host_state, judged(host_state))
         machine_type = request.unfit_machine_type if flavor.whole else None
         passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
-        # What is counted Placement was asked for, and every candidate has it.
+        # Placement's candidates have the amount of every request that quota counts; check the
+        # others.
         short = [
             (request.resource_class, request.count) for request in requests if not request.counted
         ]
@@ -118,9 +120,9 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 def _require_partition(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
-    """Refuse a request for which no host has a free partition.
+    """Refuse a request for which no host has a free NVSwitch partition.
 
-    :raises NoValidHost: where none of *hosts* has one free
+    :raises NoValidHost: if none of *hosts* has one
     """
     door = extensions.load(extensions.SHORTAGE)
     if door and (reason := door.shortage(spec, request, hosts)):
@@ -129,19 +131,23 @@ def _require_partition(
 
 
 class _Hosts:
-    """The verdicts on hosts for one request. Hosts that report the same share one."""
+    """The verdicts on hosts for one request; hosts with the same report share a verdict."""
 
     def __init__(
         self, request: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
     ) -> None:
         """Store the conditions of a request.
 
-        :param machine_type: of the image, where it is one that cannot have whole cards
+        :param request: the request for whole cards, ``None`` without one
+        :param hypervisor: the flavor's condition on the hypervisor type, ``None`` without one
+        :param machine_type: the image's machine type if guests with it cannot have whole cards,
+            else ``None``
         """
         self._asked = request
         self._hypervisor = hypervisor
         self._machine_type = machine_type
-        # By hypervisor and by what is reported, which stays in the value: a key is its id().
+        # By hypervisor type and id() of the parsed report, which the value refers to, so that its
+        # id() stays valid.
         self._known: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
 
     def passes(self, host_state: HostState) -> bool:
@@ -169,9 +175,10 @@ class _Hosts:
 def _without_gpus(
     spec: objects.RequestSpec, request: FlavorRequest
 ) -> Callable[[HostState], str | None]:
-    """Return a function that says why a host is not for an instance without devices.
+    """Return a function that returns why a host does not suit an instance without devices.
 
-    ``None`` where it is, and of every host where the instance asks for devices.
+    The function returns ``None`` for a host that suits, and for every host if the flavor requests
+    devices of another kind.
     """
     if not request.is_cpu_only:
         return lambda host_state: None
@@ -192,7 +199,7 @@ def _without_gpus(
 
 
 def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:
-    # Nova counts what the host keeps for itself among what is used.
+    # The used amounts of Nova include those that the host reserves for itself.
     vcpus = host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
     total_mib = host_state.total_usable_ram_mb
     used_mib = total_mib - host_state.free_ram_mb
@@ -206,13 +213,14 @@ def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) 
 
 
 def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:
-    """Return *hosts* in an order that is the instance's, always the same.
+    """Return *hosts* in an order that depends on the instance alone, always the same for it.
 
-    Nova takes the first of those that have the best weight. In the order in which it lists them all
-    requests at once would take the same host, and lose their claims to each other in Placement.
+    Nova takes the first host among those with the best weight. In Nova's order concurrent requests
+    would all take the same host, and all but one would lose their claims in Placement.
 
-    For another instance of the same request it lists them as it tried them for the one before:
-    those in front of the one that it came to have been refused by Placement, and go to the end.
+    For a further instance of the same request, Nova lists the hosts in the order in which it tried
+    them for the previous instance. Placement has refused the hosts before the one that the previous
+    instance got, so they go to the end.
     """
     passing = list(hosts)
     if multi_create.has(spec) and (last := multi_create.last_host(passing)) is not None:
@@ -220,15 +228,15 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
         return passing[at:] + passing[:at]
     if "instance_uuid" in spec and spec.instance_uuid:
         draw = random.Random(spec.instance_uuid).random
-        # What shuffle() does, in half its time
+        # Shuffle in half of the time that shuffle() takes
         passing.sort(key=lambda host: draw())
     return passing
 
 
 def unfit(request: GPURequest, host: HostStats | None) -> str | None:
-    """Return why a host that reports this is not built for what is asked.
+    """Return why a host with this report does not suit the request; ``None`` if it does.
 
-    ``None`` where it is.
+    :param host: the GPU groups of the host, ``None`` without a report
     """
     if host is None:
         return "it reports no GPUs"
@@ -246,7 +254,7 @@ def unfit(request: GPURequest, host: HostStats | None) -> str | None:
 
 
 def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
-    """Return how many GPUs, or vGPUs, an allocation candidate of Placement takes."""
+    """Return the amount of *resource_class* in an allocation candidate of Placement."""
     return sum(
         allocation["resources"].get(resource_class, 0)
         for allocation in candidate["allocations"].values()
@@ -254,7 +262,7 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 
 
 def _passes(host_state: HostState, reason: str | None) -> bool:
-    """Return whether the host passes, which it does without a *reason* against it."""
+    """Return whether there is no *reason* against the host; log the reason at debug."""
     if reason is None:
         return True
     LOG.debug("%s does not pass: %s", host_state, reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of hosts, parsed once and not once per host or request."""
+"""The cache of hosts' GPU reports: each text is parsed once, not once per host or request."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from nova_gpu.core import names
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import HostStats, Report
 
-# So many different strings are held, so that each request of a cloud of 10,000 hosts finds them all
-# even where no two hosts report the same.
+# The number of different reports in the cache. It suffices for a cloud of 10,000 hosts, even if all
+# reports differ.
 _MOST_REPORTS = 16_384
 
 
 def host_stats(host_state: HostState) -> HostStats | None:
-    """Return what the host has, or ``None`` where it reports nothing of GPUs; as :func:`report`."""
+    """Return the GPU groups of a host from its report, ``None`` if it has no report.
+
+    :raises InvalidStats: as :func:`report`
+    """
     stats_ = report(host_state)
     return None if stats_ is None else stats_.host
 
 
 def report(host_state: HostState) -> Report | None:
-    """Return what the host reports, or ``None`` where it reports nothing of GPUs.
+    """Return the parsed GPU report of a host, ``None`` if it has no report.
 
-    Hosts that report the same share one object, which can be compared by ``is``, and so do those
-    that have the same.
+    Hosts with equal reports share one object, so reports can be compared by ``is``. Hosts with
+    equal GPU groups likewise share the object of :func:`host_stats`.
 
-    :raises InvalidStats: where its string cannot be read
+    :raises InvalidStats: if the report cannot be parsed
     """
     text = host_state.stats.get(names.STATS)
     if text is None:
@@ -38,11 +41,11 @@ def report(host_state: HostState) -> Report | None:
 
 @functools.lru_cache(maxsize=_MOST_REPORTS)
 def _read(text: str) -> Report:
-    """Return what *text* says, read once for all hosts and requests."""
+    """Return the report parsed from *text*, cached for all hosts and requests."""
     return stats.loads(text)
 
 
 def forget() -> None:
-    """Clear everything, as after a start."""
+    """Empty the cache, as after a start of the service."""
     _read.cache_clear()
     stats.forget()

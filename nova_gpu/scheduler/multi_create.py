@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that Nova has just chosen for earlier instances of the same request.
+"""The hosts that Nova has just chosen for earlier instances of the same multi-create request.
 
-It schedules them one after another, with the hosts that it has in memory for that request alone.
+Nova schedules the instances one after another, and counts each choice in the host states that it
+holds in memory for that request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from nova.scheduler.host_manager import HostState
 def has(spec: objects.RequestSpec) -> bool:
     """Return whether the instance was created together with others.
 
-    It stays so in all its moves.
+    The result stays the same in all later moves of the instance.
     """
     return "num_instances" in spec and spec.num_instances > 1
 
@@ -25,7 +26,7 @@ def has(spec: objects.RequestSpec) -> bool:
 def to_create(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> int:
     """Return how many instances Nova creates together by this request, all or none.
 
-    One for a move: its instance was on a host, so that Nova has no build request of it.
+    Return 1 for a move: the instance was on a host before, so Nova has no build request for it.
     """
     if not has(spec):
         return 1
@@ -37,13 +38,13 @@ def to_create(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> i
 
 
 def on(host: HostState) -> int:
-    """Return how many of these instances Nova has put on *host*."""
+    """Return how many instances of the current request Nova has placed on *host*."""
     return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
 def last_host(hosts: Iterable[HostState]) -> HostState | None:
-    """Return the host on which Nova has put the last of these instances.
+    """Return the host on which Nova has placed the previous instance of the current request.
 
-    ``None`` before the first.
+    Return ``None`` for the first instance.
     """
     return max(filter(on, hosts), key=lambda host: host.updated, default=None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the scheduler to Placement. All only read, except that one creates a trait.
+"""Requests of the scheduler to Placement; all of them read, except the one that creates a trait.
 
-Each function that asks Placement raises PlacementFailed if it gets no usable answer.
+Each function that queries Placement raises PlacementFailed if it gets no usable answer.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling.reasons import Supply
 
 _VERSION = report.SAME_SUBTREE_VERSION
-# As Nova's own default
+# The default of Nova's [scheduler]max_placement_results
 _MOST_CANDIDATES = 1000
-# Past so many groups a refusal does not count GPUs: each costs two requests to Placement, one after
-# another, and whoever has a flavor can have it refused as often as they like.
+# With more groups than this the reason of a refusal does not count GPUs. Each group costs two
+# requests to Placement, one after another, and a user can cause refusals as often as they like.
 _MOST_COUNTED = 10
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
 def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
-    """Create *trait* in Placement, which refuses unknown ones; return whether it is new."""
+    """Create *trait* in Placement, which refuses queries with unknown traits.
+
+    Return whether the trait is new.
+    """
     url = f"/traits/{trait}"
     try:
         client = report.report_client_singleton()
@@ -48,17 +51,18 @@ def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
 def known_traits(
     context: nova_context.RequestContext, prefix: str = names.TRAIT_GPU
 ) -> frozenset[str]:
-    """Return the GPU traits, or the traits that begin so, that some provider has now."""
+    """Return the traits that begin with *prefix* and that at least one provider has now."""
     url = f"/traits?name=startswith:{prefix}&associated=true"
     return frozenset(_get(context, url)["traits"])
 
 
 def has_candidate(context: nova_context.RequestContext, querystring: str) -> bool:
-    """Return whether GET /allocation_candidates has an answer; ``False`` too for an unknown trait.
+    """Return whether Placement has an allocation candidate; ``False`` also for an unknown trait.
 
-    The trait of drained hosts, which each query has, is created again if an operator deleted it.
+    Every query names the trait of drained hosts; it is created again if an operator deleted it.
 
-    :param querystring: of a nova.scheduler.utils.ResourceRequest; asked :func:`narrowed`
+    :param querystring: the query of a nova.scheduler.utils.ResourceRequest, which is sent
+        :func:`narrowed`
     """
     url = f"/allocation_candidates?{narrowed(querystring)}"
     unknown: dict[str, Any] = {"allocation_requests": []}
@@ -71,16 +75,20 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
 def first_with_candidate(
     context: nova_context.RequestContext, querystrings: Iterable[tuple[str, str]]
 ) -> str | None:
-    """Return the name of the first of *querystrings* that has a candidate, or ``None``."""
+    """Return the name of the first query that has a candidate, ``None`` if no query has one.
+
+    :param querystrings: pairs of a name and a query
+    """
     return next((name for name, query in querystrings if has_candidate(context, query)), None)
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
-    """Return the largest number of instances that there can be GPUs for.
+    """Return the largest number of instances for which GPUs may be free.
 
-    ``None`` where it is not known.
+    Return ``None`` if it is unknown, because there are too many candidates or none.
 
-    :param querystring: as in :func:`has_candidate`
+    :param querystring: the query for one instance, as in :func:`has_candidate`
+    :param resource_class: the class of the GPUs
     """
     answer = _get(context, f"/allocation_candidates?{narrowed(querystring, _MOST_CANDIDATES)}")
     candidates = [request["allocations"] for request in answer["allocation_requests"]]
@@ -104,16 +112,17 @@ def room(context: nova_context.RequestContext, querystring: str, resource_class:
     if not smallest:
         return None
     if all(amount == {smallest} for amount in amounts.values()):
-        # Each instance has all its GPUs of one provider, and what is left there is of no use.
+        # Each instance gets all its GPUs from one provider, and the remainder there is unusable.
         return sum(card // smallest for card in free.values())
     return sum(free.values()) // smallest
 
 
 def narrowed(querystring: str, limit: int = 1) -> str:
-    """Return *querystring* reduced to GPUs and the host's own resources, for so many candidates.
+    """Return *querystring* reduced to GPUs and the host's own resources, for *limit* candidates.
 
-    It never asks for more than the whole. The other devices' groups are left out because Placement
-    enumerates combinations of them, and the whole will be asked a moment later anyway.
+    The reduced query has a candidate whenever the whole one has. The groups of other devices are
+    left out, because Placement enumerates their combinations, and because Nova sends the whole
+    query a moment later anyway.
     """
     pairs = parse.parse_qsl(querystring)
     gpus = re.compile(rf"(^|,)({names.RESOURCE_CLASS}|{names.VGPU_RESOURCE_CLASS}):")
@@ -137,7 +146,7 @@ def narrowed(querystring: str, limit: int = 1) -> str:
 
 
 def node(context: nova_context.RequestContext, name: str) -> str | None:
-    """Return the uuid of the provider of that name, or ``None``."""
+    """Return the UUID of the provider with that name, ``None`` if there is none."""
     url = f"/resource_providers?{parse.urlencode({'name': name})}"
     answer = _get(context, url)["resource_providers"]
     return answer[0]["uuid"] if answer else None
@@ -146,9 +155,9 @@ def node(context: nova_context.RequestContext, name: str) -> str | None:
 def providers(
     context: nova_context.RequestContext, group: GroupRequest, in_tree: str | None = None
 ) -> list[str]:
-    """Return the uuids of those with the traits of *group*, whether or not they have GPUs free.
+    """Return the UUIDs of the providers with the traits of *group*, with or without free GPUs.
 
-    :param in_tree: the uuid of a compute node's provider, to look at that host alone
+    :param in_tree: the UUID of a compute node's provider, to query that host alone
     """
     query = _traits(group)
     if in_tree:
@@ -161,11 +170,11 @@ def providers(
 def supplies(
     context: nova_context.RequestContext, request: Request, in_tree: str | None
 ) -> Iterator[Supply]:
-    """Yield what there is for each group of *request* of which no provider has enough free.
+    """Yield the supply for each request group that no single provider can serve now.
 
-    Placement is asked about a group when its supply is read.
+    Placement is queried about a group only when the iterator reaches it.
 
-    :param in_tree: as :func:`providers`
+    :param in_tree: as for :func:`providers`
     """
     for group in request.groups:
         if _has_free(context, group, request.resource_class, in_tree):
@@ -175,7 +184,7 @@ def supplies(
             yield Supply(group, len(uuids), None)
             continue
         own = offers(context, uuids, request.resource_class)
-        # The one host that a request is bound to has no say in what there is elsewhere.
+        # A request that is bound to one host shows nothing about the GPUs of other hosts.
         unmet = () if own or in_tree else _unmet(context, group, request.resource_class)
         yield Supply(group, len(uuids), own, tuple(unmet))
 
@@ -183,7 +192,7 @@ def supplies(
 def _unmet(
     context: nova_context.RequestContext, group: GroupRequest, resource_class: str
 ) -> Iterator[str]:
-    """Yield the traits of *group* that no GPU there is satisfies, whatever else is asked for."""
+    """Yield the trait conditions of *group* that no existing GPU satisfies, each taken alone."""
     for trait in sorted(group.required_traits | group.forbidden_traits):
         required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
         alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
@@ -198,11 +207,11 @@ def _has_free(
     resource_class: str,
     in_tree: str | None,
 ) -> bool:
-    """Return whether one of :func:`providers` has as many free as *group* asks for."""
+    """Return whether one of :func:`providers` alone has as many free GPUs as *group* requests."""
     query = {"resources": f"{resource_class}:{max(group.count, 1)}", **_traits(group)}
     if in_tree:
         query["in_tree"] = in_tree
-    # With a suffix, so that it is one provider that has all of it.
+    # Placement takes a suffixed request group from a single provider.
     pairs = [("limit", "1"), *((f"{name}_GPU", value) for name, value in query.items())]
     url = f"/allocation_candidates?{parse.urlencode(pairs)}"
     answer = _get(context, url, unknown_trait={"allocation_requests": []})
@@ -215,7 +224,7 @@ def _traits(group: GroupRequest) -> dict[str, str]:
 
 
 def traits(context: nova_context.RequestContext, uuid: str) -> frozenset[str]:
-    """Return the traits of a provider; none of one that is gone by now."""
+    """Return the traits of a provider; empty if the provider has been deleted."""
     answer = _get(context, f"/resource_providers/{uuid}/traits", missing={"traits": []})
     return frozenset(answer["traits"])
 
@@ -225,15 +234,18 @@ def offers(
     uuids: Iterable[str],
     resource_class: str = names.RESOURCE_CLASS,
 ) -> list[Offer]:
-    """Return what each of these providers offers.
+    """Return the inventory and usage of *resource_class* of each provider that has the class.
 
-    That takes two requests for each.
+    This sends two requests for each provider.
     """
     return [offer for uuid in uuids if (offer := _offer(context, uuid, resource_class))]
 
 
 def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
-    """Return ``None`` for a provider without any of the class, or one that is gone by now."""
+    """Return one provider's inventory and usage of the class.
+
+    Return ``None`` if the provider lacks the class or has been deleted.
+    """
     url = f"/resource_providers/{uuid}"
     inventories = _get(context, f"{url}/inventories", missing={"inventories": {}})["inventories"]
     usages = _get(context, f"{url}/usages", missing={"usages": {}})["usages"]
@@ -255,9 +267,11 @@ def _get(
     unknown_trait: Any = None,
     missing: Any = None,
 ) -> Any:
-    """Return the body of the answer.
+    """Return the parsed body of Placement's answer to a GET of *url*.
 
-    The keywords say what stands for one that is 400 or 404.
+    :param unknown_trait: the result for status 400 because of an unknown trait, ``None`` to raise
+    :param missing: the result for status 404, ``None`` to raise
+    :raises PlacementFailed: for any other status than 200, or if Placement cannot be reached
     """
     try:
         client = report.report_client_singleton()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that this process has lately chosen, and that have not reported it yet.
+"""The recent choices of this nova-scheduler process that the chosen hosts have not reported yet.
 
-A host says once a period what it has free. Until then it looks to all requests as it did, and those
-that are under way would choose the same one, and lose their claims to each other in Placement. Each
-process of nova-scheduler knows its own choices alone, which its threads share without a lock.
+A host reports its free GPUs once a period. Until then its report does not show the choice, so
+concurrent requests would choose the same host, and lose their claims in Placement to each other.
+Each process of nova-scheduler knows only its own choices; its threads share them without a lock.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nova.scheduler.host_manager import HostState
 
 from nova_gpu.core.scheduling.stats import Report
 
-# Within it a host has reported: Nova's period is a minute.
+# A host reports within this time, because Nova's period is a minute.
 _LASTS_S = 90.0
-# A request that comes so long after the last one is under way with none.
+# A request that comes so long after the last choice counts as the only one under way.
 _BURST_S = 10.0
-# More than one process chooses in that time; the oldest are forgotten first.
+# One process makes fewer choices in that time; beyond the limit the oldest are dropped.
 _MOST = 4096
 
 
@@ -35,16 +35,16 @@ class _Choice(NamedTuple):
 
 
 class Taken:
-    """The amounts of each host that were chosen and are not reported."""
+    """The amounts of devices that were chosen on each host and that its report does not show."""
 
     def __init__(
         self, amounts: Mapping[tuple[str, int], int], *, in_burst: bool = False, one: bool = False
     ) -> None:
         """Store the amounts.
 
-        :param amounts: by the host's uuid and the ``id()`` of what it had reported
+        :param amounts: by the host's UUID and the ``id()`` of its report at the time of the choice
         :param in_burst: whether other requests are under way
-        :param one: whether this one is for one instance
+        :param one: whether the present request is for a single instance
         """
         self._amounts = amounts
         self._in_burst = in_burst
@@ -57,14 +57,16 @@ class Taken:
         return self._amounts.get((host.uuid, id(report)), 0)
 
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
-        """Return the rank of a host among otherwise equal hosts; less is better.
+        """Return the rank of a host among otherwise equal hosts; lower is better.
 
-        Those of which the least is taken come first, in the instance's own order. Outside of a
-        burst Nova's other weighers decide, which in one would send all requests to the same few
-        hosts: what those go by is as old. For several instances they still do, as they know best
-        which hosts other instances do not use.
+        In a burst of requests, hosts with the smallest unreported amount come first, in the order
+        of the filter, which depends on the instance. Outside of a burst all ranks are equal, so
+        Nova's other weighers decide. In a burst these would send all requests to the same few
+        hosts, because their data is as old. In a request for several instances they still decide
+        among hosts with the same amount: they best know the hosts that other instances do not use.
 
-        :param place: in the order in which the filter passed the hosts on
+        :param unreported: the amount that was chosen on the host and is not in its report
+        :param place: the index of the host in the order in which the filter passed the hosts
         """
         if not self._in_burst:
             return 0, 0
@@ -75,7 +77,7 @@ NOTHING = Taken({})
 
 
 class Choices:
-    """The choices of the last minutes. Any thread may add one or ask at any time."""
+    """The choices of the last 90 seconds; any thread may add and read them at any time."""
 
     def __init__(self) -> None:
         self._made: collections.deque[_Choice] = collections.deque(maxlen=_MOST)
@@ -88,18 +90,22 @@ class Choices:
         resource_class: str,
         amount: int,
     ) -> None:
-        """Add one choice.
+        """Add one choice, unless a recent one exists for the instance.
 
-        :param report: what the host had reported when it was chosen
+        :param report: the host's report at the time of the choice
+        :param amount: the number of devices of *resource_class* that the instance requests
         """
         now = time.monotonic()
-        # Nova has hosts weighed once more for the alternates of the last instance of a request.
+        # Nova weighs hosts again for the alternates of the last instance of a request.
         if all(choice.instance_uuid != instance_uuid for choice in self._lately(now)):
             made = _Choice(now, instance_uuid, host.uuid, resource_class, amount, report)
             self._made.append(made)
 
     def taken(self, resource_class: str, *, one: bool) -> Taken:
-        """Return what of the hosts was chosen, for a request for devices of *resource_class*."""
+        """Return the recent choices of devices of *resource_class*, for the present request.
+
+        :param one: whether the present request is for a single instance
+        """
         now = time.monotonic()
         lately = self._lately(now)
         amounts: collections.Counter[tuple[str, int]] = collections.Counter()
@@ -110,5 +116,5 @@ class Choices:
         return Taken(amounts, in_burst=in_burst, one=one)
 
     def _lately(self, now: float) -> list[_Choice]:
-        # What is copied at once nobody changes meanwhile.
+        # Iterate over a copy, because other threads may add choices meanwhile.
         return [choice for choice in self._made.copy() if now - choice.made_at < _LASTS_S]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flavor's words become part of Placement's query, and its empty answer gets a reason.
+"""Two request filters: one translates the flavor's GPU extra specs, one explains a refusal.
 
-These are two request filters: what Nova's own read in the flavor has to be there before them, and
-the reason is looked for with all that they add.
+The first runs before Nova's own request filters, because these read the translated flavor. The
+second runs after them: it determines why Placement has no candidate, and so needs the conditions
+that they add.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ _NONE_FITS = Reason.of_both("no GPU satisfies the flavor")
 def gpu_request_filter(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec
 ) -> bool:
-    """Spell out for Placement what the flavor asks for, before all other request filters.
+    """Translate the flavor's GPU extra specs for Placement, before all other request filters.
 
-    The flavor in *request_spec* is replaced, never changed: others hold it too.
+    The flavor in *request_spec* is replaced, never changed, because other objects refer to it.
+    Return whether the request was changed: false for a flavor without GPUs.
 
-    :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
-        a GPU; with the reason, which becomes the instance's fault
+    :raises RequestFilterFailed: if the extra specs are invalid, or no host could give such a GPU to
+        a guest with this image; the reason becomes the instance's fault
     """
     requested_ = requested_gpus.from_spec(request_spec)
     flavor, whole = requested_.flavor, None
@@ -96,9 +98,10 @@ def gpu_request_filter(
 def gpu_candidates_filter(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec
 ) -> bool:
-    """Report why Placement has no candidate with the GPUs, after all other request filters.
+    """Refuse a request for which Placement has no candidate, after all other request filters.
 
-    Nothing is refused that Nova's own query, made a moment later, would find a candidate for.
+    A request is only refused if Nova's own query, a moment later, would find no candidate either.
+    Return whether the flavor requests GPUs.
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
@@ -132,9 +135,9 @@ def _why_not(
 ) -> Reason | None:
     """Return why Placement has no candidates for all instances of the request.
 
-    ``None`` where it has them.
+    Return ``None`` if it has them.
 
-    :raises PlacementFailed: where it does not answer
+    :raises PlacementFailed: if Placement gives no usable answer
     """
     name = _host(request_spec)
     in_tree = placement.node(ctxt, name) if name else None
@@ -162,9 +165,10 @@ def _why_not(
 def _wanted(
     request_spec: objects.RequestSpec, in_tree: str | None
 ) -> tuple[utils.ResourceRequest, utils.ResourceRequest | None]:
-    """Return what Nova will ask for, as its resources_from_request_spec makes it.
+    """Return the query that Nova will send, as in its resources_from_request_spec, and a fallback.
 
-    And what it asks for where that has no candidate, for hosts that report no PCPU yet.
+    Nova sends the fallback if the first query has no candidate, for hosts that report no PCPU yet.
+    It is ``None`` for a request without dedicated CPUs, or if an option disables it.
     """
     wanted = _resource_request(request_spec, in_tree)
     if not wanted.cpu_pinning_requested or CONF.workarounds.disable_fallback_pcpu_query:
@@ -187,7 +191,10 @@ def _resource_request(
 
 
 def _host(request_spec: objects.RequestSpec) -> str | None:
-    """Return the compute node the request is bound to, or the host, which often has its name."""
+    """Return the name of the compute node or the host that the request is bound to, if any.
+
+    A host often has the name of its compute node.
+    """
     destination = _destination(request_spec)
     for field, forced in (("node", "force_nodes"), ("host", "force_hosts")):
         if destination and field in destination and (name := getattr(destination, field)):
@@ -207,9 +214,9 @@ def refusal(
     reason: Reason,
     request: GPURequest | None = None,
 ) -> nova_exception.RequestFilterFailed:
-    """Return the error that refuses the request; it is logged, and sent as a notification.
+    """Log the refusal, send its notification, and return the error for the caller to raise.
 
-    :param request: what the flavor says, where that could be understood
+    :param request: the flavor's request for whole cards, ``None`` if it could not be parsed
     """
     uuid, project_id = (
         getattr(request_spec, field) if field in request_spec else None

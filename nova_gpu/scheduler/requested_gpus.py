@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs that a request to the scheduler asks for, by its flavor and its image."""
+"""The GPUs that a scheduler request (RequestSpec) requests, by its flavor and its image."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from nova_gpu.core.guest import machine_types
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Requested:
-    """The one reading of a RequestSpec that all judge by.
+    """The GPU request in a RequestSpec, for the request filters, the filter and the weigher.
 
-    ``unfit_machine_type`` is the image's, where it is one that cannot have whole cards; ``None``
-    too where the image says nothing: then the host's option counts, which is unknown here, and the
-    host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs',
-    ``is_hidden`` that it has its guest not see that it is one. ``pci_devices``: how many of Nova's
-    own passthrough the flavor and the ports ask for, ``None`` where the request does not say.
+    ``unfit_machine_type`` is the image's machine type if guests with it cannot have whole cards.
+    It is ``None`` for any other type, and if the image states none: then the host's option decides,
+    which is unknown here, and the host checks it. ``image_names_gpus``: whether the image requires
+    traits that may be those of GPUs. ``is_hidden``: whether the image hides the hypervisor from the
+    guest. ``pci_devices`` is the number of devices of Nova's own passthrough that the flavor and
+    the ports request, ``None`` if the RequestSpec does not contain it.
     """
 
     flavor: FlavorRequest
@@ -33,9 +34,9 @@ class Requested:
 
 
 def from_spec(spec: objects.RequestSpec) -> Requested:
-    """Return what *spec* asks for.
+    """Return the GPU request in *spec*.
 
-    Nothing where its flavor or its image came without properties.
+    A flavor without extra specs, or an image without properties, counts as one that states nothing.
     """
     specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     image = spec.image if "image" in spec else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler weigher: the best host first.
+"""The scheduler weigher, which gives the best host for a request the largest weight.
 
 ::
 
@@ -26,22 +26,25 @@ from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import host_reports, multi_create, recent_choices, requested_gpus
 from nova_gpu.scheduler.recent_choices import Taken
 
-# Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
+# For an instance without GPUs, the weight of a host with GPUs of which none is free. The weight of
+# a host without GPUs is 1.
 _NO_FREE_GPU = 0.5
 
 
 class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     """The weigher of hosts with GPUs.
 
-    For instances with GPUs, hosts are better with nearer GPUs, and with larger sets that stay
-    whole. For instances without GPUs, hosts are worse with more free GPUs.
+    For an instance with GPUs, a host is better if its GPUs are nearer to each other, and if larger
+    sets of its GPUs stay free together. For an instance without GPUs, a host is worse the more free
+    GPUs it has.
 
-    Hosts that are the same to a request have the same weight, and Nova's other weighers decide.
-    Hosts that this process has lately chosen, and that have not reported it yet, come last.
+    Hosts that are equal for a request have the same weight, so that Nova's other weighers decide.
+    Among them, hosts that this process has recently chosen, and that have not reported it yet, come
+    last.
     """
 
-    # With these Nova takes weights as they are. They have their multiplier in them already, of
-    # which there are two.
+    # With these bounds Nova does not normalize the weights. They include their multiplier already,
+    # because there are two different ones.
     minval = 0.0
     maxval = 1.0
 
@@ -56,7 +59,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         try:
             flavor = requested_gpus.from_spec(weight_properties).flavor
             whole, vgpus = flavor.whole, flavor.vgpus
-        except exception.InvalidExtraSpec:  # which no filter has let pass
+        except exception.InvalidExtraSpec:  # the filter passes no host for such a flavor
             return [0.0] * len(hosts)
         request = whole or vgpus
         if request is None:
@@ -72,7 +75,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         return multiplied
 
     def _taken(self, request: GPURequest | VGPURequest, spec: objects.RequestSpec) -> Taken:
-        # Where an instance belongs to others, Nova's weighers know what is good for it.
+        # For an instance of a server group Nova's own weighers decide.
         if "instance_group" in spec and spec.instance_group:
             return recent_choices.NOTHING
         return self._choices.taken(request.resource_class, one=not multi_create.has(spec))
@@ -84,7 +87,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         request: GPURequest | VGPURequest,
         spec: objects.RequestSpec,
     ) -> None:
-        """Note the host that Nova takes, where no other weigher comes after this one."""
+        """Record the choice of the host that Nova takes if no other weigher runs after this one."""
         totals = [pair.weight + weight for pair, weight in zip(weighed, multiplied, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):
@@ -98,13 +101,15 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
 def with_gpus(
     hosts: Sequence[HostState], request: GPURequest, taken: Taken = recent_choices.NOTHING
 ) -> list[float]:
-    """Return the weights for whole cards: from 1, the best host, in equal steps to 0, the worst.
+    """Return the weights for a request for whole cards, in equal steps from 1 (best) to 0 (worst).
 
-    A host that says nothing has 0 as well.
+    A host without a valid report has the weight 0.
+
+    :param taken: the recent choices that hosts have not reported yet
     """
     distribution = request.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
-    # By what is reported, which stays in the value: a key is its id().
+    # By id() of the report, which the value refers to, so that its id() stays valid.
     known: dict[int, tuple[Report, Rank]] = {}
     last = multi_create.last_host(hosts)
     spread = distribution is Distribution.SPREAD
@@ -122,13 +127,13 @@ def with_gpus(
             continue
         before, unreported = multi_create.on(host) if last else 0, taken.of(host, report)
         room = report.free_gpus - max(before * request.count, unreported)
-        # Where others of this request have gone on to another host, Placement has refused it:
-        # somebody else had the rest.
+        # If later instances of this request went to another host, Placement has refused this one,
+        # because other requests took the rest.
         refused = before and host is not last and not spread
         full = _full(best[0], refused or room < request.count)
-        # To pack, as many of one request as it has room for: else each would go to another host,
-        # and of several such requests all would lose their claims to each other. What is free is
-        # told once a period; to spread, the number of instances tells equal hosts apart meanwhile.
+        # Packing puts as many instances of one request on a host as it has room for. Otherwise each
+        # would go to another host, and concurrent requests would lose their claims to each other.
+        # When spreading, the number of instances distinguishes equal hosts until their next report.
         more = (0, host.num_instances) if spread else (-before, 0)
         ranks.append((full, *best[1:], more[0], *taken.turn(unreported, place), more[1]))
     return _in_steps(ranks)
@@ -137,14 +142,20 @@ def with_gpus(
 def with_vgpus(
     hosts: Sequence[HostState], request: VGPURequest, taken: Taken = recent_choices.NOTHING
 ) -> list[float]:
-    """Return the weight for vGPUs: how many more of the requested type the host has room for."""
+    """Return the weights for a request for vGPUs, in equal steps from 1 (best) to 0 (worst).
+
+    Hosts are ranked by the number of vGPUs of the requested type that they have room for: the
+    smallest first, or the largest first if the option spreads.
+
+    :param taken: the recent choices that hosts have not reported yet
+    """
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []
     for place, host in enumerate(hosts):
         report = _report(host)
         free = 0 if report is None else fit.most_free(request, report.divided)
         unreported = 0 if report is None else taken.of(host, report)
-        # Of what is not free the claim is the judge: it may be so in this period only.
+        # A full host is only ranked last, because its report may be old; the claim decides.
         full = _full(free < request.count, free < unreported + request.count)
         left, instances = (-free, host.num_instances) if spread else (free, 0)
         ranks.append((full, left, *taken.turn(unreported, place), instances))
@@ -152,10 +163,13 @@ def with_vgpus(
 
 
 def _full(reported: int, thought: int) -> int:
-    """Return what comes first in a rank.
+    """Return the first number of a rank: 0, 1 for a host thought to be full, 2 for a full one.
 
-    What was chosen may have come to another host in the end, so one that is only thought to be full
-    is still better than one that has said so.
+    An instance for which this process chose a host may have ended up on another one. So a host that
+    is full only by the recent choices is better than a host whose report says so.
+
+    :param reported: whether the host is full by its report
+    :param thought: whether it is full by recent choices
     """
     return 2 if reported else int(bool(thought))
 
@@ -168,10 +182,10 @@ def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
 
 
 def without_gpus(hosts: Sequence[HostState]) -> list[float]:
-    """Return the weights for instances without GPUs.
+    """Return the weights for an instance without GPUs.
 
-    1 of a host that has none, 1/2 of one that has none free, and 0 of the one with most. A card
-    that is given in parts is free while there is room for one.
+    The weight is 1 for a host without GPUs, 1/2 for a host whose GPUs are all in use, and 0 for the
+    host with the most free GPUs. A card that is given in parts counts as free while it has room.
     """
     reports = [_report(host) for host in hosts]
     most = max((report.free_cards for report in reports if report), default=0)

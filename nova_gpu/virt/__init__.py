@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute host's side of Nova: the driver, which only overrides, and what it calls.
+"""The part of nova-gpu in nova-compute: the libvirt driver's overrides, and the code they call.
 
-``host_gpus`` puts the packages together; ``periodic`` is what each period does, ``publication``
-what Placement and the scheduler read, ``reporter`` what is notified of, ``diagnostics`` and
-``counters`` what others may read, ``libvirt_errors`` and ``libvirt_version`` what libvirt says and
-is, ``signatures`` Nova's methods that are overridden, ``threads`` what runs next to Nova's own
-threads.
+``driver`` only overrides methods of Nova's driver. ``host_gpus`` connects the packages.
+``periodic`` runs in each period. ``publication`` writes the provider tree for Placement and the
+report for the scheduler. ``reporter`` logs and sends notifications. ``diagnostics`` and
+``counters`` serve other readers. ``libvirt_errors`` translates libvirt's errors, and
+``libvirt_version`` reads its version. ``signatures`` has the tested Nova releases and the
+signatures of overrides. ``threads`` runs slow work in parallel.
 """

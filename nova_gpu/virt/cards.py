@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look at a host's cards: which are offered, and what keeps others from instances."""
+"""The inspection of a host's cards: which are offered, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNSEEN = Unavailable(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """The cards of one host, whole and in parts, and all that finds reasons against them."""
+    """The cards of one host, whole and in parts, with all sources of reasons against them."""
 
     discovery: Discovery
     watch: Watch
@@ -44,7 +44,10 @@ class Cards:
     xids: Xids
 
     def look(self) -> Callable[[], None]:
-        """Look at the cards, and return what says how they are, once it is known whose."""
+        """Inspect the cards, and return a function that reports their state.
+
+        Call that function after the owners of the cards have been read.
+        """
         self.published.begin_look()
         try:
             gpus = self.discovery.find()
@@ -53,7 +56,7 @@ class Cards:
             return lambda: None
         given_whole = self.published.given_whole()
         divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
-        # Outside of what every claim waits for: it may be slow.
+        # Done here, outside the lock of a claim, because it may be slow.
         whole = [gpu for gpu in gpus if gpu.address not in divided]
         may_go = [gpu for gpu in whole if gpu.address not in given_whole]
         linked = self.discovery.links.beside_parts(may_go, divided.keys())
@@ -68,7 +71,7 @@ class Cards:
             divided,
             self.discovery.divided_since(gpu for gpu in whole if gpu.address in given_whole),
         )
-        # Before any of them is offered
+        # Before any of these cards is offered
         shared = self.vgpus.shared_with_containers()
         refused = {a for a, own in unavailable.items() if availability.of_host(own)}
         self.proofs.judge((gpu for gpu in whole if gpu.address not in refused), shared)
@@ -79,7 +82,7 @@ class Cards:
         )
 
     def note_faults(self) -> None:
-        """Note what the kernel's log and failed starts say of cards and their parts."""
+        """Record the faults of cards and their parts from the kernel's log and failed starts."""
         cards = (*self.published.cards(), *self.vgpus.containers_cards())
         self.xids.look(cards, self.releases.quarantine_fault)
         self.vgpus.keep_failed()
@@ -87,12 +90,12 @@ class Cards:
         self.vgpus.cards.reserve_parts(Source.XID, faulty)
 
     def withhold(self) -> None:
-        """Offer no card to new instances until a look succeeds."""
+        """Offer no card to new instances until an inspection succeeds."""
         self._reserve_whole(UNSEEN)
         self.vgpus.cards.reserve(dict.fromkeys(self.vgpus.cards.look.cards, (UNSEEN,)))
 
     def withhold_whole(self) -> None:
-        """Offer no whole card while it is not known which cards instances have parts of."""
+        """Offer no whole card while the cards of which instances have parts are unknown."""
         self._reserve_whole(UNREAD)
 
     def _reserve_whole(self, reason: Unavailable) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of what nova-compute has done with cards, for ``nova-gpu exporter``.
+"""The counters of nova-compute's claims, failures and cleanings, for ``nova-gpu exporter``.
 
-The numbers are in one file in the state path, so that they outlive the service and are read by a
-process of its own. No decision depends on them, and no operation fails because of them: a count
+They are in one file in the state path, so that they outlive the service and the exporter, another
+process, can read them. No decision depends on them, and no operation fails because of them: a count
 that cannot be written is lost.
 """
 
@@ -30,9 +30,11 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counters:
-    """``failures`` are starts of guests with GPUs that failed, by the class of the error.
+    """The counts since the first start of the service on this host.
 
-    Of a cleaning the outcome is ``clean`` or ``failed``.
+    ``claims`` counts cards and ``vgpu_claims`` vGPUs that were claimed. ``failures`` counts failed
+    starts of guests with GPUs, by the class of the error. ``cleanings`` and ``cleaning_seconds``
+    are by outcome, ``clean`` or ``failed``.
     """
 
     claims: int = 0
@@ -43,7 +45,7 @@ class Counters:
 
 
 def read(folder: pathlib.Path) -> Counters:
-    """Return the counters in the state path *folder*; zeros where they cannot be read."""
+    """Return the counters in the state path *folder*; zeros if they cannot be read."""
     try:
         return _read(folder)
     except OSError as error:
@@ -52,9 +54,9 @@ def read(folder: pathlib.Path) -> Counters:
 
 
 def _read(folder: pathlib.Path) -> Counters:
-    """Zeros where there is no file, or not one of ours.
+    """Return the counters in *folder*; zeros if there is no file, or its content is invalid.
 
-    :raises OSError: where it cannot be read
+    :raises OSError: if the file cannot be read
     """
     try:
         fields = files.read_json(folder / _NAME)
@@ -73,13 +75,13 @@ def _read(folder: pathlib.Path) -> Counters:
 
 
 def begin(folder: pathlib.Path) -> None:
-    """Count from now on, in the service only."""
+    """Count from now on, in *folder*; only the service calls this."""
     global _folder
     _folder = folder
 
 
 def claimed(cards: int, vgpus: int) -> None:
-    """Count a claim of an instance."""
+    """Count the devices of one instance's claim."""
     _change(
         lambda now: dataclasses.replace(
             now, claims=now.claims + cards, vgpu_claims=now.vgpu_claims + vgpus
@@ -88,13 +90,13 @@ def claimed(cards: int, vgpus: int) -> None:
 
 
 def failed(error: Exception) -> None:
-    """Count a guest with GPUs that was not started, or one that was to have some."""
+    """Count a failed start of a guest that has GPUs or was about to get some."""
     reason = type(error).__name__
     _change(lambda now: dataclasses.replace(now, failures=_more(now.failures, reason, 1)))
 
 
 def cleaned(seconds: float, *, clean: bool) -> None:
-    """Count a cleaning of a card, done or failed, and its seconds."""
+    """Count one cleaning of a card, successful or failed, and its duration."""
     outcome = "clean" if clean else "failed"
     _change(
         lambda now: dataclasses.replace(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a running guest for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
 
-From there on Nova's own fields are all there are.
+From that microversion on the answer has only Nova's own fields.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ def gpus(
     roots: Roots,
     modules: Mapping[PciAddress, Module],
 ) -> dict[str, Any]:
-    """Return the GPUs by address, numbered from 0, as :data:`nova_gpu.core.names.DIAGNOSTIC`.
+    """Return the diagnostics of the guest's GPUs, numbered from 0 in the order of addresses.
+
+    The keys are built by :data:`nova_gpu.core.names.DIAGNOSTIC`.
 
     :param guest: a nova.virt.libvirt.guest.Guest
-    :param modules: of its board with NVSwitches that cards are
-    :returns: nothing where the guest's XML cannot be read: what else Nova has of it is shown
+    :param modules: the module number of each card on a board with NVSwitches
+    :returns: an empty map if the guest's XML cannot be read, so that Nova's own fields are shown
     """
     if not assigned:
         return {}
@@ -64,7 +66,7 @@ def gpus(
 def _facts(
     offer: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of a card, none of one that is gone."""
+    """Yield the name and value of each fact of a card; nothing if the card is gone."""
     for group in offer.values():
         if gpu := group.gpus.get(address):
             yield "product", gpu.product.key
@@ -78,7 +80,7 @@ def _facts(
 def _facts_of_vgpu(
     cards: Iterable[SharedCard], slot: Slot, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of the vGPU's card."""
+    """Yield the name and value of each fact of the vGPU's card; nothing if the card is gone."""
     for card in cards:
         if card.has(slot):
             yield "product", card.gpu.product.key

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``compute_driver = gpu.GPULibvirtDriver``: Nova's libvirt driver, and GPUs.
+"""``compute_driver = gpu.GPULibvirtDriver``: Nova's libvirt driver with GPUs.
 
-Overrides only: what they do is done in this package's other modules. Arguments that are not used
-here go through as they came, so that one source fits every release; a test pins the signatures.
+This module only has overrides, which call the other modules of this package. Unused arguments pass
+through unchanged, so that one source fits every Nova release; a test pins the signatures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         container_root.replace_change_of_owners()
         self._gpus.periods.begin()
 
-    # What the host has
+    # State of the host
 
     def get_available_resource(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         resources: dict[str, Any] = super().get_available_resource(*args, **kwargs)
@@ -52,7 +52,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().update_provider_tree(tree, nodename, *args, **kwargs)
         self._gpus.publication.update_provider_tree(tree, nodename)
 
-    # What a guest gets
+    # Configuration and diagnostics of a guest
 
     def _get_guest_config(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         guest = super()._get_guest_config(instance, *args, **kwargs)
@@ -68,7 +68,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         diagnostics.update(self._gpus.diagnostics(self._host.get_guest(instance)))
         return diagnostics
 
-    # Nova's own vGPUs, without ours
+    # Nova's own vGPUs, without those of nova-gpu
 
     def _vgpu_allocations(self, allocations: Any, *args: Any, **kwargs: Any) -> Any:
         own = self._gpus.assigned.allocations_of_others(allocations)
@@ -80,7 +80,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         devices = super()._get_all_assigned_mediated_devices(instance, *args, **kwargs)
         return self._gpus.assigned.devices_of_others(instance, devices, self._gpus.ledger)
 
-    # Every road to a running guest
+    # Operations that start a guest
 
     def prepare_for_spawn(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         super().prepare_for_spawn(instance, *args, **kwargs)
@@ -96,7 +96,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def _soft_reboot(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         if self._gpus.starts.is_reboot_hard(instance):
-            # That would pull the plug: first its guest is asked to end, as in a soft one.
+            # A hard reboot powers the guest off: first ask it to shut down, as a soft reboot does.
             retry_s = CONF.compute.shutdown_retry_interval
             self._clean_shutdown(instance, CONF.libvirt.wait_soft_reboot_seconds, retry_s)
             return False
@@ -186,7 +186,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._gpus.refusals.resize(instance, flavor)
         return super().migrate_disk_and_power_off(context, instance, dest, flavor, *args, **kwargs)
 
-    # Moved as it runs
+    # Live migration
 
     def post_claim_migrate_data(
         self, context: Any, instance: Any, migrate_data: Any, claim: Any, *args: Any, **kwargs: Any
@@ -228,7 +228,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super().post_live_migration_at_destination(context, instance, *args, **kwargs)
         self._gpus.moves.stays(instance)
 
-    # And from it
+    # Operations that end a guest
 
     def _destroy(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         self._gpus.end(instance)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leftovers of ended moves of instances, which Nova does not give back."""
+"""The cleanup after moves of instances: domains and allocations that Nova leaves behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _abandoned() -> AbandonedMoves:
 class EndedMoves:
     """The moves from and to one host that have ended.
 
-    :param parts: what a domain may name of the host's GPUs
+    :param parts: return the devices of the host that a domain may name
     """
 
     host: libvirt_host.Host
@@ -41,7 +41,10 @@ class EndedMoves:
     _orphans: Orphans = dataclasses.field(default_factory=Orphans)
 
     def settle(self) -> None:
-        """Give back what Nova does not when it ended during a move; raise nothing."""
+        """Release domains and allocations that remain if nova-compute ended during a move.
+
+        Raise nothing.
+        """
         left_domains.release(self.host, self.ledger.now, self.releases, self.parts)
         client: Any = self.assigned.placement()
         now = self.ledger.now

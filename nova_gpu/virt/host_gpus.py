@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of one compute host: what it has, what it offers, and which guest has what."""
+"""The GPUs of one compute host: the object that the driver calls, and its parts."""
 
 from __future__ import annotations
 
@@ -47,16 +47,18 @@ from nova_gpu.virt.verify.startup_check import Reconciliation
 class HostGPUs:
     """The GPUs of this host, for the driver.
 
-    All of it is derived: from sysfs, from libvirt's domains, from Nova's database. Those are read
-    at start, in every period and when a guest was started or removed, never while a claim waits.
+    Their state is derived from sysfs, libvirt's domains and Nova's database. These are read when
+    the service starts, in every period, and after a guest was started or removed, but never while a
+    claim waits.
     """
 
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
-        """Wire what a host has, in the order in which it is made."""
+        """Make the parts and connect them, in the order of their dependencies."""
         self._host = host
         state, nodename = pathlib.Path(CONF.state_path), host.get_hostname
 
-        # Nova connects to libvirt, and makes its tracker and client, when this is made already.
+        # Functions, because Nova connects to libvirt and makes its tracker and its client of
+        # Placement after this object.
         def hypervisor_type() -> str:
             return str(host.get_driver_type())
 
@@ -125,7 +127,7 @@ class HostGPUs:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it offers any, whole or in parts."""
+        """Whether this host offers any GPUs, whole or in parts."""
         return bool(self.assigned)
 
     @property
@@ -133,16 +135,16 @@ class HostGPUs:
         return self._discovery.roots
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
-        """Return the GPUs of a guest, as :func:`nova_gpu.virt.diagnostics.gpus`."""
+        """Return the diagnostics of a guest's GPUs, as :func:`nova_gpu.virt.diagnostics.gpus`."""
         modules = self._discovery.ways.sets.modules
         return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 
     def end(self, instance: objects.Instance) -> None:
         """Wait for the end of a guest that Nova is about to destroy.
 
-        A host without GPUs leaves it to Nova.
+        On a host without GPUs do nothing.
 
-        :raises nova.exception.InstancePowerOffFailure: where it does not end
+        :raises nova.exception.InstancePowerOffFailure: if the guest does not end
         """
         if self.has_gpus:
             self._discovery.ways.custody.ending(self._host, instance)

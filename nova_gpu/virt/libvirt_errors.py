@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of libvirt and QEMU about a card that cannot be given, as our own errors."""
+"""The translation of libvirt's and QEMU's errors about GPUs into nova-gpu's errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAPPING = r"(VFIO_MAP_DMA failed|IOMMU_IOAS_MAP(_FILE)? failed|vfio_(container_
 
 
 class _Of(enum.Enum):
-    """The place of a cause: the device itself, its host, or the guest as it was requested."""
+    """The place of a cause: the device itself, its host, or the requested guest."""
 
     DEVICE = enum.auto()
     HOST = enum.auto()
@@ -41,9 +41,12 @@ class _Of(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cause:
-    """A cause that libvirt or QEMU tells apart.
+    """A cause of a failed start that a message of libvirt or QEMU identifies.
 
-    :param pattern: a pattern; what its group ``others`` matches, the instance's user is not told
+    :param of: the place of the cause
+    :param pattern: the regular expression of the message; the text that its group ``others``
+        matches, such as another domain's name, is not shown to the instance's user
+    :param reason: the cause, for the error; ``{name}`` stands for the text of a group
     :param remedy: what the operator can do
     :param for_user: what the instance's user can do
     """
@@ -55,11 +58,12 @@ class _Cause:
     for_user: str = "try again; if it fails again, ask the operator"
 
 
-# The first that matches counts. Of libvirt (src/hypervisor/virhostdev.c, src/util/virpci.c,
-# src/util/virprocess.c, src/qemu/qemu_hostdev.c, qemu_conf.c, src/conf/domain_validate.c), of QEMU
-# (hw/vfio, system/physmem.c, backends/hostmem-file.c, util/oslib-posix.c), and of the kernel
-# (drivers/iommu/iommu.c, drivers/iommu/intel/iommu.c, drivers/vfio/vfio_iommu_type1.c,
-# drivers/iommu/iommufd/device.c), which QEMU quotes by its errno alone.
+# The first cause whose pattern matches counts. The messages are those of libvirt
+# (src/hypervisor/virhostdev.c, src/util/virpci.c, src/util/virprocess.c, src/qemu/qemu_hostdev.c,
+# qemu_conf.c, src/conf/domain_validate.c), of QEMU (hw/vfio, system/physmem.c,
+# backends/hostmem-file.c, util/oslib-posix.c), and of the kernel (drivers/iommu/iommu.c,
+# drivers/iommu/intel/iommu.c, drivers/vfio/vfio_iommu_type1.c, drivers/iommu/iommufd/device.c), of
+# which QEMU quotes only the errno.
 _CAUSES: Sequence[_Cause] = (
     _Cause(
         _Of.HOST,
@@ -125,7 +129,7 @@ _CAUSES: Sequence[_Cause] = (
         "the host does not remap interrupts, so a device could send another guest's",
         _REMAPPING,
     ),
-    # Of both the kernel tells QEMU the same.
+    # The kernel gives QEMU the same errno for both of the two causes above.
     _Cause(
         _Of.HOST,
         r"Failed to set iommu for container: Operation not permitted",
@@ -190,7 +194,7 @@ _CAUSES: Sequence[_Cause] = (
         "libvirt could not take it from the host's driver",
         f"see the kernel's log; {_CHECK}",
     ),
-    # QEMU goes on after some of these, of the memory of devices.
+    # QEMU continues after some of these errors, those about the memory of devices.
     _Cause(
         _Of.HOST,
         rf"{_MAPPING}(Invalid argument|Bad address|File exists)",
@@ -199,7 +203,7 @@ _CAUSES: Sequence[_Cause] = (
         "memory, or fewer address bits (host-phys-bits-limit)",
         "take a flavor with less memory, or ask the operator",
     ),
-    # What QEMU says of a device of ours and is not above: of containers, groups, iommufd.
+    # Any other message of QEMU about a VFIO device: about containers, groups or iommufd.
     _Cause(
         _Of.DEVICE,
         rf"failed to open /dev/vfio/|error getting device from group|Failed to set iommu|"
@@ -208,8 +212,9 @@ _CAUSES: Sequence[_Cause] = (
         f"see the kernel's log; {_CHECK}",
     ),
 )
-# (what is said, the reason), of the state of a vGPU that is to be moved with its guest. Of libvirt
-# (src/qemu/qemu_migration.c) and QEMU (hw/vfio/migration.c, hw/vfio/common.c).
+# (pattern of the message, reason) of a failed live migration of a guest with vGPUs. The messages
+# are those of libvirt (src/qemu/qemu_migration.c) and QEMU (hw/vfio/migration.c,
+# hw/vfio/common.c).
 _IMMOVABLE: Sequence[tuple[str, str]] = (
     (r"cannot migrate a domain with <hostdev", "the host's libvirt moves no such device"),
     (
@@ -225,17 +230,18 @@ _IMMOVABLE: Sequence[tuple[str, str]] = (
     (r"vIOMMU", "the guest has an IOMMU of its own"),
     (r"\bvfio\b", "vfio does not move it"),
 )
-# Devices, as the two name them: a function by its address, a mediated device by its uuid
+# Devices in messages of libvirt and QEMU: a function by its address, a mediated device by its UUID
 _NAMED = re.compile(
     rf"(?P<function>{_FUNCTION})|(?:vfio |mediated device |mdev/devices/)'?(?P<uuid>{_UUID})"
 )
 
-# The codes by which libvirt says that a definition is wrong, and not that it failed to keep it
+# libvirt's error codes for an invalid definition, as opposed to a failure to store a valid one
 _WRONG = (
     *("VIR_ERR_CONFIG_UNSUPPORTED", "VIR_ERR_XML_ERROR", "VIR_ERR_XML_DETAIL"),
     *("VIR_ERR_XML_INVALID_SCHEMA", "VIR_ERR_INVALID_ARG"),
 )
-# What another host may have: another QEMU, processor or firmware
+# A message that matches this may not hold for another host, with another QEMU, processor or
+# firmware.
 _ANOTHER_MAY = re.compile(
     r"does not support machine type|emulator|firmware|\bCPU\b|\bhost\b|"
     r"(by|with|in) this QEMU(?! binary or)",
@@ -248,10 +254,10 @@ _LONGEST = 160
 
 @contextlib.contextmanager
 def defining(then: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
-    """Mark libvirt's error where it refuses to define a guest, before it starts one.
+    """Mark an error of libvirt in the block that comes before the guest was defined.
 
-    :param then: what Nova does when the guest is defined
-    :returns: what is to be called in its place
+    :param then: Nova's callback for the time when the guest is defined, ``None`` without one
+    :returns: the callback that Nova must use in place of *then*
     """
     is_defined = False
 
@@ -272,8 +278,10 @@ def defining(then: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
 def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[None]:
     """Translate libvirt's errors in the start of a guest with *devices*.
 
-    :raises GuestCannotStart: in place of what libvirt says of one of them, or of the host's memory
-    :raises GuestUnfit: in place of what libvirt refuses of the guest, on any host
+    Any other error passes unchanged.
+
+    :raises GuestCannotStart: in place of an error about one of the devices, or the host's memory
+    :raises GuestUnfit: in place of libvirt's refusal of a definition that no host could accept
     """
     try:
         yield
@@ -285,7 +293,10 @@ def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[
 
 
 def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
-    """Return the address or slot of each device by what libvirt and QEMU may call it."""
+    """Return the address or slot of each device, by all names that libvirt and QEMU use for it.
+
+    The names are the addresses of PCI functions and the UUIDs of mediated devices.
+    """
     texts = {}
     for device in devices:
         if isinstance(device, GPU):
@@ -296,14 +307,14 @@ def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
 
 
 def translate(message: str, device_by_name: Mapping[str, str]) -> exception.GuestError | None:
-    """Return what *message* says of a guest with these devices.
+    """Return nova-gpu's error for *message* of libvirt, about a guest with these devices.
 
-    ``None`` where it is about anything else.
+    Return ``None`` if the message is about anything else.
 
-    A message that names no device is about the first, one that names only others about none: the
-    guest may have more devices of the host than its GPUs.
+    A message without a device's name counts for the first device. A message that names only other
+    devices is about none of these: the guest may have further devices of the host.
 
-    :param device_by_name: as :func:`names` has them
+    :param device_by_name: the result of :func:`names`
     """
     if not device_by_name:
         return None
@@ -329,10 +340,11 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
 
 
 def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
-    """Return which *functions* are unusable, by the *error* of a guest's start with them.
+    """Return those *functions* that the *error* of a guest's start shows to be unusable.
 
-    A cause that lies in the request or the host says nothing of a function: the user who asks for
-    the guest decides it. Nor does a definition that is refused, whatever of the request it quotes.
+    An error whose cause is the host or the request shows nothing about a function: a user could
+    otherwise make functions count as unusable. The same holds for a refused definition, whose
+    message may quote the request.
     """
     if not isinstance(error, libvirt.libvirtError) or getattr(error, _AT_DEFINITION, False):
         return frozenset()
@@ -345,9 +357,10 @@ def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[P
 
 
 def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
-    """Return the cause that *message* has, and where.
+    """Return the first cause whose pattern matches *message*, and the match; else two ``None``.
 
-    libvirt quotes all that QEMU wrote, also what it only warned of, and of the request.
+    Lines with a warning are skipped: libvirt quotes all of QEMU's output, with its warnings and
+    parts of the request.
     """
     lines = (line for line in message.splitlines() if "warning: " not in line)
     message = printable.lines("\n".join(lines))
@@ -358,7 +371,7 @@ def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
 
 
 def _named(message: str) -> Iterator[str]:
-    """Yield the addresses and uuids of devices in *message*, in their order."""
+    """Yield the PCI addresses and UUIDs of devices in *message*, in their order."""
     for match in _NAMED.finditer(message):
         yield match["function"] or match["uuid"]
 
@@ -366,14 +379,17 @@ def _named(message: str) -> Iterator[str]:
 def _unfit(
     error: libvirt.libvirtError, devices: Collection[GPU | Slot]
 ) -> exception.GuestUnfit | None:
-    """Return why no host could start the guest, by libvirt's refusal to define it."""
+    """Return the error for a definition that libvirt refuses and no other host would accept.
+
+    Return ``None`` for any other error of libvirt.
+    """
     codes = {getattr(libvirt, name, None) for name in _WRONG} - {None}
     if not (devices and getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
         return None
     message = str(error)
     if _ANOTHER_MAY.search(message):
         return None
-    # It may quote the request, and name what is the host's.
+    # The message may quote the request, and contain paths of the host.
     message = printable.printable(_PATH.sub("a file", message), _LONGEST)
     return exception.GuestUnfit(
         f"libvirt refuses it: {message}", "change that in its image or flavor"
@@ -381,12 +397,13 @@ def _unfit(
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:
-    """Return what *error* of a live migration says of one of these vGPUs.
+    """Return why one of these vGPUs cannot be moved, by the *error* of a live migration.
 
-    ``None`` where it is about anything else. A message that names none of them is about the first.
+    Return ``None`` if the error is about anything else. A message that names none of the vGPUs
+    counts for the first one.
 
-    :param slot_by_name: what QEMU calls each, the address of a function or the uuid of a mediated
-        device
+    :param slot_by_name: the slot of each vGPU by QEMU's name for it: the address of a function or
+        the UUID of a mediated device
     """
     if not isinstance(error, libvirt.libvirtError) or not slot_by_name:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions of the host's libvirt and of its QEMU: what guests it can start depends on them."""
+"""The versions of the host's libvirt and QEMU, which decide what guests the host can start."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from nova_gpu.conf import novas
 
 
 class LibvirtVersion:
-    """The last version of libvirt, or of its hypervisor, as it counts: 10000000 for 10.0.0.
+    """The version that libvirt last reported of itself or of its hypervisor.
 
-    ``None`` before it has answered once. While it is away nothing is to change for that.
+    Call the object for the version as one number, 10000000 for 10.0.0. It is ``None`` before the
+    first answer. While libvirt does not answer, the last version stays in force.
+
+    :param ask: read the version from libvirt
     """
 
     def __init__(self, ask: Callable[[], int]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The periodic look at a host's cards, whose failures do not reach instances without GPUs."""
+"""The periodic task for a host's GPUs; its failures do not affect instances without GPUs."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ LOG = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def contained(what: str) -> Iterator[None]:
-    """Log any error of the block, and go on: instances without GPUs go through it as well.
+    """Log any error of the block, and continue: instances without GPUs also depend on the caller.
 
-    :param what: what failed and what follows from it, for the log
+    :param what: the failure and its consequence, for the log
     """
     try:
         yield
-    except Exception:  # a period goes on with what else there is, and Nova's own part of it
+    except Exception:  # the rest of the period, and Nova's own part of it, must still run
         LOG.exception("%s. This is a bug, please report it", what)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Periods:
-    """The looks of a service at its host: one when it starts, and one in each period."""
+    """The periods of a service on its host: one when it starts, then Nova's periodic ones."""
 
     host: libvirt_host.Host
     ledger: Ledger
@@ -64,9 +64,10 @@ class Periods:
     repeats: Repeats
 
     def begin(self) -> None:
-        """Read the host at service start, before guests are resumed, and make what cards lack.
+        """Read the host and prepare its cards at service start, before guests are resumed.
 
-        :raises nova.exception.InvalidConfiguration: where another nova-compute gives the same cards
+        :raises nova.exception.InvalidConfiguration: if another nova-compute of this host also
+            gives its GPUs to guests
         """
         self._refuse_second()
         self.refresh(starting=True)
@@ -84,7 +85,7 @@ class Periods:
         try:
             has_cards = bool(self.discovery.find())
         except exception.DiscoveryFailed:
-            return  # nothing is offered before it can be read
+            return  # no card is offered before the host can be read
         if has_cards and (other := service_socket.claim(self.discovery.roots)):
             raise nova_exception.InvalidConfiguration(
                 f"another nova-compute ({other}) gives the GPUs of this host; stop it first, or "
@@ -92,12 +93,13 @@ class Periods:
             )
 
     def refresh(self, *, starting: bool = False) -> None:
-        """Look at the host, at libvirt and at the database.
+        """Read the host, libvirt and the database, and act on changes.
 
-        What cannot be read stays as it was.
+        If one of these sources cannot be read, its last state stays in force. After any other
+        failure new instances get no card until a later call succeeds.
 
-        If it fails for another reason, new instances get no card until a look succeeds.
-        :param starting: look even where there is no card: an instance may have one that is gone
+        :param starting: whether the service starts; then read all sources even without a card,
+            because an instance may have a card that is gone
         """
         failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
         with (
@@ -121,7 +123,7 @@ class Periods:
                     say = self.cards.look()
                 if starting and self.vgpus:
                     knows = self._knows_providers()
-                    # Again: which cards are divided, and whose are whole, is known now.
+                    # Again, because the divided cards and the owners of whole cards are known now.
                     say = self.cards.look()
                     if knows:
                         self.usage_reader.look_again()
@@ -132,7 +134,7 @@ class Periods:
                 stay = self.assigned.whole.reserved() | self.releases.left()
                 self.discovery.ways.custody.looked(self.assigned.whole.cards(), stay)
                 self.discovery.ways.sets.part()
-                if not starting:  # then Nova has not looked at its instances yet
+                if not starting:  # at the start Nova has not read its instances yet
                     self.ended_moves.settle()
                     self.lost_reasons.write()
                     self.stops.settle(self.ledger.now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement and the scheduler read of a host's GPUs."""
+"""The publication of a host's GPUs to Placement and to the scheduler."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from nova_gpu.virt.verify.startup_check import Reconciliation
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Publication:
-    """The publication of what one host offers, by what was read last.
+    """The publication of one host's GPUs, from the state of the last period.
 
-    :param hypervisor_type: what the host reports to Nova: ``LXC`` or ``QEMU``
+    :param hypervisor_type: return the hypervisor type that the host reports to Nova, ``LXC`` or
+        ``QEMU``
     """
 
     assigned: Assigned
@@ -37,9 +38,9 @@ class Publication:
     hypervisor_type: Callable[[], str]
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
-        """Write the groups into the tree, from what is known.
+        """Write the host's GPU groups into the provider tree, without reading the host.
 
-        Runs inside every claim.
+        Nova calls this inside every claim.
         """
         with self.repeats.left_out():
             with periodic.contained("Placement may not be told of all of this host's GPUs"):
@@ -59,10 +60,10 @@ class Publication:
                 self.assigned.whole.sort_neighbours()
 
     def stats(self) -> str | None:
-        """Return what the scheduler reads of this host.
+        """Return this host's GPU report for the scheduler.
 
-        ``None`` without GPUs or where that is not known: then no instance that asks for some is
-        sent here.
+        Return ``None`` if the host has no GPUs, or the report failed. Then the scheduler sends no
+        instance with GPUs to this host.
         """
         with periodic.contained("The scheduler is not told of this host's GPUs"):
             if self.assigned:
@@ -71,5 +72,5 @@ class Publication:
         return None
 
     def free(self) -> int:
-        """Return the number of cards of which an instance could get one now, or a part."""
+        """Return the number of cards that are free, or of which a part is free."""
         return len(self.assigned.whole.free()) + self.assigned.parts.divided().free

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running guests that reach GPUs other than their own."""
+"""The handling of running guests that reach GPUs other than their own."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Reaching:
     reporter: Reporter
 
     def settle(self) -> None:
-        """Note what guests reach that is not their own, and stop them where the operator wants it.
+        """Record the GPUs that guests reach and do not own, and stop these guests if configured.
 
-        Those with a task under way, and domains that are not Nova's, go on.
+        ``[gpu]stop_guests_that_reach_others`` decides whether they are stopped. Guests with a task
+        under way, and domains that are not Nova's, keep running.
         """
         now = self.ledger.now
         if now.reached:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of what lasts: logged in the period in which they begin, and when their text changes.
+"""A log filter that drops warnings which only repeat those of the last period.
 
-A condition that lasts is found again in every period, mostly once a minute. A log that repeats it
-hides what is new.
+Every period, mostly once a minute, detects a lasting condition again. A log that repeats it hides
+new messages. So a warning is logged when its condition begins, and when its text changes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 _PACKAGE = __name__.partition(".")[0]
-# The logger, the text, whose it is and the error
+# The logger, the text, the instance and the error of a log record
 _Key = tuple[str, str, str, str]
 
 
 class Repeats:
     """The warnings and errors of one host's last two periods.
 
-    One that is logged in this period, or was in the one before, is not logged again. One that was
-    over for a period is.
+    A message that occurred in this period or in the one before is not logged again. A message that
+    did not occur for a whole period is.
     """
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Repeats:
 
     @contextlib.contextmanager
     def left_out(self, *, begins: bool = False) -> Iterator[None]:
-        """Leave repeats out of what the block logs, here and in the threads that it waits for.
+        """Drop repeated messages that the block logs, in this thread and those that it waits for.
 
-        :param begins: a new period begins with it
+        :param begins: whether a new period begins with the block
         """
         if begins:
             self._before, self._now = frozenset(self._now), set()
@@ -56,7 +56,7 @@ _current: contextvars.ContextVar[Repeats | None] = contextvars.ContextVar("repea
 
 
 def carried(function: Callable[[Item], None]) -> Callable[[Item], None]:
-    """Return *function* for another thread, with repeats left out there as they are here."""
+    """Wrap *function* for another thread, so that repeated messages are dropped there as here."""
     repeats = _current.get()
 
     def call(item: Item) -> None:
@@ -83,7 +83,10 @@ _FILTER = _Filter()
 
 
 def _filter_all() -> None:
-    """Let the loggers of this package filter: handlers may be any, and others' as well."""
+    """Add the filter to this package's loggers.
+
+    The handlers are not suitable, because other packages log through them, too.
+    """
     for name in list(python_logging.root.manager.loggerDict):
         if name.partition(".")[0] == _PACKAGE:
             python_logging.getLogger(name).addFilter(_FILTER)

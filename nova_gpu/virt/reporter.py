@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports what becomes of a host's GPUs: to the log, to the counters, and in notifications."""
+"""Reports of events of a host's GPUs: in the log, in the counters and as notifications."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
 LOG = logging.getLogger(__name__)
 
-# Of these the quarantine and the cleaning have told already
+# The quarantine and the cleaning have reported reasons from these sources already.
 _TOLD = (Source.QUARANTINE, Source.PROOF)
 
 
 class Reporter:
-    """Says everything once, until it changes."""
+    """The reports of one host's GPUs; each state is reported once, until it changes."""
 
     def __init__(self) -> None:
         self._compute_host = CONF.host
@@ -44,7 +44,7 @@ class Reporter:
     # Guests
 
     def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """Report that a guest is about to start with devices that it did not have on this host."""
+        """Report that a guest is about to start with devices that it did not have before here."""
         for product in products:
             if (instance.uuid, product) in self._released:
                 self._released.remove((instance.uuid, product))
@@ -53,9 +53,9 @@ class Reporter:
         self._emit(EventType.CLAIM, products, Owner(instance.uuid, instance.project_id))
 
     def released(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """Report that the instance no longer has these devices, or not on this host.
+        """Report that the instance no longer has these devices on this host.
 
-        Of a start that fails Nova removes the domain twice; that is one release.
+        After a failed start Nova removes the domain twice; both calls together are one release.
         """
         news = {
             dev: product
@@ -81,9 +81,12 @@ class Reporter:
         card_groups: CardGroups,
         owners: Mapping[Device, Owner],
     ) -> None:
-        """Report which cards are offered, and whose cards have a fault or recovered.
+        """Report the cards that are newly offered or not offered, have a fault, or recovered.
 
-        :param unavailable: by the last look
+        :param gpus: the cards that the last inspection found, except divided ones
+        :param unavailable: the reasons against cards, by the last inspection
+        :param card_groups: the groups of whole cards that are published
+        :param owners: the instances that have the cards
         """
         groups = {a: group for group in card_groups.values() for a in group.gpus}
         cards = {gpu.address: gpu for gpu in gpus}
@@ -141,10 +144,12 @@ class Reporter:
         unjudged: Mapping[Device, str],
         reached: Mapping[str, frozenset[Device]] = MappingProxyType({}),
     ) -> None:
-        """Say which domains have cards that Nova does not count for them.
+        """Report devices of domains to which Nova does not assign them.
 
-        :param unjudged: those of which the database has not said yet whether it does
-        :param reached: what running containers can open that is not theirs, by uuid
+        :param strangers: the UUID of the domain, by device
+        :param unjudged: the same for devices whose owner is unknown until the database answers
+        :param reached: the devices that running containers can open and do not own, by UUID; they
+            are reported elsewhere
         """
         strangers = _without(strangers, reached)
         unjudged = _without(unjudged, reached)
@@ -168,10 +173,10 @@ class Reporter:
     def report_shared(self, opened: Mapping[str, frozenset[Device]]) -> None:
         """Report GPUs that several guests can open.
 
-        No start of ours makes two such guests: an operator or the driver has changed what their
-        device nodes lead to, or a domain was edited.
+        nova-gpu never starts two such guests. An operator or the driver has changed the device
+        behind a node, or a domain was edited.
 
-        :param opened: what each guest can open, by uuid
+        :param opened: the devices that each guest can open, by the guest's UUID
         """
         shared = device.shared(opened)
         for shared_device, uuids in shared.items():
@@ -192,9 +197,11 @@ class Reporter:
         usage: Snapshot,
         products: Callable[[frozenset[Device]], Mapping[Device, Product]],
     ) -> None:
-        """Report running guests that reach GPUs other than their own, for both instances.
+        """Report running guests that reach GPUs other than their own.
 
-        :param products: those of the devices that are known
+        A notification is sent for the guest, and one for each instance that has the GPU.
+
+        :param products: return the products of those given devices that are known
         """
         now = {
             (uuid, dev): usage.counted_instances(dev) - {uuid}
@@ -232,9 +239,10 @@ class Reporter:
     def report_stopped(
         self, stopped: Mapping[str, str | None], reached: Mapping[str, frozenset[Device]]
     ) -> None:
-        """Report guests that were stopped because of what they *reached*.
+        """Report guests that were stopped because they *reached* other guests' GPUs.
 
-        :param stopped: the guests by uuid, each with why it was not stopped
+        :param stopped: by the guest's UUID, why it could not be stopped; ``None`` if it was
+        :param reached: the GPUs that each guest reached, by UUID
         """
         for uuid, why in stopped.items():
             cards = ", ".join(sorted(map(str, reached.get(uuid, ()))))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door of what joins cards in exact sets alone: what the inventory and a start ask it.
+"""The interface to boards whose cards guests can only get in fixed sets.
 
-Cards on a board with NVSwitches are so (:mod:`nova_gpu.fabric`).
+Cards on a board with NVSwitches are joined in such sets, Fabric Manager's partitions
+(:mod:`nova_gpu.fabric` implements the interface). The inventory and the start of guests use it.
 """
 
 from __future__ import annotations
@@ -32,70 +33,76 @@ _NOT_INSTALLED = (
 
 
 class Sets(Protocol):
-    """The cards of a host that guests get in exact sets.
+    """The cards of a host that guests get only in fixed sets.
 
-    A guest with a vGPU that is all of a card has that card here.
+    A vGPU that occupies a whole card counts as that card here.
     """
 
     @property
     @abc.abstractmethod
     def modules(self) -> Mapping[PciAddress, Module]:
-        """The places of cards on their board."""
+        """The module number of each card, which is its place on the board, by address."""
 
-    # What the host tells
+    # Updates
 
     def look(self, cards: Collection[GPU]) -> None:
-        """Note the host's cards, before a question about any of them."""
+        """Record the host's cards; call it before any query about one of them."""
         return
 
     def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """Note the types of *divided*, which is *card*.
+        """Record the vGPU types of *card*, as *divided* lists them.
 
-        Return those that no guest could use, with why.
+        Return the types that no guest could use, each with the reason.
         """
         return _NOTHING
 
-    # What is asked
+    # Queries
 
     @abc.abstractmethod
     def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
-        """Return why new guests cannot be given *card*, and what to do.
+        """Return why new guests cannot be given *card*, and the remedy; ``None`` if they can.
 
-        :param in_parts: as a vGPU that is all of it
+        :param in_parts: whether the guests would get a vGPU that occupies the whole card
         """
 
     @abc.abstractmethod
     def offered(
         self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
     ) -> Board | None:
-        """Return the sets of *cards*, None where guests get any of them.
+        """Return the sets of *cards*, ``None`` if guests can get any combination of them.
 
         :param free: the cards that a guest could be given now
-        :param vgpu_type: the type of the vGPUs that guests have of them
+        :param vgpu_type: the type of the vGPUs that guests get, ``None`` for whole cards
         """
 
     @abc.abstractmethod
     def choose(
         self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
-        """Return *count* of the *free* cards for a guest, sorted, None where any will do."""
+        """Return *count* of the *free* cards for a guest, sorted.
 
-    # What is done
+        Return ``None`` if any *count* of them will do, or no set fits.
+
+        :param beside: the costs of a choice by the flavor's arrangement, such as its distance from
+            the instance's network device; the lowest cost wins
+        """
+
+    # Actions
 
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
         """Join the cards of *devices* for a guest that is about to start with them.
 
-        :raises BetterElsewhere, DeviceUnavailable: where they cannot be joined
+        :raises BetterElsewhere, DeviceUnavailable: if they cannot be joined
         """
         return
 
     def part(self) -> None:
-        """Activate the partitions of guests, deactivate those of ended guests; raise nothing."""
+        """Join the sets of guests, and separate those of ended guests; raise nothing."""
         return
 
 
 class NoSets(Sets):
-    """A host whose guests get any of its cards."""
+    """A host whose guests can get any combination of its cards."""
 
     @property
     def modules(self) -> Mapping[PciAddress, Module]:
@@ -116,7 +123,7 @@ class NoSets(Sets):
 
 
 class Unjoined(NoSets):
-    """A host without what joins cards. Those that need NVSwitches are not offered."""
+    """A host where :mod:`nova_gpu.fabric` is not installed; cards on HGX boards are not offered."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -131,9 +138,9 @@ class Unjoined(NoSets):
 
 
 def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
-    """Return the sets of a KVM host.
+    """Return the sets of a KVM host's cards.
 
-    :param ledger: who has what, where guests are given cards
+    :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
     """
     door = extensions.load(extensions.SETS)
     sets: Sets = door.Fabric(roots, ledger) if door else Unjoined(roots)
@@ -141,10 +148,10 @@ def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
 
 
 def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[str, str]:
-    """Return the types that are all of a card on a board, each with why no guest could use it.
+    """Return the vGPU types that occupy a whole card of a board, each with why no guest can use it.
 
-    :param name: of the card
-    :param reason: why its board is of no use to guests; without one there is no such type
+    :param name: the name of the card
+    :param reason: why guests cannot use the board's sets; ``None`` makes the result empty
     """
     return {
         type_id: (
@@ -159,22 +166,27 @@ def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[
 def room(
     sets: Sets, free: Collection[PciAddress], vgpu_type: str | None = None
 ) -> Mapping[int, int]:
-    """Return how many guests of each size could have sets of *free*, all that is free.
+    """Return how many guests could get a set of the *free* cards, by the size of the set.
 
-    Nothing where guests get any cards.
+    The result is empty if guests can get any combination of the cards.
+
+    :param free: all free cards of the group
     """
     board = sets.offered(free, free, vgpu_type)
     return board.room() if board else {}
 
 
 def withheld(sets: Sets, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-    """Return the types of *divided*, which is *card*, that new guests cannot be given, with why."""
+    """Return the vGPU types of *card* that new guests cannot be given, each with the reason.
+
+    :param divided: the vGPU types and functions of *card*
+    """
     reason = sets.why_not(card, in_parts=True)
     return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else _NOTHING
 
 
 def unmovable(sets: Sets, card: PciAddress, slot: Slot) -> str | None:
-    """Return why a guest with *slot* of *card* is not moved as it runs."""
+    """Return why a guest with the vGPU *slot* of *card* cannot be live migrated, else ``None``."""
     if card == slot.parent or sets.offered([card], (), slot.type_id) is None:
         return None
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Nova the driver overrides, and what an override says of its parameters."""
+"""The Nova releases that the driver supports, and the signatures of its overrides."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-# Nova 2024.1, 2025.1, 2025.2, 2026.1 and 2026.2. What is overridden are private methods, which
-# another release may have changed, or no longer call.
+# Nova 2024.1, 2025.1, 2025.2, 2026.1 and 2026.2. The driver overrides private methods, which
+# another release may have changed, or may no longer call.
 RELEASES = (29, 31, 32, 33, 34)
 
 Class = TypeVar("Class", bound=type)
 
 
 def of_parent(cls: Class) -> Class:
-    """Give each override the parameters of the method that it overrides, of any Nova release.
+    """Give each override in the class the signature of the overridden method in this Nova release.
 
-    A class decorator. Nova's tests compare them with those of its ``ComputeDriver``.
+    This is a class decorator. Nova's tests compare the signatures with those of ``ComputeDriver``.
     """
     parent = cls.__mro__[1]
     for name, method in vars(cls).items():
@@ -36,7 +36,7 @@ def nova_release() -> int:
 
 
 def untested() -> str | None:
-    """Return the warning about a Nova release that was not tested."""
+    """Return the warning about an untested Nova release, ``None`` if this release was tested."""
     if nova_release() in RELEASES:
         return None
     return (
@@ -46,6 +46,6 @@ def untested() -> str | None:
 
 
 def say_if_untested() -> None:
-    """Log an untested Nova release at the start of the service: problems may come late."""
+    """Log an untested Nova release when the service starts; its problems may only show later."""
     if message := untested():
         LOG.error("%s Until then nova-gpu may miss ways in which Nova starts guests.", message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow things side by side: native threads, or green ones where the service runs on eventlet."""
+"""Parallel slow work: in native threads, or in green threads if the service runs on eventlet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Item = TypeVar("Item")
 
 
 def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Call *function* with each of *items*, all at once, and returns when all have ended.
+    """Call *function* with each of *items* in parallel, and return when all calls have ended.
 
-    Where it raises for one the others go on, and the first error is raised at the end. What is
-    logged carries the request of the caller.
+    If a call raises, the others continue, and the first error is raised at the end. Log messages
+    carry the caller's request id.
     """
     pending = list(items)
     if len(pending) < 2:
@@ -37,24 +37,24 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
         calls = [executor.submit(call, future) for future in pending]
         waiters.wait_for_all(calls)
     finally:
-        # Not for the threads themselves: an idle one looks once a second whether it is to end.
+        # Do not wait for the threads: an idle one checks only once a second whether it must end.
         executor.shutdown(wait=False)
     for made in calls:
         made.result()
 
 
 def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]:
-    """Call *function* with *item* in a thread of its own."""
+    """Begin to call *function* with *item* in another thread, and return the future."""
     executor = _executor(1)
     begun = executor.submit(_within_request(function), item)
-    # Not before: one that is shut down drops what none of its threads has taken yet.
+    # Only when the call has ended: an executor that is shut down drops calls that have not begun.
     if isinstance(executor, futurist.ThreadPoolExecutor):  # green threads leave nothing to end
         begun.add_done_callback(lambda _: executor.shutdown(wait=False))
     return begun
 
 
 def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
-    """Let what *function* logs carry the request of the caller."""
+    """Wrap *function* so that its log messages carry the caller's request id."""
     context, carried = request_context.get_current(), repeated_warnings.carried(function)
 
     def call(item: Item) -> None:
@@ -67,7 +67,7 @@ def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
 
 def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThreadPoolExecutor:
     """Return an executor like Nova's (``nova.utils``, from 34 ``nova.thread_pool_factory``)."""
-    # Nova 31 and those before it have green threads alone, and no such function.
+    # Nova up to 31 has only green threads, and no such function.
     is_threading = getattr(utils, "concurrency_mode_threading", lambda: False)
     if is_threading():
         return futurist.ThreadPoolExecutor(workers)
@@ -75,9 +75,10 @@ def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThrea
 
 
 class DaemonShare:
-    """Half of them, by default one for each CPU.
+    """A half of the threads of privsep's daemon, which has one for each CPU by default.
 
-    What may take minutes, as a reset or a driver that hangs, leaves the other half.
+    Work that may take minutes, such as a reset or a call of a driver that hangs, uses only this
+    half, so that the other threads stay available.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,10 @@ class DaemonShare:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Wait for a free place; a thread that has one goes on."""
+        """Occupy one of these threads during the block; wait until one is free.
+
+        A block inside such a block, in the same thread, does not occupy another one.
+        """
         if getattr(self._own, "has_one", False):
             yield
             return

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of the commands on a host about its board."""
+"""The text about a host's board that the commands on the host print."""

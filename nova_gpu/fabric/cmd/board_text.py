@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a board with NVSwitches, and their instances, as commands print them.
+"""The partitions of a board with NVSwitches and their instances, as the commands print them.
 
-Its functions are those of :class:`nova_gpu.cmd.board._Text`.
+The functions implement :class:`nova_gpu.cmd.board._Text`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def facts(sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]
 def table(
     sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[str]:
-    """Yield the partitions below the tree of ``nova-gpu topology``."""
+    """Yield the lines about partitions that follow the tree of ``nova-gpu topology``."""
     if (board := _board(sets)) is None:
         return
     yield ""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of a host's boards: Fabric Manager and its library, and the places of cards."""
+"""The readers of a host's board: Fabric Manager with its library, and the modules of cards."""

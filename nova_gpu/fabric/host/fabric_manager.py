@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's Fabric Manager on this host, which sets up the NVSwitches for partitions of a board.
+"""The client of NVIDIA's Fabric Manager, which sets up a board's NVSwitches for partitions.
 
-See :mod:`nova_gpu.fabric.host.fabric_probe` for the process that calls its library.
+It runs :mod:`nova_gpu.fabric.host.fabric_probe` as a process, which calls Fabric Manager's library.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from nova_gpu.host.state import files
 
 _PROBE = pathlib.Path(__file__).with_name("fabric_probe.py")
 
-# Of the time that an answer may take, what connecting may: then the library says itself that nobody
-# is there.
+# The part of the timeout that connecting may take, so that the library itself reports a failure to
+# connect before the whole timeout ends.
 _TO_CONNECT = 0.5
 
 _INSTALL = "install nvidia-fabricmanager and its devel package, of the NVIDIA driver's version"
 _RESTART = "see systemctl status nvidia-fabricmanager and its log"
 _VERSION = "it ends where it is of another version than the driver"
 
-# nv_fm_types.h: FM_ST_*, what each of them says of Fabric Manager, and what to do
+# nv_fm_types.h: the codes FM_ST_*, with the reason and the remedy for each
 _TIMEOUT, _NOT_SUPPORTED, _VERSION_MISMATCH = -5, -3, -6
 NOT_ACTIVE, IN_USE, NOT_CONFIGURED, _NO_CONNECTION, NVLINK_ERROR = -4, -7, -8, -9, -10
 _SAID: Mapping[int, tuple[str, str]] = {
@@ -59,18 +59,19 @@ _SAID: Mapping[int, tuple[str, str]] = {
 }
 
 
-# Of the process, and what it is started with where it is not told (NVIDIA's package)
+# The name of Fabric Manager's program, and its configuration file without -c (NVIDIA's package)
 _PROGRAM = "nv-fabricmanager"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-# FABRIC_MODE: in which it joins whole cards, and in which vGPUs that are all of a card
+# FABRIC_MODE: the mode that joins whole cards, and the mode that joins vGPUs of a whole card each
 WHOLE_MODE, VGPU_MODE = 1, 2
 _MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
 
 
 def mode(roots: Roots) -> int | None:
-    """Return ``FABRIC_MODE`` of the one that runs on this host, ``None`` where it is not known.
+    """Return the ``FABRIC_MODE`` of the Fabric Manager that runs on this host.
 
-    Its library does not tell it. Where several run that read different ones it is not known.
+    Return ``None`` if it is unknown, or if several run with different modes. The mode is read from
+    the configuration file, because Fabric Manager's library does not report it.
     """
     modes = {
         _mode_in(config)
@@ -81,20 +82,20 @@ def mode(roots: Roots) -> int | None:
 
 
 def _config_of(process: pathlib.Path) -> pathlib.Path | None:
-    """Return what the process is configured by, ``None`` where it is no Fabric Manager of root's.
+    """Return the configuration file of the process, ``None`` if it is not root's Fabric Manager.
 
-    Any user can call a process so, and start one of root's, as sudo is, by that name.
+    Any user can give a process that name, and can start a setuid program such as sudo by that name.
     """
     try:
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        # The owner of the directory is the effective user, of a process that may not be traced,
-        # too (task_dump_owner in the kernel's fs/proc/base.c).
+        # The owner of the directory is the process's effective user, even if the process may not
+        # be traced (task_dump_owner in the kernel's fs/proc/base.c).
         owner_uid = process.stat().st_uid
         if pathlib.PurePath(words[0]).name != _PROGRAM or owner_uid not in (0, os.geteuid()):
             return None
     except OSError:
-        return None  # gone meanwhile
-    # Another user's is shown to root alone.
+        return None  # the process has ended
+    # Only root can read the "exe" link of another user's process.
     with contextlib.suppress(PermissionError, FileNotFoundError):
         program = process / "exe"
         if program.readlink().name != _PROGRAM or not _is_trusted(program.stat()):
@@ -111,7 +112,7 @@ def _mode_in(config: pathlib.Path) -> int | None:
         with files.opened(config) as fd:
             if not _is_trusted(os.fstat(fd)):
                 return None
-            lines = files.text(fd).splitlines()  # whoever calls a program so may name a pipe
+            lines = files.text(fd).splitlines()  # a process of that name may name a pipe
     except (OSError, ValueError):
         return None
     matches = (match for line in lines if (match := _MODE.fullmatch(line)))
@@ -119,10 +120,10 @@ def _mode_in(config: pathlib.Path) -> int | None:
 
 
 class Refused(Exception):
-    """Fabric Manager did not do as it was told.
+    """A request that Fabric Manager refused or did not answer.
 
-    ``reason`` and ``remedy`` for people, ``code`` as its library has it, ``None`` where that was
-    not reached.
+    ``reason`` and ``remedy`` are for operators. ``code`` is the library's FM_ST_* code, ``None`` if
+    the library was not reached.
     """
 
     def __init__(self, reason: str, remedy: str, code: int | None = None) -> None:
@@ -135,7 +136,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FailedDevice:
-    """A card or an NVSwitch with NVLinks that failed."""
+    """A card or an NVSwitch with failed NVLinks, and the numbers of their ports."""
 
     address: str
     is_switch: bool
@@ -146,8 +147,9 @@ class FailedDevice:
 class Fabric:
     """The partitions that Fabric Manager offers now.
 
-    ``unsupported`` are partitions that it would offer were all well, with ``failed`` as a cause it
-    knows; ``None`` where it does not tell.
+    ``unsupported`` are the partitions that it cannot offer because of a fault, and ``failed`` the
+    devices with failed NVLinks that it knows as a cause. Each is ``None`` if it does not report
+    them.
     """
 
     partitions: tuple[Partition, ...]
@@ -157,19 +159,19 @@ class Fabric:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FabricManager:
-    """The one at *address*, which is told what to do and asked what there is.
+    """The client of the Fabric Manager at *address*.
 
     :param address: an IPv4 address, with or without a port, or the path of a Unix socket
-    :param timeout_s: how long each call may take
+    :param timeout_s: the longest time that a call may take, in seconds
     """
 
     address: str
     timeout_s: float
 
     def read(self) -> Fabric:
-        """Return what it offers.
+        """Return the partitions and the faults that Fabric Manager reports.
 
-        :raises Refused: where it does not say
+        :raises Refused: if it gives no usable answer
         """
         answer = self._run("partitions")
         try:
@@ -178,25 +180,25 @@ class FabricManager:
             raise Refused(f"its table cannot be understood: {error!r}", _INSTALL) from error
 
     def activate(self, number: int, functions: Sequence[PciAddress] = ()) -> None:
-        """Join the cards of a partition, for one guest.
+        """Activate the partition *number*, which joins its cards for one guest.
 
-        :param functions: of a vGPU host, the virtual functions that are the guest's, one of each
-            card, in the partition's order
-        :raises Refused: where it does not, also where the partition is active
+        :param functions: for a guest with vGPUs, its virtual functions, one for each card, in the
+            partition's order
+        :raises Refused: if Fabric Manager refuses, also if the partition is active already
         """
         self._run("activate", str(number), *map(str, functions))
 
     def deactivate(self, number: int) -> None:
-        """Deactivate the partition of a guest that has gone.
+        """Deactivate the partition *number*, whose guest is gone.
 
-        :raises Refused: where it does not, also where the partition is not active
+        :raises Refused: if Fabric Manager refuses, also if the partition is not active
         """
         self._run("deactivate", str(number))
 
     def set_active(self, numbers: Collection[int]) -> None:
-        """Tell it, after it has restarted, which partitions have guests, and that no other has.
+        """Send the numbers of all active partitions, after Fabric Manager has restarted.
 
-        :raises Refused: where it does not take that in
+        :raises Refused: if Fabric Manager refuses
         """
         self._run("set", *map(str, sorted(numbers)))
 
@@ -224,9 +226,9 @@ class FabricManager:
 
 
 def _fabric(answer: Mapping[str, Any]) -> Fabric:
-    """Parse an answer of Fabric Manager.
+    """Parse the probe's answer to ``partitions``.
 
-    :raises ValueError, LookupError, TypeError: where it cannot be understood
+    :raises ValueError, LookupError, TypeError: if the answer is malformed
     """
     unsupported, failed = answer["unsupported"], answer["failed"]
     return Fabric(
@@ -251,7 +253,7 @@ def _partition(partition: Mapping[str, Any]) -> Partition:
         int(partition["id"]),
         modules,
         bool(partition["active"]),
-        # A partition of one card uses none of its links.
+        # A partition of one card uses no NVLinks, so failed ones do not degrade it.
         frozenset(int(g["module"]) for g in gpus if len(gpus) > 1 and g["links"] < g["most_links"]),
         tuple(int(gpu["module"]) for gpu in gpus),
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls Fabric Manager's library and prints one JSON object. Run as a script, never imported.
+"""A script that calls Fabric Manager's library and prints one JSON object; it is never imported.
 
-It is a process of its own because a call waits for another service, without end where that hangs.
-It needs the standard library alone, so that it starts fast. Its arguments are the address of Fabric
-Manager, the milliseconds it may take to connect, and what is to be done::
+It is a separate process, because a call waits for another service, and forever if that hangs. It
+only uses the standard library, so that it starts fast. Its arguments are the address of Fabric
+Manager, the longest time to connect in milliseconds, and the operation with its arguments::
 
     127.0.0.1:6666 5000 partitions
     {"partitions": [{"id": 1, "active": false,
@@ -13,16 +13,15 @@ Manager, the milliseconds it may take to connect, and what is to be done::
 
     127.0.0.1 5000 activate 1 [0000:86:00.4 ...]      (with the virtual functions of its cards)
     127.0.0.1 5000 deactivate 1
-    127.0.0.1 5000 set 1 9                            (what is active, after it has restarted)
+    127.0.0.1 5000 set 1 9                 (all active partitions, after Fabric Manager's restart)
     {"done": true}
 
     {"error": "fmConnect", "code": -9}, {"error": "why the library is not there"}
 
-``unsupported`` and ``failed`` are null where it does not tell. Which cards the modules are only
-NVML knows: from H100 on Fabric Manager leaves their addresses empty.
+``unsupported`` and ``failed`` are null if Fabric Manager does not report them. Only NVML knows the
+card of each module: from H100 on Fabric Manager leaves the addresses of cards empty.
 
-Names, numbers and structures are those of nv_fm_agent.h and nv_fm_types.h, as NVIDIA/go-nvfm has
-them.
+Names, numbers and structures are those of nv_fm_agent.h and nv_fm_types.h, as in NVIDIA/go-nvfm.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class _Partition(ctypes.Structure):
 
 
 class _Partitions(ctypes.Structure):
-    """fmFabricPartitionList_v2, whose version is 1 all the same."""
+    """fmFabricPartitionList_v2, although its version field is 1."""
 
     _fields_ = (
         ("version", _uint),
@@ -144,7 +143,7 @@ class _UnsupportedPartitions(ctypes.Structure):
 
 
 class Failed(Exception):
-    """A call of the library: its name and the number it gave back."""
+    """A failed call of the library: the function's name and its return code."""
 
     def __init__(self, name: str, code: int) -> None:
         super().__init__(name, code)
@@ -152,15 +151,15 @@ class Failed(Exception):
 
 
 def _versioned(kind: Any, number: int = 1) -> Any:
-    """Return an empty structure with its version, MAKE_FM_PARAM_VERSION."""
+    """Return an empty structure whose version field is set as by MAKE_FM_PARAM_VERSION."""
     return kind(version=ctypes.sizeof(kind) | number << 24)
 
 
 def _call(library: Any, name: str, *arguments: Any) -> None:
     """Call a function of the library.
 
-    :raises Failed: where the function does not succeed
-    :raises AttributeError: where the library has none of that name
+    :raises Failed: if the function does not return success
+    :raises AttributeError: if the library has no function of that name
     """
     function = getattr(library, name)
     function.restype = ctypes.c_int
@@ -174,7 +173,7 @@ def _connected(library: Any, address: str, timeout_ms: int) -> ctypes.c_void_p:
     params.addressInfo = address.encode()
     params.timeoutMs = timeout_ms
     is_socket = address.startswith("/")
-    params.addressIsUnixSocket = is_socket  # read by those that do not know addressType
+    params.addressIsUnixSocket = is_socket  # for versions that do not know addressType
     params.addressType = _UNIX if is_socket else _INET
     handle = ctypes.c_void_p()
     _call(library, "fmConnect", ctypes.byref(params), ctypes.byref(handle))
@@ -273,9 +272,9 @@ def _do(library: Any, handle: ctypes.c_void_p, verb: str, *words: str) -> dict[s
 
 
 def _library() -> Any:
-    """Load libnvfm.
+    """Load and return libnvfm.
 
-    :raises OSError: where there is none
+    :raises OSError: if it is not installed
     """
     for name in _LIBRARIES[:-1]:
         try:

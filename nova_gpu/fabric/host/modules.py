@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module of its board each card is, by PCI address.
+"""The file with the module number of each card on a board, by PCI address.
 
-NVML reports it of a card that NVIDIA's driver has; of one that a guest has, no library does. So it
-is kept: a module is a place on the board, which a card that is put in for another one has too. It
-is void where the cards of the board are at other addresses than when it was written, as the
-firmware may have numbered the buses anew.
+A module is a place on the board. NVML reports the module number of a card that NVIDIA's driver has,
+but no library reports it for a card that a guest has. So the numbers are saved; they stay valid if
+a card is replaced. The file is ignored if the cards of the board now have other addresses, because
+the firmware may have numbered the buses anew.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Modules = Mapping[PciAddress, Module]
 
 
 def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Modules) -> Modules:
-    """Return the modules of the cards of *board*.
+    """Return *modules*, completed from the file at *path* for the other cards of *board*.
 
-    NVML reports *modules*; those of the other cards are in the file at *path*, unless the two
-    contradict each other.
+    Return *modules* alone if the file contradicts them, or is about other cards.
+
+    :param modules: the module numbers that NVML reports now
     """
     former = _kept(path)
     if former.keys() != frozenset(board) or any(former[card] != modules[card] for card in modules):
@@ -36,9 +37,9 @@ def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Module
 
 
 def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> None:
-    """Save the modules of the cards of *board*, once they are known of all and were not saved yet.
+    """Save the module numbers of the cards of *board* if all are known and the file differs.
 
-    A file that contradicts them is removed.
+    If only some are known, remove a file that contradicts them.
     """
     former = _kept(path)
     if known == former:
@@ -55,7 +56,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
 
 
 def _kept(path: pathlib.Path) -> Modules:
-    """Return the modules saved at *path*; none if :func:`keep` did not write the file."""
+    """Return the module numbers saved at *path*; empty if :func:`keep` did not write the file."""
     try:
         content = files.read_json(path)["modules"].items()
         modules = {PciAddress.parse(card): int(module) for card, module in content}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's part of boards: whether a set of the size asked for is free."""
+"""The scheduler's part: whether a partition of the requested size is free."""

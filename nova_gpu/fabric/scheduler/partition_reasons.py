@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why no host has a free NVSwitch partition, though it has enough free GPUs.
+"""The reasons why no host has a free NVSwitch partition, although it has enough free GPUs.
 
-Placement counts GPUs and does not know partitions. A host's report names them, but may be a period
-old; the traits of the host's providers are as new as the last claim or release.
+Placement counts GPUs and does not know partitions. A host's report states its free partitions, but
+may be a period old. The traits of the host's providers are as new as the last claim or release.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from nova_gpu.scheduler import host_reports, multi_create, placement
 
 LOG = logging.getLogger(__name__)
 
-# Each costs some requests to Placement. Of more boards one has got a set free meanwhile.
+# Each host costs several requests to Placement. Among more boards, one probably has a set that
+# became free since its report.
 _MOST_HOSTS = 10
 
 
 def shortage(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> Reason | None:
-    """Return why none of *hosts* has a free set of the size asked for; ``None`` where one may have.
+    """Return why none of *hosts* has a free set of the requested size; ``None`` if one may have.
 
-    Placement has enough GPUs of each.
+    By Placement each of the hosts has enough free GPUs.
 
-    :param hosts: those that are built for the request
+    :param hosts: the hosts that passed the filter
     """
-    # Of several at once Nova would keep the claims of those before.
+    # Not for multi-create: after an error Nova would keep the claims of the earlier instances.
     if multi_create.has(spec) or not hosts or len(hosts) > _MOST_HOSTS:
         return None
     reports = [report for host in hosts if (report := host_reports.report(host))]
@@ -51,7 +52,7 @@ def shortage(
             for report in reports
             for number, _ in fit.giving(report, request, part)
         ]
-        # Of more hosts than Nova tries one has a set still.
+        # If more hosts than Nova tries report a free set, one of them probably still has it.
         if len(giving) > CONF.scheduler.max_attempts or not all(giving):
             continue
         if reason := _shortage(request, part, hosts, reports):
@@ -65,14 +66,14 @@ def _shortage(
     hosts: Collection[HostState],
     reports: Collection[Report],
 ) -> Reason | None:
-    """Return the reason where no set is free, by Placement's count.
+    """Return the reason why no set is free, by Placement's current data.
 
-    ``None`` where one is or may be.
+    Return ``None`` if a set is free or may be, or Placement does not answer.
     """
     context = nova_context.get_admin_context()
     free = total = 0
     gives = [any(fit.giving(report, request, part)) for report in reports]
-    # Those that call a set free come first: mostly one has it, and no more are asked.
+    # Begin with hosts that report a free set: mostly the first one has it, which ends the loop.
     each_host = sorted(zip(gives, hosts, reports, strict=True), key=lambda entry: not entry[0])
     for is_giving, host, report in each_host:
         try:
@@ -82,7 +83,7 @@ def _shortage(
                 for offer in placement.offers(context, [uuid], request.resource_class)
             }
             there = sum(offer.free for offer in offers.values())
-            # Somebody has given GPUs back since the report, or may have taken what it calls free.
+            # The report may be old: it names a free set that may be taken now, or GPUs became free.
             is_late = is_giving or there > fit.free(report, request, part)
             if is_late and _may_have_set(context, offers, part.count, there):
                 return None
@@ -96,9 +97,11 @@ def _shortage(
 def _may_have_set(
     context: nova_context.RequestContext, providers: Iterable[str], count: int, free: int
 ) -> bool:
-    """Return whether a set of *count* may be free by the providers' traits.
+    """Return whether a set of *count* GPUs may be free, by the providers' traits.
 
-    It may be where these do not say it of all that are *free*.
+    Return true also if the traits do not cover all *free* GPUs.
+
+    :param free: the number of free GPUs of these providers
     """
     boards = [set_traits.board(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of a KVM host that are modules of a board with NVSwitches, by Fabric Manager."""
+"""The board with NVSwitches of a KVM host: its cards, and its partitions by Fabric Manager."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import nvswitch
 from nova_gpu.host.roots import Roots
 
-# Bringing up the NVLinks of eight cards takes some of these.
+# Fabric Manager takes several seconds to bring up the NVLinks of eight cards.
 _TIMEOUT_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
-    """``modules`` are those of the *cards* of which it is known.
+    """The cards, module numbers and partitions of a board, and Fabric Manager's mode.
 
-    ``fault`` says why ``fabric`` is not known. ``mode``: as
-    :func:`nova_gpu.fabric.host.fabric_manager.mode`
+    ``modules`` has the module number of each card whose number is known. ``fabric`` are Fabric
+    Manager's partitions; if they are unknown it is ``None``, and ``fault`` is the reason. ``mode``
+    is that of :func:`nova_gpu.fabric.host.fabric_manager.mode`.
     """
 
     cards: frozenset[PciAddress]
@@ -36,7 +37,10 @@ class Board:
     mode: int | None = None
 
     def wrong_mode(self, *, in_parts: bool) -> Refused | None:
-        """Return why Fabric Manager joins no whole cards, or no such vGPUs, in its mode."""
+        """Return why Fabric Manager's mode does not suit; ``None`` if it does or is unknown.
+
+        :param in_parts: whether guests get vGPUs that occupy a whole card each, else whole cards
+        """
         right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
         if in_parts:
             right, done = fabric_manager.VGPU_MODE, "no vGPUs"
@@ -48,7 +52,7 @@ class Board:
         )
 
     def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
-        """Return the cards of each partition, by its number, where all of them are known."""
+        """Return the cards of each partition, by number, if all its cards are known."""
         return (
             {} if self.fabric is None else partitions.joined(self.fabric.partitions, self.modules)
         )
@@ -62,7 +66,7 @@ class Board:
         return sorted(table, key=lambda partition: (-partition.size, partition.id))
 
     def faults(self) -> list[str]:
-        """Return what is wrong with all of the board, for people."""
+        """Return the texts of the board's faults, for operators."""
         faults = [str(self.fault)] if self.fault else []
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
@@ -87,12 +91,12 @@ class Board:
 
 
 def modules_file() -> pathlib.Path:
-    """Return the file of :mod:`nova_gpu.fabric.host.modules`."""
+    """Return the path of the file of :mod:`nova_gpu.fabric.host.modules`."""
     return pathlib.Path(CONF.state_path, "gpu-modules.json")
 
 
 def manager() -> FabricManager:
-    """Return the one of this host, by its option."""
+    """Return the client of this host's Fabric Manager, at the address of the option."""
     return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
 
 
@@ -101,10 +105,11 @@ def read(
 ) -> Board | None:
     """Return the board that some of *cards_* are on.
 
-    ``None`` where none is, or none that a Fabric Manager of this host shares between guests.
+    Return ``None`` if no card is on a board whose switches a Fabric Manager on this host can set
+    up.
 
     :param path: the file of :mod:`nova_gpu.fabric.host.modules`
-    :param client: the one of this host
+    :param client: the client of this host's Fabric Manager
     """
     gpus = [
         gpu
@@ -116,7 +121,7 @@ def read(
     cards = frozenset(gpu.address for gpu in gpus)
     known = modules.completed(path, cards, {})
     if known.keys() != cards:
-        # Else nobody opens a card that may be about to change hands.
+        # Query NVML only if needed: it opens cards, which may be about to be bound for guests.
         known = modules.completed(path, cards, _told(gpus))
     try:
         fabric = client.read()
@@ -126,7 +131,7 @@ def read(
 
 
 def keep_modules(cards_: Iterable[GPU], roots: Roots, path: pathlib.Path) -> None:
-    """Write down which modules the cards are, while NVIDIA's driver has them."""
+    """Save the module numbers of the cards, while NVIDIA's driver has the cards."""
     gpus = [gpu for gpu in cards_ if nvswitch.board(gpu, roots)]
     if gpus:
         cards = frozenset(gpu.address for gpu in gpus)
@@ -134,6 +139,6 @@ def keep_modules(cards_: Iterable[GPU], roots: Roots, path: pathlib.Path) -> Non
 
 
 def _told(gpus: Iterable[GPU]) -> modules.Modules:
-    """Return what NVML says of the cards that NVIDIA's driver has."""
+    """Return NVML's module numbers of the cards that NVIDIA's driver has."""
     held = sorted(gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER)
     return nvml.modules(held, CONF.gpu.nvml_timeout) if held and CONF.gpu.nvml else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extent of a device: whether it is all of its card."""
+"""The extent of a device: whether it occupies its whole card."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from nova_gpu.host.roots import Roots
 
 
 class Extent:
-    """By what was read of cards last.
+    """The extents of vGPU types, by the last inspection of each card.
 
-    A type of which nothing is known counts as all of its card, so that no guest that may have
-    a partition loses it.
+    An unknown type counts as a whole card, so that a guest that may need a partition keeps it.
     """
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
-        # By card: the types that are less than all of it
+        # By card, the vGPU types that do not occupy the whole card
         self._shares: Mapping[PciAddress, frozenset[str]] = {}
         self._card_by_function: dict[PciAddress, PciAddress] = {}
 
     def look_at_parts(self, card: PciAddress, divided: DividedCard) -> None:
-        """Note the types of vGPUs that *card* can be divided into."""
+        """Record the vGPU types that *card* can be divided into."""
         cards = frozenset(divided.types) - vgpu_capacity.whole_types(divided)
         self._shares = {**self._shares, card: cards}
 
     def is_whole(self, card: PciAddress, type_id: str) -> bool:
-        """Return whether one vGPU of the type is all of *card*."""
+        """Return whether one vGPU of the type occupies the whole *card*."""
         return type_id not in self._shares.get(card, ())
 
     def card(self, part: Device) -> PciAddress | None:
-        """Return the card that *part* occupies completely, or ``None``.
+        """Return the card that *part* occupies completely, ``None`` if it does not.
 
-        A vGPU that is not at a virtual function is none, as its card can be joined with others by
-        such a one alone.
+        The result is ``None`` for a vGPU that is not at a virtual function: Fabric Manager joins
+        vGPUs by their virtual functions only.
         """
         function, type_id = device.function(part), device.vgpu_type(part)
         if type_id is None:
@@ -49,11 +48,11 @@ class Extent:
         return card if card != function and self.is_whole(card, type_id) else None
 
     def physical(self, function: PciAddress) -> PciAddress:
-        """Return the card of a virtual function; of any other function itself."""
+        """Return the card of a virtual function; for any other function return *function*."""
         if function not in self._card_by_function:
             try:
                 name = sysfs.link(sysfs.device(function, self._roots), "physfn")
                 self._card_by_function[function] = PciAddress.parse(name or "")
             except (OSError, exception.InvalidPciAddress):
-                return function  # it may only be gone for now
+                return function  # not cached, because the function may come back
         return self._card_by_function[function]

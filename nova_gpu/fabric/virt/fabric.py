@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose the partitions of a board with NVSwitches are.
+"""The NVSwitch partitions of a board: their owners, and their activation for guests.
 
-A guest has the cards of one, whole or as vGPUs that are all of a card each; smaller vGPUs and those
-of GPU instances compute without (NVIDIA's Fabric Manager user guide, "vGPU Virtualization Mode";
-kubevirt/kubevirt#16890: else CUDA fails in the guest with error 802).
+A guest gets all cards of one partition, as whole cards or as vGPUs that occupy a whole card each.
+Smaller vGPUs and MIG-backed ones compute without a partition (NVIDIA's Fabric Manager user guide,
+"vGPU Virtualization Mode"). Without its partition CUDA fails in the guest with error 802
+(kubevirt/kubevirt#16890).
 
 A partition is active from before its guest starts until the guest is gone and its cards are clean.
-Nothing is kept of that: it follows from who has the cards, by the ledger, and is compared with
-what Fabric Manager says in every period, before each start and after each release. So it is right
-again after a crash of this service or a restart of Fabric Manager.
+This state is not stored. It is derived from the owners of the cards in the ledger, and compared
+with Fabric Manager's state in every period, before each start and after each release. So it is
+correct again after a crash of this service or a restart of Fabric Manager.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 
 LOG = logging.getLogger(__name__)
 
-# What NVIDIA's library says of a mode in which such cards are not joined
+# The code of NVIDIA's library for a mode of Fabric Manager that does not support the activation
 _NOT_SUPPORTED = -3
 
 _Functions = tuple[PciAddress, ...]
 
 
 class Fabric(Sets):
-    """The board of one host, if it has one.
+    """The board of one host, if it has one, and the activation of its partitions.
 
-    :param ledger: who has what, where guests are given cards
+    :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
     """
 
     def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
@@ -58,26 +59,27 @@ class Fabric(Sets):
         self._ledger = ledger
         self.board: Board | None = None
         self._seen: frozenset[PciAddress] = frozenset()
-        # One thread at a time compares who has what with what is active, and changes that.
+        # One thread at a time compares the owners with the active partitions and changes these.
         self._lock = threading.Lock()
-        # Until this service starts anew, as nobody would choose another partition otherwise
+        # Partitions whose NVLinks failed. They are left out until this service restarts, so that
+        # starts choose other partitions.
         self._broken: set[int] = set()
-        # By what it refused, where its mode is not known otherwise
+        # Fabric Manager's mode, inferred from a refusal, for the case that it cannot be read
         self._mode: int | None = None
         self._has_looked = self._has_answered = False
         self._extent = Extent(roots)
         self._said: list[str] = []
 
-    # What the host has
+    # State of the host
 
     @property
     def modules(self) -> Mapping[PciAddress, Module]:
         return self.board.modules if self.board else {}
 
     def look(self, cards: Collection[GPU]) -> None:
-        """Read the board; a service that starts writes down first which modules the cards are."""
+        """Read the board; the first call in nova-compute also saves the cards' module numbers."""
         if self._ledger is not None and not self._has_looked:
-            # NVIDIA's driver has them yet: no guest was resumed.
+            # NVIDIA's driver still has the cards, because no guest has been resumed yet.
             board.keep_modules(cards, self._roots, self._kept)
         self._has_looked = True
         self.board = board.read(cards, self._roots, self._kept, self._manager)
@@ -120,7 +122,11 @@ class Fabric(Sets):
         return None
 
     def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """Return no types while Fabric Manager, which has answered once, does not now."""
+        """Record the vGPU types of *card*; return those that no guest can use, with the reason.
+
+        If Fabric Manager has answered before, and does not now, the types stay usable: they must
+        not disappear from Placement because of a short failure.
+        """
         self._extent.look_at_parts(card.address, divided)
         whole = vgpu_capacity.whole_types(divided)
         if not whole or (name := nvswitch.board(card, self._roots)) is None:
@@ -133,7 +139,7 @@ class Fabric(Sets):
         return unfit_types(divided, name, reason)
 
     def _offered(self) -> list[Partition]:
-        """Return the partitions of known cards, without those that could not be activated."""
+        """Return the partitions whose cards are all known, without those with failed NVLinks."""
         if self.board is None or self.board.fabric is None:
             return []
         known = frozenset(self.board.modules.values())
@@ -149,10 +155,10 @@ class Fabric(Sets):
         count: int,
         beside: Beside[PciAddress] | None = None,
     ) -> tuple[PciAddress, ...] | None:
-        """Return *count* cards of the nearest partition of that size, else of a larger one.
+        """Return *count* cards of the best free partition of that size, else of a larger one.
 
-        A larger one serves as one more may be wanted next. ``None`` where there is neither, or
-        where the cards are on no board.
+        A claim draws its cards one by one, so a larger partition may suit when it asks for one
+        more. Return ``None`` if neither is free, or the cards are not on the board.
         """
         if self.board is None or not self.board.cards.issuperset(free):
             return None
@@ -186,10 +192,14 @@ class Fabric(Sets):
         assert self.board is not None
         return [card for card, module in self.board.modules.items() if module in modules]
 
-    # What is done
+    # Actions
 
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
-        """Activate the partition of those *devices* that are on the board and whole cards."""
+        """Activate the partition of the *devices* that occupy whole cards of the board.
+
+        :raises BetterElsewhere: if the cards are not those of a partition
+        :raises DeviceUnavailable: if Fabric Manager cannot activate it
+        """
         if self.board is None or not (
             joined := frozenset(dev for dev in devices if self._extent.card(dev) in self._cards)
         ):
@@ -220,15 +230,17 @@ class Fabric(Sets):
         LOG.info("Activated NVSwitch partition %s", wanted.id)
 
     def _activate(self, wanted: Partition, slots: frozenset[Slot], instance_uuid: str) -> None:
-        """Activate the partition for the instance.
+        """Activate the partition *wanted* for the instance.
 
-        :raises Refused: where it cannot be activated
+        :param slots: the vGPUs of the instance on the partition's cards
+        :raises Refused: if it cannot be activated
         """
         try:
             self._compare(wanted)
             is_active = wanted.id in self._active()
             if is_active and slots and not self._has(instance_uuid, slots):
-                # Of which functions it was activated with nobody tells, and no guest runs there.
+                # Fabric Manager does not report the functions that an active partition has. No
+                # guest runs there, so deactivate it first.
                 self._manager.deactivate(wanted.id)
                 is_active = False
             if not is_active:
@@ -238,14 +250,15 @@ class Fabric(Sets):
             raise
 
     def _has(self, instance_uuid: str, slots: frozenset[Slot]) -> bool:
-        """Return whether the instance's domain, which may run, was started with these."""
+        """Return whether the instance has a domain that was started with these vGPUs."""
         usage = self._ledger.now if self._ledger else None
         return bool(usage and slots <= usage.domains.get(instance_uuid, frozenset()))
 
     def _activate_inactive(self, wanted: Partition, functions: _Functions) -> None:
         """Activate a partition that is not active.
 
-        :raises Refused: where it cannot be activated
+        :param functions: the virtual functions of the guest's vGPUs, in the partition's order
+        :raises Refused: if it cannot be activated
         """
         manager = self._manager
         try:
@@ -253,7 +266,7 @@ class Fabric(Sets):
         except Refused as error:
             if error.code != fabric_manager.NOT_CONFIGURED or self._ledger is None:
                 raise
-            # It has restarted, and nobody had a guest there.
+            # Fabric Manager has restarted, and must first be told the active partitions.
             manager.set_active([partition.id for partition, _ in self._of_guests(self._ledger.now)])
             manager.activate(wanted.id, functions)
 
@@ -265,7 +278,10 @@ class Fabric(Sets):
             self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
     def part(self) -> None:
-        """Activate the partitions of guests, and deactivate all others. Raise nothing."""
+        """Activate the partitions of guests, and deactivate those that no guest needs.
+
+        Raise nothing.
+        """
         if self._ledger is None or self.board is None or self.board.fault:
             return
         try:
@@ -277,8 +293,9 @@ class Fabric(Sets):
     def _compare(self, wanted: Partition | None = None) -> None:
         """Deactivate partitions without an owner, and activate those of guests.
 
-        :param wanted: one of which a guest is about to start
-        :raises Refused: where Fabric Manager does not answer, or not do it
+        :param wanted: the partition of a guest that is about to start; partitions that share a card
+            with it are deactivated
+        :raises Refused: if Fabric Manager does not answer or refuses
         """
         if self._ledger is None or self.board is None:
             return
@@ -300,19 +317,19 @@ class Fabric(Sets):
             LOG.warning("Sent Fabric Manager the active partitions again: %s", [*guests])
 
     def _active(self) -> Mapping[int, Partition]:
-        """Return the active partitions.
+        """Return the active partitions, by number.
 
-        :raises Refused: where Fabric Manager does not say it
+        :raises Refused: if Fabric Manager does not report them
         """
         return {
             partition.id: partition for partition in self._read().partitions if partition.active
         }
 
     def _read(self) -> fabric_manager.Fabric:
-        """Read the partitions of Fabric Manager.
+        """Read Fabric Manager's partitions into the board.
 
-        :raises Refused: where it does not answer; if it hangs, nothing waits for it again to part
-            cards before the next look
+        :raises Refused: if it does not answer. The board then records the fault, so that
+            :meth:`part` does not wait for it again before the next :meth:`look`.
         """
         assert self.board is not None
         try:
@@ -326,16 +343,16 @@ class Fabric(Sets):
     def _without_owner(
         self, active: Iterable[Partition], needed: Collection[Partition], usage: Snapshot
     ) -> list[int]:
-        """Return the *active* partitions that conflict with *needed* ones.
+        """Return the numbers of the *active* partitions to deactivate.
 
-        And those of which no instance has the cards, and of which none is yet to be cleaned of its
-        last guest.
+        They are those that share a card with a *needed* one, and those whose cards no instance has
+        and all are clean.
         """
         owned = [self._modules(devices) for devices in _owned(usage).values()]
         dirty = usage.used | usage.devices(State.CLEANING)
         unclean = self._modules(dirty).difference(*owned)
-        # What somebody else has started with cards that are no partition is left alone, as is what
-        # has functions of which nobody tells how much of their cards they are.
+        # Leave the cards of two kinds of domains alone: those whose cards are not a partition,
+        # because another program started them, and those with virtual functions of unknown size.
         strange = [
             self._modules([*devices, *map(self._extent.physical, device.cards(devices))])
             for devices in usage.domains.values()
@@ -359,12 +376,12 @@ class Fabric(Sets):
         return self.board.fabric.partitions if self.board and self.board.fabric else ()
 
     def _of_guests(self, usage: Snapshot) -> Iterator[tuple[Partition, _Functions]]:
-        """Yield the partitions that are the cards of a domain, with their functions."""
+        """Yield the partition of each domain that has one, with the functions of its vGPUs."""
         for named in usage.domains.values():
             if partition := partitions.exactly(self._table(), self._modules(named)):
                 yield partition, self._functions(device.slots(named), partition)
 
-    # What devices are of the board
+    # The board's modules and functions of devices
 
     def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
         """Return the modules of the cards that *devices* occupy completely."""
@@ -375,13 +392,17 @@ class Fabric(Sets):
         )
 
     def _functions(self, slots: Iterable[Slot], wanted: Partition) -> _Functions:
-        """Return the functions at which *slots* are, in the order of the partition's cards."""
+        """Return the virtual functions of *slots*, in the order of the partition's cards."""
         by_module = {module: slot.parent for slot in slots for module in self._modules([slot])}
         return tuple(by_module[module] for module in wanted.order if module in by_module)
 
 
 def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
-    """Return what each instance has, had when its domain went to come back, or is started with."""
+    """Return the devices of each instance, by all sources.
+
+    The sources are starts, domains, live migrations, the database, and the devices kept for an
+    instance whose domain is gone and will come back.
+    """
     owners: dict[str, frozenset[Device]] = {}
     for state in (State.STARTING, State.IN_USE, State.MOVING):
         for uuid, devices in usage.users(state):

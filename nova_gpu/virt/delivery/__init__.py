@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery of devices to guests: one module for each way, behind one interface, for libvirt."""
+"""The delivery of devices to libvirt's guests: one interface, and a module for each kind."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that could not be bound to vfio-pci when a guest was last to have them."""
+"""Cards whose last binding to vfio-pci, for the start of a guest, failed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from nova_gpu.host.state import quarantine
 
 LOG = logging.getLogger(__name__)
 
-# What kept a card may be over at any time, and nothing tells when it is.
+# The cause of a failure may end at any time, and no event reports its end.
 _RETRY_AFTER_S = 300.0
 
 
 def folder() -> pathlib.Path:
-    """Return where this host's are noted."""
+    """Return the folder with one file for each card of this host that could not be bound."""
     return pathlib.Path(CONF.state_path, "gpu-unbound")
 
 
 class BindFailures:
-    """The cards that could not be bound, which new instances do not get for a while.
+    """The cards that could not be bound; new instances do not get them for 5 minutes.
 
-    A claim that drew one again would fail again, while others may be free. A service that starts
-    knows of none.
+    A new claim of such a card would fail again, while other cards may be free. The list is in
+    memory, and is empty when the service starts.
 
-    :param folder: where there is a file of each meanwhile, for the commands only
+    :param folder: the folder with a file for each card on the list; only the commands read it
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -57,7 +57,7 @@ class BindFailures:
             self._remove(address)
 
     def prune(self) -> None:
-        """Remove the files of those whose time is over, and what an earlier service has left."""
+        """Remove the files of cards whose time is over, and those of an earlier service."""
         with contextlib.suppress(OSError):
             for address in quarantine.load(self._folder).keys() - self.unavailable():
                 self._remove(address)
@@ -68,7 +68,10 @@ class BindFailures:
 
 
 def unavailable(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-    """Return those of *cards* that are in *folder*, none where it cannot be read."""
+    """Return the reasons of the *cards* with a file in *folder*, by address.
+
+    The result is empty if the folder cannot be read.
+    """
     try:
         entries = quarantine.load(folder)
     except OSError:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards are with VFIO and which with the host's drivers.
+"""The binding of a host's cards to vfio-pci for guests, and back to the host's drivers.
 
-A card that was prepared at boot is always with VFIO. Any other one is from before a guest starts
-with it until no instance has it any more, also while its instance is stopped: libvirt alone would
-hand it to the host's driver at every stop, and that could then touch what is claimed.
+A card that the operator bound to vfio-pci at boot stays there. Any other card is bound to vfio-pci
+before a guest starts with it, and stays so until no instance has it, even while its instance is
+stopped: libvirt alone would return it to the host's driver at every stop, and that driver could
+then use a card that an instance holds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _JUDGED = Unavailable("it is inspected, as the host has it back", "", Source.BIN
 
 
 class Bindings(HostHooks):
-    """Changes the hands a host's cards are in, of each card one change at a time."""
+    """The driver bindings of a host's cards; each card is rebound by one thread at a time."""
 
     def __init__(self, roots: Roots, ledger: Ledger, folder: pathlib.Path) -> None:
         self._roots = roots
@@ -43,35 +44,35 @@ class Bindings(HostHooks):
         self._ledger = ledger
         self._bind_failures = bind_failures.BindFailures(folder)
         self.share = threads.DaemonShare()
-        # Those that giving back left with VFIO: they need not be asked about in every period.
+        # Cards that stay with vfio-pci after their return: the periods need not inspect them.
         self._prepared: set[PciAddress] = set()
         self._is_settled = False
-        # What was begun, and for which instance; until its guest is started.
+        # By card, the instance and the binding that was begun for it, until the guest is prepared.
         self._begun: dict[PciAddress, tuple[str, futurist.Future[None]]] = {}
-        # What was said last, and how often it was so since.
+        # By card, the last failed return and how many times in a row it failed so.
         self._failures: dict[PciAddress, tuple[str, int]] = {}
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
-        """Begin to bind *card* while Nova prepares the rest of the instance."""
+        """Begin to bind *card* in a thread, while Nova prepares the rest of the instance."""
         if not passthrough.is_with_vfio(card, self._roots):
             begun = threads.begin(self.give_to_guests, card)
             self._begun[card.address] = (instance_uuid, begun)
 
     def end(self, card: GPU, instance_uuid: str) -> None:
-        """Give *card* to the instance's guest, by what was begun where something was.
+        """Bind *card* for the instance's guest; first wait for the binding that was begun, if any.
 
-        :raises BindingFailed: where one of its functions cannot be bound
+        :raises BindingFailed: if one of the card's functions cannot be bound
         """
         uuid, begun = self._begun.pop(card.address, (instance_uuid, None))
         if begun is not None and uuid == instance_uuid:
             begun.result()
-        # The host may have had it back meanwhile: it was not known yet whose it was.
+        # The card may have been returned to the host meanwhile, while its owner was unknown.
         self.give_to_guests(card)
 
     def give_to_guests(self, card: GPU) -> None:
-        """Bind the functions of *card* that are not with VFIO yet.
+        """Bind the functions of *card* to vfio-pci that are not bound to it yet.
 
-        :raises BindingFailed: where one of them cannot be
+        :raises BindingFailed: if one of them cannot be bound
         """
         with self._part_for(card), _lock(card.address):
             if not passthrough.is_with_vfio(card, self._roots):
@@ -86,31 +87,33 @@ class Bindings(HostHooks):
             self._bind_failures.forget(card.address)
 
     def _part_for(self, card: GPU) -> contextlib.AbstractContextManager[None]:
-        """Return what binding it takes of privsep's daemon.
+        """Return a context that holds a thread of privsep's daemon while *card* is bound.
 
-        Before its lock, as who cleans it has it.
+        The context does nothing if the card is bound already. Enter it before the card's lock, in
+        the same order as the cleaning of the card.
         """
         if passthrough.is_with_vfio(card, self._roots):
             return contextlib.nullcontext()
         return self.share.one()
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the cards that could not be bound when they were last needed.
+        """Return the reasons of cards whose last binding failed, by address.
 
-        Those that are inspected now, after they were given back, are among them.
+        The result includes cards that are being inspected after their return to the host.
         """
         judged = dict.fromkeys(tuple(self._judged_now), (_JUDGED,))
         return {**judged, **self._bind_failures.unavailable()}
 
     def forgive(self, address: PciAddress) -> None:
-        """Take the card from :meth:`unavailable`: something else keeps it from instances."""
+        """Remove the card from :meth:`unavailable`, because another reason applies to it now."""
         self._bind_failures.forget(address)
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """Return unassigned *cards* to the host's drivers, except those that are to *stay*.
 
-        Call it after reading the database. After the first time those that an instance here has,
-        stopped as it may be, are taken again: a host boot gave them to the host's drivers.
+        Call it after reading the database. The first call also binds the cards of this host's
+        instances to vfio-pci again, even those of stopped instances: a host boot left them with the
+        host's drivers.
         """
         counted = device.cards(self._ledger.now.counted())
         self._bind_failures.prune()
@@ -126,18 +129,18 @@ class Bindings(HostHooks):
                 with boundary.crossed(exception.BindingFailed):
                     self.give_to_guests(card)
             except exception.BindingFailed:
-                pass  # said, and tried again at its start
+                pass  # logged already, and tried again when the guest starts
             except boundary.Failure as error:
                 LOG.error("Failed to bind GPU %s to vfio-pci: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return unassigned *cards* to the drivers they were taken from."""
+        """Return the *cards* that no instance has to the drivers that had them before."""
         for card in cards:
             with _lock(card.address):
-                # Asked under the lock: a start that began meanwhile keeps its card.
+                # Read under the lock, so that a guest that starts meanwhile keeps its card.
                 if card.address in self._prepared | self._ledger.now.taken():
                     continue
-                # One that the host did not take back may be with nobody: then its record tells.
+                # A card that its host driver refused has no driver; then its record names it.
                 if card.address not in _recorded() and not self._has_any_with_vfio(card):
                     continue
                 self._judged_now.add(card.address)
@@ -156,9 +159,9 @@ class Bindings(HostHooks):
             self.judge(card)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
-        """Give back the cards that the host does not offer any more, since an option was changed.
+        """Return cards that an option excludes now, all except the *known* ones, to the host.
 
-        One that is open to a guest stays.
+        A card that a guest has open stays bound to vfio-pci.
         """
         for address in _recorded().difference(known):
             with _lock(address):
@@ -175,7 +178,11 @@ class Bindings(HostHooks):
         return True
 
     def _report(self, address: PciAddress, error: Exception) -> None:
-        """Log a failure once, and a process that has the card open only if it lasts: guests end."""
+        """Log a failed return once.
+
+        If a process has the card open, log at info first and warn if it lasts: guests take time to
+        end.
+        """
         reason, times = self._failures.get(address, ("", 0))
         times = times + 1 if reason == str(error) else 1
         self._failures[address] = (str(error), times)
@@ -195,11 +202,11 @@ class Bindings(HostHooks):
         try:
             return any(iommu.is_with_vfio(function, self._roots) for function in card.functions)
         except OSError:
-            return False  # gone, and with it whatever was bound
+            return False  # the card is gone, so nothing of it is bound
 
 
 def _recorded() -> frozenset[PciAddress]:
-    """Return the cards whose former drivers are recorded."""
+    """Return the addresses of cards with a record of their former drivers."""
     return former_drivers.recorded(nova_gpu.privsep.vfio.records())
 
 

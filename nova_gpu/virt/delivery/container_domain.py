@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The domain of a container with GPUs: the mount of its root filesystem, and its end.
 
-Nova unmounts the root on the host once the guest has started, since the guest has a mount of its
-own. But when a guest reboots itself, libvirt starts it again from the same folder, and so does Nova
-after a soft reboot: the folder is empty then, no init is found and the guest stays down. So it
-stays mounted until the guest is destroyed, on a host with GPUs; without them all is Nova's.
+Nova unmounts the root filesystem on the host once the guest has started, because the guest has a
+mount of its own. But when a guest reboots itself, libvirt starts it again from the same folder, and
+so does Nova after a soft reboot. The folder is empty then, libvirt finds no init in it, and the
+guest stays down. So on a host with GPUs the filesystem stays mounted until the guest is destroyed.
+On a host without GPUs Nova's behaviour is unchanged.
 
-Processes of a GPU's driver may take their time to end. libvirt gives those of a guest 3 s
-(virLXCProcessStop, virCgroupKillPainfully), and twice that long once more when the guest's
-controller is gone. Where one needs longer, its LXC driver (9.0, seen) has the domain as running for
-good, without a process in it, and Nova's wait for the guest's end has no end either: a delete never
-returns, and keeps the instance's lock.
+Processes that use a GPU's driver may end slowly. libvirt waits 3 s for the processes of a guest
+(virLXCProcessStop, virCgroupKillPainfully), and 6 s more when the guest's controller is gone. If a
+process needs longer, libvirt's LXC driver (seen with 9.0) reports the domain as running for good,
+although it has no process, and Nova waits forever for the guest's end: a delete never returns, and
+keeps the instance's lock.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-# Where Nova notes the loop or network block device of a container's disk.
+# The key of system_metadata under which Nova records the block device (loop or nbd) of a
+# container's disk.
 _DEVICE = "rootfs_device_name"
-# The machine's own, whatever [gpu]sysfs_root says: loop devices are no part of a generated tree.
+# The machine's own /sys, even if [gpu]sysfs_root is set: a generated tree has no loop devices.
 _SYSFS = pathlib.Path("/sys")
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.5
@@ -47,10 +49,7 @@ _PROC = pathlib.Path("/proc")
 
 
 def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) -> bool:
-    """Return whether the guest runs.
-
-    It may not even be defined, when its start has failed.
-    """
+    """Return whether the guest runs; false if no domain is defined, as after a failed start."""
     try:
         state: int = libvirt_driver.get_info(instance).state
     except nova_exception.InstanceNotFound:
@@ -59,12 +58,12 @@ def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) 
 
 
 def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
-    """Take a loop device off the instance's record that must not be detached by its name.
+    """Remove the recorded loop device from the instance if Nova must not detach it by name.
 
-    Whenever Nova destroys a guest it detaches what the record says: also for a guest that was
-    stopped before, or whose start has failed, and whose device is another guest's by now. If that
-    one is just being started its disk is gone from under it. Of a root that is still mounted Nova
-    finds the device by the mount, and would detach it twice.
+    Whenever Nova destroys a guest it detaches the recorded device, even if the guest was stopped
+    before or its start failed. The device may belong to another guest by then, which would lose its
+    disk while it starts. If the root filesystem is still mounted, Nova finds the device by the
+    mount, and would detach it twice.
     """
     device = instance.system_metadata.get(_DEVICE)
     if device and (_is_mounted(_folder(instance)) or not _is_its(device, instance, sysfs)):
@@ -72,10 +71,10 @@ def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
 
 
 def detach_left_devices(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
-    """Detach every loop device that still has a file of the instance behind it.
+    """Detach every loop device whose backing file still belongs to the instance.
 
-    Nova detaches the one that the record names, and nova-compute may have died after it made one
-    and before it wrote that down. The guest is gone, and so is the mount of its root.
+    Nova detaches only the device that it recorded, and nova-compute may have died between making a
+    device and recording it. Call it when the guest and the mount of its root filesystem are gone.
     """
     for file in (sysfs / "block").glob("loop*/loop/backing_file"):
         device = f"/dev/{file.parts[-3]}"
@@ -107,9 +106,9 @@ def _is_mounted(folder: str) -> bool:
 
 
 def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> bool:
-    """Return whether a file of the instance is behind the loop device.
+    """Return whether the backing file of the loop device belongs to the instance.
 
-    Devices of other kinds are.
+    Return true for a device of another kind, such as nbd.
     """
     name = os.path.basename(device)
     if not name.startswith("loop"):
@@ -121,11 +120,11 @@ def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> boo
 
 
 def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
-    """Ask libvirt again and again to end the guest of *instance*, a container of a host with GPUs.
+    """Ask libvirt to end the container of *instance* until all of its processes have ended.
 
-    What else libvirt says is left to Nova, which asks once more and judges it.
+    Other errors of libvirt end the wait: Nova then destroys the guest itself and handles them.
 
-    :raises nova.exception.InstancePowerOffFailure: when processes are left after two minutes. The
+    :raises nova.exception.InstancePowerOffFailure: if processes are left after two minutes. The
         instance keeps its GPUs then, and can be stopped or deleted again.
     """
     deadline = time.monotonic() + _PATIENCE_S
@@ -143,7 +142,10 @@ def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
 
 
 def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
-    """Return the pid of the guest's controller, when libvirt says that processes refuse to die."""
+    """Power off the guest; return its controller's pid if libvirt reports unkillable processes.
+
+    Return ``None`` if the guest ended, does not exist, or libvirt reports another error.
+    """
     try:
         guest = host.get_guest(instance)
         controller: int = guest.id
@@ -157,10 +159,10 @@ def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
 
 
 def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
-    r"""Yield ``python3 (pid 4711, state D)`` for all in the guest's control group.
+    r"""Yield a text such as ``python3 (pid 4711, state D)`` for each process of the guest.
 
-    It is named after its controller: ``lxc-4710-instance-00000001.libvirt-lxc``, by systemd with
-    ``\x2d`` for -.
+    They are the processes in the guest's control group, which is named after the pid of its
+    controller: ``lxc-4710-instance-00000001.libvirt-lxc``. systemd writes ``\x2d`` for -.
     """
     dash = r"(-|\\x2d)"
     group = re.compile(rf"lxc{dash}{controller}{dash}")
@@ -170,4 +172,4 @@ def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
                 name, _, rest = (process / "stat").read_text().rpartition(")")
                 yield f"{name.partition('(')[2]} (pid {process.name}, state {rest.split()[0]})"
         except OSError:
-            continue  # It has ended.
+            continue  # The process has ended.

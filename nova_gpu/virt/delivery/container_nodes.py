@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole cards for containers: the host's device nodes, and the files of the host's driver."""
+"""The delivery of whole cards to containers: device nodes and files of the host's driver."""
 
 from __future__ import annotations
 
@@ -67,16 +67,17 @@ _UNSUPPORTED: Mapping[Operation, str] = MappingProxyType(
 class ContainerNodes(Delivery):
     """The delivery of whole cards on an LXC host.
 
-    Processes of the host and guests may have one open side by side. What a container has is
-    rendered at once, MIG instances with whole cards: they share nodes and files.
+    Processes of the host and of guests may have a card open at the same time. The whole cards and
+    the MIG instances of a container are rendered together, because they share nodes and files.
 
-    :param kept: why a card stays the host's own display
-    :param serves: whether guests are given cards, as nova-compute alone does
+    :param reason_kept: return why a card stays with the host as its display, else ``None``
+    :param serves: whether this process gives cards to guests, as nova-compute does and the commands
+        do not
     """
 
     mode = DeliveryMode.LXC
     shares_driver = True
-    # The device nodes are made of their old names, which may be another card's by now.
+    # A defined domain names device nodes, and a node of that name may be another card's by now.
     needs_hard_reboot = True
     share: threads.DaemonShare
 
@@ -90,7 +91,7 @@ class ContainerNodes(Delivery):
         if serves:
             self.share = service.threads.DaemonShare()
 
-    # What is possible
+    # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := self._kept(card):
@@ -116,10 +117,13 @@ class ContainerNodes(Delivery):
             return refusal_texts.LIVE_CONTAINER
         return _UNSUPPORTED.get(operation)
 
-    # What is done
+    # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
-        """Check that a MIG instance is there; the nodes of a card are known when it is rendered."""
+        """Check that a MIG instance exists; the nodes of a whole card are read by :meth:`render`.
+
+        :raises DeviceUnavailable: if the MIG instance does not exist
+        """
         if isinstance(grant, Slot) and not nodes.instance_nodes(grant, self._roots):
             raise exception.DeviceUnavailable(
                 str(grant),
@@ -134,7 +138,12 @@ class ContainerNodes(Delivery):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        """Put the devices into the configuration of a container, which sees the host's sysfs."""
+        """Add the devices to the container's configuration.
+
+        The container sees the host's sysfs, so PCI addresses are the same on both sides.
+
+        :returns: the whole cards as the guest's metadata describes them
+        """
         service.guest_config.isolate(guest)
         if not grants:
             return []
@@ -155,9 +164,12 @@ class ContainerNodes(Delivery):
         return told_of_cards(cards, places, self._roots)
 
     def clean(self, grant: Grant) -> bool:
-        """End the processes that are left, and do not reset a card: others may have the rest.
+        """End the processes of ended guests on the device.
 
-        A MIG instance that is gone was cleaned by its removal.
+        A card is not reset, because other processes may use it, so the result is false for a card.
+        For a MIG instance the result is whether it exists: its removal cleans it.
+
+        :raises NotClean: if one of the processes does not end
         """
         if isinstance(grant, GPU):
             end_processes(str(grant.address), self._roots)
@@ -168,9 +180,10 @@ class ContainerNodes(Delivery):
 
 
 def end_processes(device: str, roots: Roots) -> None:
-    """End the processes of a guest that is gone on a card, or on the MIG instance at a slot.
+    """End the processes that an ended guest left on a card or a MIG instance.
 
-    :raises NotClean: where one of them does not end
+    :param device: the card's address, or the slot of the MIG instance
+    :raises NotClean: if one of them does not end
     """
     if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
         for process in nova_gpu.privsep.cleaning.end_processes(device):
@@ -184,16 +197,16 @@ def _library_root() -> pathlib.Path:
 
 
 class ContainerCustody(HostHooks):
-    """The nodes and libraries of an LXC host for containers, from service start."""
+    """The device nodes and driver libraries of an LXC host, kept ready for containers."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self.rights: NodeRights | None = None
 
     def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Make missing device nodes, and close those of guests that are gone.
+        """Make missing device nodes, and restore the modes of those that ended guests had.
 
-        The libraries of drivers that were replaced are removed.
+        Also remove the copied libraries of former driver versions that no guest uses.
         """
         nodes.make_nodes(cards, self._roots)
         mode = proc.reset_mode(self._roots)
@@ -234,26 +247,27 @@ class ContainerCustody(HostHooks):
 class NodeRights:
     """The modes of device nodes, which are open to every user while a guest has them.
 
-    A guest with user ids of its own is "others" to the host's nodes. What the rights were is noted
-    by the privileged process at the node itself, so that it outlives a service and goes with the
-    node.
+    A guest with mapped user ids counts as "others" for the host's nodes. The privileged process
+    records the former mode at the node itself, so that the record outlives the service and goes
+    away with the node.
     """
 
     def __init__(self, host: libvirt_host.Host, roots: Roots) -> None:
         self._privileged = nova_gpu.privsep.nodes
         self._host = host
         self._roots = roots
-        # Never held while libvirt is asked, so that no start waits for another's domain.
+        # Never held during a call of libvirt, so that no start waits for another guest's domain.
         self._lock = threading.Lock()
-        # Those whose former rights are noted. NVIDIA's nodes are everybody's: mostly there is none.
+        # Nodes whose former mode is recorded. NVIDIA's nodes are open to every user by default, so
+        # this is mostly empty.
         self._opened: set[str] = set()
         self._warned: set[str] = set()
-        # By instance, of guests that have no domain yet
+        # By instance, the nodes of guests that have no domain yet
         self._starting: dict[str, Collection[str]] = {}
         self._starts = 0
 
     def begin(self) -> None:
-        """Close at service start what an earlier one has opened and no guest has any more."""
+        """Restore the modes of nodes that an earlier service opened and no guest has now."""
         try:
             with boundary.crossed():
                 opened = self._privileged.opened_to_guests()
@@ -269,12 +283,12 @@ class NodeRights:
     ) -> None:
         """Let every user open the nodes in *paths*, which a guest with *devices* is about to get.
 
-        They stay open until :meth:`started` and then as long as its domain has them.
+        The nodes stay open until :meth:`started`, and then as long as the guest's domain has them.
         """
         with self._lock:
             self._starts += 1
             self._starting[instance.uuid] = paths
-            # Asked first, because the privileged process need not be woken for NVIDIA's nodes.
+            # Read first: the privileged process need not start for nodes that are open already.
             closed = [node for node in paths if self._is_closed(node)]
             for device in devices if closed else ():
                 for node in self._privileged.open_to_guests(str(device), closed):
@@ -287,12 +301,12 @@ class NodeRights:
                     )
 
     def started(self, instance_uuid: str) -> None:
-        """Note that the instance's guest has its domain, or gets none."""
+        """Forget the nodes of a starting guest: its domain names them now, or its start failed."""
         with self._lock:
             self._starting.pop(instance_uuid, None)
 
     def close(self) -> None:
-        """Give the nodes that no domain has, running or defined, the rights that they had."""
+        """Restore the former modes of the nodes that no domain has, running or defined."""
         with self._lock:
             if not self._opened:
                 return
@@ -304,7 +318,7 @@ class NodeRights:
             return
         with self._lock:
             if self._starts != starts:
-                return  # its domain may be younger than the look: the next one tells
+                return  # a guest began to start after libvirt was read; the next period decides
             try:
                 with boundary.crossed():
                     closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
@@ -320,9 +334,10 @@ class NodeRights:
             self._opened &= in_use
 
     def open_again(self) -> None:
-        """Open the nodes of running guests that another program has closed since they started.
+        """Open nodes of running guests that another program has closed since the guests started.
 
-        Once a node it is a warning: where the driver's tool does it, it does so all the time.
+        The first time for a node is logged as a warning, later ones at info: a vendor's tool closes
+        a node every time that it runs.
         """
         try:
             running = domains.running_nodes(self._host)

@@ -16,15 +16,19 @@ _REPAIRED = 34
 
 
 def replace_change_of_owners() -> None:
-    """Replace Nova's change of owners where it fails for every container with id maps.
+    """Replace Nova's ``chown_for_id_maps`` before 2026.2 (34), where it always fails.
 
-    Before Nova 2026.2 (34) ``nova.privsep.idmapshift.shift`` confuses the arguments of
-    ``confirm_dir``, and ends with a ValueError.
+    Before that release ``nova.privsep.idmapshift.shift`` swaps the arguments of ``confirm_dir``,
+    and raises ValueError for every container with id maps.
     """
     if signatures.nova_release() < _REPAIRED:
         libvirt_utils.chown_for_id_maps = change_owners
 
 
 def change_owners(path: str, id_maps: list[vconfig.LibvirtConfigGuestIDMap]) -> None:
-    """Give an instance's mounted root disk, ``UUID/rootfs``, to the ids of the options."""
+    """Change the owners in an instance's mounted root disk to the mapped ids of the options.
+
+    :param path: the mount, ``UUID/rootfs`` below ``[DEFAULT]instances_path``
+    :param id_maps: unused: the privileged process reads ``[libvirt]uid_maps`` and ``gid_maps``
+    """
     nova_gpu.privsep.root_disk.shift(pathlib.Path(path).parent.name)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a way of delivery: what a host has of it, and what is done with its guests.
+"""The interface of a delivery: how a host gives one kind of device to guests.
 
-The commands ask what a host has and what stands in the way; so a module of a way has from
-:mod:`nova_gpu.virt.delivery.service` what takes its time to import and only guests need.
+Examples are PCI passthrough of whole cards, device nodes for containers and mediated devices. The
+commands also use it, to list a host's devices and the obstacles to them. So a module of a delivery
+imports slow modules that only guests need through :mod:`nova_gpu.virt.delivery.service`.
 """
 
 from __future__ import annotations
@@ -27,34 +28,36 @@ if TYPE_CHECKING:
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import threads
 
-# A whole card, or the place of one vGPU.
+# A device that an instance is granted: a whole card, or the slot of one vGPU or MIG instance.
 Grant: TypeAlias = GPU | Slot
 
 
 class Operation(enum.Enum):
-    """An operation of Nova on a guest that some guests cannot have."""
+    """An operation of Nova that is unsupported for some guests with GPUs."""
 
     SUSPEND = enum.auto()
-    # A suspend on the way to an image, where the host takes none of a running guest
+    # The suspend inside a snapshot, on a host that cannot take a snapshot of a running guest
     SNAPSHOT = enum.auto()
     RESCUE = enum.auto()
     LIVE_MIGRATION = enum.auto()
 
 
 class Delivery(abc.ABC):
-    """A way of delivery of devices to guests: of whole cards, which a host has one of, or of parts.
+    """A delivery of one kind of device to guests.
 
-    :meth:`render` is mandatory, and :meth:`is_there` of parts; override the others where there is
-    something to do.
+    A host has one delivery of whole cards, and may have several of parts of cards: vGPUs, virtual
+    functions or MIG instances. Every delivery implements :meth:`render`, and one of parts also
+    :meth:`is_there`. The other methods do nothing unless a delivery overrides them.
 
-    A way of whole cards has these attributes. ``shares_driver``: the host's driver goes on driving
-    a card that a guest has, so that NVML may open it, and what the driver has divided stays
-    divided. ``needs_hard_reboot``: a domain that is started as it was may lead to another card.
-    ``share``: privsep's threads for slow work, where guests are given cards.
+    Attributes of a delivery of whole cards. ``shares_driver``: the host's driver keeps driving a
+    card that a guest has, so NVML may open the card, and the card stays divided. If
+    ``needs_hard_reboot``, a domain that starts from its old definition may reach another card.
+    ``share``: the threads of privsep's daemon for slow work, set only in nova-compute.
 
-    A way of parts has these. ``kind``: what the functions say that such parts are made at.
-    ``words``: what hosts call one to each other, for ever. ``may_wedge``: a guest that ends as it
-    starts may leave the function so that no other starts with it, of which the host tells nothing.
+    Attributes of a delivery of parts. ``kind``: the kind of the PCI functions at which the parts
+    are made. ``words``: the name of such a part in data that hosts exchange; it must never change.
+    If ``may_wedge``, a guest that ends while it starts may leave the function unusable for later
+    guests, and the host does not report that.
     """
 
     mode: DeliveryMode
@@ -66,40 +69,41 @@ class Delivery(abc.ABC):
     words: str
     may_wedge: bool = False
 
-    # What is possible
+    # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
-        """Return why guests cannot be given *card*, and what to do; ``None`` where they can.
+        """Return why guests cannot be given *card*, and the remedy; ``None`` if they can.
 
-        :param functions: those at which its parts are made, for these
-        :raises OSError, ValueError: where the host does not tell it of parts
+        :param functions: for a delivery of parts, the functions of the card at which parts are made
+        :raises OSError, ValueError: if the host's facts about parts cannot be read
         """
         return None
 
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
-        """Return why a guest cannot have the operation, for its user.
+        """Return why a guest cannot have the operation, for its user; ``None`` if it can.
 
-        :param has_gpus: whether it has devices of this way: some hosts refuse it to all guests
+        :param has_gpus: whether the guest has devices of this delivery; some hosts refuse an
+            operation to guests without any, too
         """
         return None
 
     def refuse(
         self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
-        """Refuse a guest that could not start with its devices, before they are taken for it.
+        """Refuse a guest that could not start with its devices, before they are prepared for it.
 
-        :param request: what the instance's flavor asks for, here and below
-        :param grants: its devices; none where only the flavor and the image are known
-        :raises GPUError: for what it asks for, or what it would get
+        :param request: the GPU request of the instance's flavor, here and below
+        :param grants: the devices; empty if only the flavor and the image are known
+        :raises GPUError: if the request or one of the devices does not allow a start
         """
         return
 
-    # What is done
+    # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
-        """Make ready what the instance's guest is about to start with.
+        """Prepare the device for the instance's guest, which is about to start.
 
-        :raises BindingFailed, DeviceUnavailable: where that cannot be done now
+        :raises BindingFailed, DeviceUnavailable: if it cannot be prepared now
         """
         return
 
@@ -111,34 +115,35 @@ class Delivery(abc.ABC):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        """Put the devices into the guest's configuration.
+        """Add the devices to the guest's configuration.
 
-        :returns: what the guest is told of its whole cards
-        :raises GuestError: where one of them cannot be given
+        :returns: the whole cards as the guest's metadata describes them
+        :raises GuestError: if one of them cannot be given to the guest
         """
 
     def clean(self, grant: Grant) -> bool:
-        """Clean what no guest has any more, and return what was done.
+        """Clean a device that no guest has any more.
 
-        Of a whole card it is whether it was reset; of a part, whether there was anything to clean.
-
-        :raises NotClean, BindingFailed: where it is not clean, or that cannot be told
+        :returns: for a whole card whether it was reset, for a part whether there was anything to
+            clean
+        :raises NotClean, BindingFailed: if the device is not clean, or its state is unknown
         """
         return False
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
-        """Release the part at *slot* from the instance, which may be unknown.
+        """Release the part at *slot* from the instance.
 
-        :param clean: has :meth:`clean` done, as the options say
-        :raises NotClean: where something is left
+        :param instance_uuid: ``None`` if the instance is unknown
+        :param clean: the function that cleans the slot by :meth:`clean`, unless options prevent it
+        :raises NotClean: if data of the guest may be left
         """
         return
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Return whether what the instance has at *slot* is there.
+        """Return whether the instance's part at *slot* exists on the host.
 
-        :param parent: what is known of the slot's function
-        :raises OSError: where the host does not tell
+        :param parent: the facts of the slot's PCI function, ``None`` if it is unknown
+        :raises OSError: if the host cannot be read
         """
         raise NotImplementedError
 
@@ -146,9 +151,9 @@ class Delivery(abc.ABC):
 def told_of_cards(
     cards: Sequence[GPU], places: Mapping[PciAddress, Place], roots: Roots
 ) -> list[GuestDevice]:
-    """Return what a guest is told of its *cards*.
+    """Return the *cards* as the guest's metadata describes them.
 
-    :param places: where the guest finds them, by their addresses on the host
+    :param places: the places of the cards in the guest, by their addresses on the host
     """
     switches = (card.pcie_switch for card in cards if card.pcie_switch is not None)
     pcie = {

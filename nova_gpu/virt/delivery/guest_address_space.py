@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Address space for the BARs of a guest's cards; a guest that has too little is refused."""
+"""The address space for the BARs of a guest's cards: its size, and the refusal of a guest."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
-# [libvirt]cpu_mode by which a guest has the address bits of the host's processor.
+# The values of [libvirt]cpu_mode with which a guest has the address bits of the host's processor
 AS_THE_HOST = ("host-passthrough", "maximum")
 _MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
 
 
 def of_host(roots: Roots) -> Room:
-    """Return the room of the host's guests by its options, without flavor and image."""
+    """Return the address space of guests by the host's options alone, without flavor or image."""
     return _room(roots, None, None)
 
 
 def most(cards: Collection[GPU], roots: Roots) -> int:
-    """Return how many of *cards*, of one product, the guest can have that has most room.
+    """Return how many of *cards*, all of one product, any guest of this host can have at most.
 
-    One of little memory, with the firmware and, by its flavor, the address bits that serve best.
+    The guest with the largest address space for cards counts: it has little memory, and the
+    firmware and the address bits (by its flavor) that leave most.
     """
     bars = []
     for card in cards:
         with contextlib.suppress(OSError, ValueError):
             bars.append(passthrough.card_bars(card, roots))
     bars.sort(key=address_space.window)
-    # Of one that cannot be read, as it is gone, no more is known than of its like.
+    # A card that cannot be read, for example because it is gone, counts like the smallest one.
     bars[:0] = bars[:1] * (len(cards) - len(bars))
     if not bars:
         return len(cards)
@@ -60,7 +61,7 @@ def refuse(
     *,
     tree: bool = False,
 ) -> None:
-    """Refuse a guest without room for its cards.
+    """Refuse a guest with too little address space for its cards.
 
     :raises GuestUnfit, DeviceUnavailable: as :func:`setting`
     """
@@ -68,9 +69,9 @@ def refuse(
 
 
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
-    """Return how many of *cards* need I/O ports of the instance's UEFI; BIOS can do without.
+    """Return how many of *cards* need I/O ports from the instance's UEFI; 0 for a BIOS.
 
-    :raises DeviceUnavailable: where a card cannot be read
+    :raises DeviceUnavailable: if a card cannot be read
     """
     if not _is_uefi(instance):
         return 0
@@ -78,7 +79,7 @@ def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> i
 
 
 def _is_uefi(instance: objects.Instance) -> bool:
-    # As nova.objects.fields.FirmwareType.UEFI has it, which takes a second to import
+    # The value of nova.objects.fields.FirmwareType.UEFI, whose import takes a second
     return bool(instance.image_meta.properties.get("hw_firmware_type") == "uefi")
 
 
@@ -93,10 +94,10 @@ def setting(
 ) -> address_space.Setting:
     """Return the address space setting of the guest's domain for its cards.
 
-    :param tree: whether they are on several roots
-
-    :raises GuestUnfit: where the guest has no room for them
-    :raises DeviceUnavailable: where a card cannot be read
+    :param is_uefi: whether the guest's firmware is UEFI, else BIOS
+    :param tree: whether the guest gets the host's PCI Express tree, with several PCI roots
+    :raises GuestUnfit: if the guest has too little address space for them
+    :raises DeviceUnavailable: if a card cannot be read
     """
     properties = instance.image_meta.properties
     # As Nova's _get_guest_cpu_config_maxphysaddr() reads them
@@ -126,7 +127,8 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     default = address_space.DEFAULT_BITS
     usable = host.usable or default
     cpu_mode = _cpu_mode()
-    # A guest without a model has QEMU's own, which lacks them; any other is told to have them.
+    # A guest without a CPU model gets QEMU's default, which lacks pages of 1 GiB; nova-gpu adds
+    # them to any other model.
     gib_pages = host.gib_pages and cpu_mode != "none"
 
     def room(least: int, most: int) -> Room:
@@ -142,7 +144,7 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
 
 
 def _cpu_mode() -> str:
-    """Return the CPU mode by Nova's default."""
+    """Return ``[libvirt]cpu_mode``, or Nova's default if it is unset."""
     mode: str | None = CONF.libvirt.cpu_mode
     return mode or ("host-model" if CONF.libvirt.virt_type == "kvm" else "none")
 
@@ -151,7 +153,7 @@ def _unfit(
     room: Room, bars: Iterable[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
 ) -> exception.GuestUnfit:
     cards = list(bars)
-    # All of it is to fit into the 255 characters that Nova keeps of a fault.
+    # The whole message must fit into the 255 characters that Nova keeps of a fault.
     needed = f"together they map {address_space.in_gib(sum(map(address_space.window, cards)))} GiB"
     if room.given_gib is not None:
         return exception.GuestUnfit(

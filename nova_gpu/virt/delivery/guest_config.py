@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's GPUs as libvirt's configuration.
+"""A guest's GPUs as elements of libvirt's domain XML.
 
-Nodes and mounts of containers, vGPUs, cards of KVM guests, each behind a PCI Express port of its
-own, and the metadata.
+They are device nodes and mounts for containers, vGPUs and whole cards for KVM guests (each card
+behind a PCI Express port of its own), and the metadata that names a guest's GPUs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from nova_gpu.virt.usage import domains
 
 
 class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
-    """Which GPUs a guest has, in its metadata, as :mod:`nova_gpu.virt.usage.domains` reads it.
+    """The domain metadata that names a guest's GPUs; :mod:`nova_gpu.virt.usage.domains` reads it.
 
-    The device nodes of a container do not say it for good: their numbers belong to the driver and
-    may be another card's by now, which the container then reaches as long as it runs. Nor does the
-    uuid of a mediated device, which is gone when the host has booted.
+    Other elements do not identify the GPUs for long. The driver assigns the numbers of a
+    container's device nodes, and may assign them to another card later, which a running container
+    then reaches. The UUID of a mediated device means nothing after a host boot, which removes the
+    device.
     """
 
     def __init__(self, addresses: tuple[Device, ...]) -> None:
@@ -51,7 +52,7 @@ class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
 
 
 class GuestHostdevMisc(vconfig.LibvirtConfigGuestHostdev):  # type: ignore[misc]
-    """A device node: libvirt makes it in the guest and adds the device cgroup's rule."""
+    """A device node; libvirt makes it in the container and allows it in the device cgroup."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -61,13 +62,13 @@ class GuestHostdevMisc(vconfig.LibvirtConfigGuestHostdev):  # type: ignore[misc]
 
     def format_dom(self) -> etree._Element:
         element: etree._Element = super().format_dom()
-        del element.attrib["managed"]  # speaks of PCI devices only
+        del element.attrib["managed"]  # for PCI devices only
         etree.SubElement(etree.SubElement(element, "source"), "char").text = self.path
         return element
 
 
 class GuestMount(vconfig.LibvirtConfigGuestFilesys):  # type: ignore[misc]
-    """A file, node or folder of the host that the guest sees at ``target``."""
+    """A bind mount: a file, node or folder of the host that the guest sees at ``target``."""
 
     def __init__(self, source: str, target: str, readonly: bool) -> None:
         super().__init__()
@@ -83,17 +84,21 @@ class GuestMount(vconfig.LibvirtConfigGuestFilesys):  # type: ignore[misc]
 
 
 def isolate(guest: vconfig.LibvirtConfigGuest) -> None:
-    """Give the guest a network namespace: a container without a NIC would share the host's."""
+    """Give the guest a network namespace of its own.
+
+    A container without a NIC would otherwise share the host's network namespace.
+    """
     guest.features.append(vconfig.LibvirtConfigGuestFeature("privnet"))
 
 
 def add_nodes(
     guest: vconfig.LibvirtConfigGuest, addresses: tuple[Device, ...], contents: GuestContents
 ) -> None:
-    """Add each node twice: as a device, and the host's node bound over it.
+    """Add the metadata, device nodes, mounts and environment of a container with GPUs.
 
-    libvirt's own node has mode 0700, the bind lets the guest's ordinary users in. The root
-    filesystem must be in *guest* already: Nova takes the first one for it.
+    Each node is added twice: as a device, and as a bind mount of the host's node over it. The node
+    that libvirt makes has mode 0700; the mount lets the guest's ordinary users open it. The root
+    filesystem must be in *guest* already, because Nova takes the first filesystem for the root.
     """
     guest.metadata.append(GuestMetaGPUs(addresses))
     for node in contents.nodes:
@@ -105,11 +110,11 @@ def add_nodes(
 
 
 class _IDMap(tuple[int, int, int]):
-    """An id map as a tuple too.
+    """An id map that is both Nova's configuration object and a tuple of three numbers.
 
-    Nova 32 to 34 hand these objects to nova.privsep.idmapshift, which unpacks three numbers and
-    cannot serialize anything but plain types on its way to the daemon: no container with id maps
-    starts. What is a tuple goes through, and what is the config class still renders.
+    Nova 32 to 34 pass these objects to nova.privsep.idmapshift, which unpacks three numbers, and
+    privsep sends only plain types to its daemon. So with Nova's own class no container with id maps
+    starts. The tuple passes through privsep, and the configuration class still renders the XML.
     """
 
     def __new__(cls, plain: vconfig.LibvirtConfigGuestIDMap) -> _IDMap:
@@ -129,15 +134,15 @@ class _GIDMap(_IDMap, vconfig.LibvirtConfigGuestGIDMap):  # type: ignore[misc]
 
 
 def id_map(plain: vconfig.LibvirtConfigGuestIDMap) -> vconfig.LibvirtConfigGuestIDMap:
-    """Return *plain* in a form that privsep can send as well."""
+    """Return a copy of the id map *plain* that privsep can send, too."""
     return _UIDMap(plain) if isinstance(plain, vconfig.LibvirtConfigGuestUIDMap) else _GIDMap(plain)
 
 
 class GuestVirtualFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
-    """The configuration of a virtual function.
+    """The hostdev element of a virtual function.
 
-    :param managed: whether libvirt binds it to vfio-pci as long as the domain runs; else it
-        stays with the driver that it has on the host
+    :param managed: whether libvirt binds the function to vfio-pci while the domain runs; otherwise
+        the function keeps the driver that it has on the host
     """
 
     def __init__(self, address: PciAddress, *, managed: bool) -> None:
@@ -157,10 +162,12 @@ def add_vgpus(
     guest: vconfig.LibvirtConfigGuest,
     devices: Mapping[Slot, vconfig.LibvirtConfigGuestHostdev],
 ) -> None:
-    """Put *devices* behind Nova's, where libvirt finds each a place.
+    """Add the hostdevs of vGPUs after Nova's devices; libvirt assigns their PCI addresses.
 
-    The uuid does not say which slot it is, nor does an address; the metadata does, as for whole
-    cards of the guest.
+    Also add their slots to the guest's metadata, next to its whole cards: neither the UUID of a
+    mediated device nor the address of a function identifies the slot.
+
+    :param devices: the hostdev of each vGPU, by its slot
     """
     named = [metadata for metadata in guest.metadata if isinstance(metadata, GuestMetaGPUs)]
     if not named:
@@ -171,16 +178,20 @@ def add_vgpus(
         guest.add_device(device)
 
 
-# The namespace of what only QEMU has, libvirt's docs/drvqemu.rst
+# The XML namespace of elements for QEMU alone, by libvirt's docs/drvqemu.rst
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 
 
 class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
-    """One function of a card, at its own number in the only slot behind a port.
+    """The hostdev element of one function of a card, in the only slot behind a port.
 
-    :param port: the index of the port's controller, which is the bus behind it to libvirt
+    The function keeps its number.
+
+    :param port: the index of the port's controller, which is libvirt's bus number behind the port
     :param is_first_of_many: whether to tell the guest that the slot has more functions
-    :param alias: the device's name to libvirt, by which its *clique* is set
+    :param option_rom: whether the guest sees the card's option ROM
+    :param alias: libvirt's name of the device, which :class:`GuestWithCliques` refers to
+    :param clique: the number of the card's GPUDirect clique, ``None`` without one
     """
 
     def __init__(
@@ -216,12 +227,13 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
 
 
 class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
-    """A guest whose cards say which clique they are of.
+    """A guest whose cards show the number of their GPUDirect clique to NVIDIA's driver.
 
-    It is a property of QEMU's device, for which libvirt has no element. So the domain overrides the
-    device that has the given alias, by which libvirt calls it tainted.
+    The clique is a property of QEMU's device that libvirt has no element for. So the domain
+    overrides the property of the device with the card's alias; libvirt therefore marks the domain
+    as tainted.
 
-    :param guest: what Nova has made, whose fields this one takes over
+    :param guest: Nova's configuration, whose fields this object takes over
     """
 
     def __init__(self, guest: vconfig.LibvirtConfigGuest) -> None:
@@ -241,7 +253,7 @@ class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
 
 
 def with_cliques(guest: vconfig.LibvirtConfigGuest) -> vconfig.LibvirtConfigGuest:
-    """Return *guest*, or one in its place that also renders the cliques of its cards."""
+    """Return *guest*, or a :class:`GuestWithCliques` in its place if its cards have cliques."""
     return GuestWithCliques(guest) if _with_clique(guest) else guest
 
 
@@ -251,7 +263,10 @@ def _with_clique(guest: vconfig.LibvirtConfigGuest) -> list[GuestFunction]:
 
 
 def machine_type(instance: objects.Instance) -> str | None:
-    """Return the machine type of the instance's guests, by its image and the host's options."""
+    """Return the machine type of the instance's guest, by its image and the host's options.
+
+    Return ``None`` if neither states one.
+    """
     stated: str | None = libvirt_utils.get_machine_type(instance.image_meta)
     return stated
 
@@ -264,18 +279,19 @@ def add_cards(
     tree: Tree | None = None,
     cliques: Mapping[PciAddress, int] = MappingProxyType({}),
 ) -> None:
-    """Put *cards* in front of Nova's devices, each behind a port of its own.
+    """Add *cards* before Nova's devices, each behind a PCI Express port of its own.
 
-    Of *tree*, else on the guest's own root.
-
-    libvirt makes the ports that addresses name, and one more, to which a device can be attached
-    later. It makes none for that where ports are defined. Where Nova defines some
-    (``[libvirt]num_pcie_ports``), those of the cards are defined too, or they would be some of
-    Nova's: libvirt numbers the controllers without an index from the first free one on.
+    libvirt itself makes the ports that addresses refer to, and one more, so that a device can be
+    attached later. If the domain defines ports, libvirt makes no spare one. If Nova defines ports
+    (``[libvirt]num_pcie_ports``), this function also defines those of the cards: libvirt numbers
+    controllers without an index from the first free number on, so the cards would otherwise occupy
+    Nova's ports.
 
     None of the cards is the primary display: that is Nova's video device, if the guest has one.
 
-    :param cliques: the number of each card's clique that the guest is to be told, by addresses
+    :param option_rom: whether the guest sees the cards' option ROMs
+    :param tree: the tree whose ports the cards use; without one the ports are on the guest's root
+    :param cliques: the number of each card's clique that the guest is told, by address
     :raises GuestUnfit: for a machine type without PCI Express
     """
     machine_types.refuse_without_pci_express(guest.os_mach_type)
@@ -320,16 +336,19 @@ def _functions(
             )
 
 
-# Room for their BARs
+# Address space for the cards' BARs
 
-# The modes of a guest's processor that libvirt makes of a model and features, and the feature of
-# pages of 1 GiB.
+# The CPU modes that libvirt builds from a model and features, and the name of the feature for pages
+# of 1 GiB
 _NAMED = ("custom", "host-model")
 _GIB_PAGES = "pdpe1gb"
 
 
 class GuestPCIeRoot(vconfig.LibvirtConfigGuestPCIeRootController):  # type: ignore[misc]
-    """The root of a q35 guest's PCI Express tree, with the size of the 64-bit PCI hole in bytes."""
+    """The PCI Express root controller of a q35 guest, with a 64-bit PCI hole.
+
+    :param hole: the size of the PCI hole in bytes
+    """
 
     def __init__(self, hole: int) -> None:
         super().__init__()
@@ -347,7 +366,10 @@ def has_uefi(guest: vconfig.LibvirtConfigGuest) -> bool:
 
 
 def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
-    """Write what the cards need into the domain, nothing where QEMU's defaults serve."""
+    """Set the address space of the guest's cards in the domain.
+
+    Change nothing if QEMU's defaults suffice, or the machine type is not q35.
+    """
     if setting.hole is None or "q35" not in guest.os_mach_type:
         return
     _set_bits(guest, setting.bits)
@@ -364,10 +386,10 @@ def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
 
 
 def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
-    """Set the address bits, unless flavor or image do.
+    """Set the guest's address bits, unless flavor or image set them.
 
-    That the host's bits are the guest's is said in words too: it is the default of QEMU's models,
-    and not of those of all distributions.
+    With ``bits`` ``None``, state explicitly that the guest has the host's bits if its CPU mode is
+    the host's: upstream QEMU does so by default, but not every distribution's QEMU.
     """
     if guest.cpu is None or guest.cpu.maxphysaddr is not None:
         return
@@ -382,7 +404,7 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
 
 
 def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
-    """Set pages of 1 GiB, which not all of QEMU's models have, and a host's processor does."""
+    """Add the CPU feature for pages of 1 GiB, which some of QEMU's models lack."""
     if guest.cpu is None or guest.cpu.mode not in _NAMED:
         return
     if all(feature.name != _GIB_PAGES for feature in guest.cpu.features):
@@ -395,7 +417,7 @@ def define_again(
     """Define the domain again with the GPUs that the instance holds now.
 
     :param nova: nova.virt.libvirt.driver.LibvirtDriver
-    :param args: as for its ``rescue``, which knows of ``share_info`` since Nova 32
+    :param args: the arguments of its ``rescue``, which has ``share_info`` since Nova 32
     """
     arguments = inspect.signature(nova.rescue).bind(context, instance, *args, **kwargs).arguments
     image, block_devices = instance.image_meta, arguments["block_device_info"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's tree of PCI Express and its NUMA nodes in a KVM guest, in libvirt's terms."""
+"""The host's PCI Express tree and NUMA nodes, rebuilt in a KVM guest's domain XML."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
 
-# What takes no slot of a guest's root. Of all else some devices take none either; and libvirt adds
-# a USB and a serial controller and a balloon where Nova says nothing of them.
+# Devices that take no slot on the guest's PCI root. Every other device counts as one slot, although
+# some take none. libvirt adds a USB controller, a serial controller and a balloon if Nova defines
+# none.
 _WITHOUT_SLOT = (
     vconfig.LibvirtConfigGuestSerial,
     vconfig.LibvirtConfigGuestConsole,
@@ -45,10 +46,12 @@ def of(
     machine_type: str | None,
     roots: Roots,
 ) -> Tree | None:
-    """Return the tree of the instance's guest, ``None`` where each card is on the guest's own root.
+    """Return the PCI Express tree for the instance's guest.
 
-    :raises GuestUnfit: where the flavor requires one that the guest cannot have
-    :raises DeviceUnavailable: where a card cannot be read
+    Return ``None`` if all cards are to be on the guest's PCI root.
+
+    :raises GuestUnfit: if the flavor requires a tree that the guest cannot have
+    :raises DeviceUnavailable: if a card cannot be read
     """
     if request.guest_topology is GuestTopology.FLAT:
         return None
@@ -66,8 +69,9 @@ def of(
 def _refuse(
     instance: objects.Instance, host_tree: Tree | None, machine_type: str | None, with_io: int
 ) -> None:
-    """Refuse a guest that would not see all of the host's tree.
+    """Refuse a guest that cannot have the whole tree and the host's NUMA nodes.
 
+    :param with_io: the number of cards that need I/O ports from UEFI
     :raises GuestUnfit: with the reason
     """
     if "q35" not in (machine_type or ""):
@@ -106,7 +110,7 @@ def _refuse(
 
 
 class GuestController(vconfig.LibvirtConfigGuestController):  # type: ignore[misc]
-    """A controller of the tree at its place.
+    """The controller element of one bridge, port or expander of the tree.
 
     :param cell: the NUMA cell of the guest that an expander belongs to
     """
@@ -133,11 +137,11 @@ class GuestController(vconfig.LibvirtConfigGuestController):  # type: ignore[mis
 def controllers(
     guest: vconfig.LibvirtConfigGuest, of_cards: Tree
 ) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
-    """Yield the tree, and ports on the guest's own root where Nova defines none.
+    """Yield the controllers of the tree, then ports on the guest's root if Nova defines none.
 
-    The ports are for all devices of Nova's and one that is attached later: with controllers that
-    are defined libvirt makes no more than the devices take. The guest's NUMA cells must be in
-    *guest* by now.
+    The ports are for Nova's devices, and one more for a device that is attached later: if a domain
+    defines controllers, libvirt adds only those that its devices need. The guest's NUMA cells must
+    be in *guest* already.
     """
     by_node = _cells(guest)
     for controller in of_cards.controllers:
@@ -148,13 +152,14 @@ def controllers(
     taken = sum(not isinstance(device, _WITHOUT_SLOT) for device in guest.devices)
     for index in range(taken + _ADDED_BY_LIBVIRT + 1):
         port = _PORT()
-        # Else libvirt would give the first of them that of the guest's root, which is in no domain.
+        # Without an index libvirt would give the first port index 0, although that is the index of
+        # the guest's root, which is not in the XML.
         port.index = len(of_cards.controllers) + 1 + index
         yield port
 
 
 def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddress, Place]:
-    """Return where the guest finds its cards, on its own NUMA nodes."""
+    """Return the place of each card in the guest, with the guest's NUMA node, by host address."""
     by_node = _cells(guest)
     return {
         card: dataclasses.replace(place, node=by_node.get(-1 if place.node is None else place.node))
@@ -163,7 +168,7 @@ def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddr
 
 
 def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
-    """Return the guest's NUMA cells by the node of the host that each is on."""
+    """Return the ids of the guest's NUMA cells, by the host's NUMA node that each cell is on."""
     tune = guest.numatune
     nodes = tune.memnodes if tune is not None else ()
     return {node: cell.cellid for cell in nodes for node in cell.nodeset}
@@ -173,11 +178,10 @@ def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
 
 
 def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -> None:
-    """Give a guest NUMA cells on the nodes of its cards, unless it has some of its flavor's.
+    """Give a guest NUMA cells on the nodes of its cards, unless its flavor or image states some.
 
-    Nova counts neither memory nor processors by node for such a guest, so each cell's memory is
-    only preferred to be on its node, and its processors are any of the node's that the guest may
-    have.
+    Nova counts neither memory nor processors of such a guest by node. So each cell's memory only
+    prefers its node, and its vCPUs are pinned to all processors of the node that the guest may use.
     """
     if (guest.cpu is not None and guest.cpu.numa is not None) or not of_cards.nodes:
         return
@@ -197,7 +201,7 @@ def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -
 
 
 def _pin(guest: vconfig.LibvirtConfigGuest, cell: tree.Cell, roots: Roots) -> None:
-    # An emulated processor has no thread of its own to pin with every QEMU.
+    # Under emulation (TCG) a vCPU does not have a thread to pin with every QEMU.
     if guest.virt_type != "kvm":
         return
     of_node = sysfs.cpulist(cell.node, roots)

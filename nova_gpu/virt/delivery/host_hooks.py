@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HostHooks of a host's cards and nodes between guests: drivers of cards, rights of nodes.
+"""The hooks by which a host keeps its cards and device nodes in order between guests.
 
-It follows the events of the host, whatever the way in which a guest gets its GPUs.
+A delivery implements them: for KVM they rebind cards to drivers, for LXC they change the modes of
+device nodes.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class HostHooks:
-    """A host that does nothing with them, as of commands.
+    """The hooks of a host, which do nothing unless overridden; the commands use them as they are.
 
-    ``judge`` inspects each card that the host's drivers have again after a guest, before another
-    gets it. It raises nothing.
+    ``judge`` is a callback that inspects each card after its return to the host's driver, before
+    another guest gets it. The callback must not raise.
     """
 
     judge: Callable[[GPU], None] = staticmethod(lambda card: None)
@@ -29,11 +30,11 @@ class HostHooks:
     # Events
 
     def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Make at service start what *cards* lack, before guests are resumed."""
+        """Make what *cards* lack, such as device nodes, at service start, before guests resume."""
         return
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """Give the *cards* that no instance has back to the host, except those that are to *stay*.
+        """Return the *cards* that no instance has to the host's drivers, except those to *stay*.
 
         Call it after reading the database.
         """
@@ -44,30 +45,30 @@ class HostHooks:
         return
 
     def started(self, instance_uuid: str) -> None:
-        """Note that the instance's guest has its domain now, or will get none."""
+        """Record that the start of the instance's guest has ended: it has a domain, or failed."""
         return
 
     def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        """Wait for the end of a guest that Nova is about to destroy, where that may take long.
+        """Wait for the end of a guest that Nova is about to destroy, if that may take long.
 
-        :raises nova.exception.InstancePowerOffFailure: where it does not end
+        :raises nova.exception.InstancePowerOffFailure: if the guest does not end
         """
         return
 
     def domain_gone(self) -> None:
-        """Set back what of the host was changed for guests that have no domain any more."""
+        """Undo changes of the host, such as modes of device nodes, for guests without a domain."""
         return
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Give *cards*, now clean, back to the host, except those that a guest has."""
+        """Return *cards*, which are clean now, to the host's drivers, except those of instances."""
         return
 
-    # What is asked
+    # Queries
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the cards that recently could not be bound when they were needed."""
+        """Return the reasons of cards whose last binding failed, by address."""
         return {}
 
     def forgive(self, address: PciAddress) -> None:
-        """Take the card from :meth:`unavailable`: something else keeps it from instances."""
+        """Remove the card from :meth:`unavailable`, because another reason applies to it now."""
         return

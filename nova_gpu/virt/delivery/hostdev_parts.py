@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards that QEMU guests get as host devices of libvirt's.
+"""The delivery of parts of cards as libvirt hostdevs: the base classes.
 
-What all have in common, and what virtual functions have.
+:class:`HostdevParts` is common to mediated devices and virtual functions, :class:`VirtualFunctions`
+to virtual functions with and without a vGPU type.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class HostdevParts(Delivery):
-    """Parts that a driver makes when a guest starts with them, and removes when it is gone."""
+    """A delivery of parts that are made when a guest starts, and removed when it is gone."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -55,7 +56,7 @@ class HostdevParts(Delivery):
 
     @abc.abstractmethod
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        """Return what libvirt is told of the part at *slot*."""
+        """Return the hostdev element of the part at *slot*."""
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
         if instance_uuid is not None:
@@ -69,19 +70,23 @@ class HostdevParts(Delivery):
     def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
         """Return why the state of the part at *slot* cannot be saved or restored.
 
-        ``None`` where nothing is known against it.
+        Return ``None`` if no obstacle is known.
 
-        :param is_running: a guest has it; else libvirt may find it a better driver for one
+        :param is_running: whether a guest has the part now; if not, libvirt may bind a more capable
+            driver for the guest
         """
         return None
 
     @abc.abstractmethod
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
-        """Note in Nova's migrate data that the guest has *new* at the destination for *old*."""
+        """Record in Nova's migrate data that *new* replaces *old* at the destination."""
 
 
 class VirtualFunctions(HostdevParts):
-    """``managed``: libvirt binds the function to vfio-pci as long as the domain runs."""
+    """A delivery of virtual functions.
+
+    ``managed``: whether libvirt binds the function to vfio-pci while the domain runs.
+    """
 
     managed: bool
 
@@ -89,7 +94,7 @@ class VirtualFunctions(HostdevParts):
         super().__init__(roots)
         self._device_spec = device_spec
 
-    # What the host has
+    # State of the host
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if reason := passthrough.without_iommu(functions[:1], self._roots):
@@ -103,10 +108,10 @@ class VirtualFunctions(HostdevParts):
         return None
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Return whether there is one. It does not tell whose it is."""
+        """Return whether a part of the slot's type exists; it may belong to another instance."""
         return parent is not None and slot.type_id in parent.made
 
-    # What is done
+    # Actions
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
         return service.guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of vGPUs made for instances, so that each is removed even if its instance is unknown.
 
-One file for each, in the state path. It is written before the vGPU is made and removed after that
-is gone; after a host boot, which removes all of them, it only says that the slot has to be
-inspected. In it are the types of the card, of which NVIDIA's driver does not list all while a vGPU
-is there.
+Each vGPU has one file in the state path. The file is written before the vGPU is made, and removed
+after the vGPU is gone. A host boot removes all vGPUs; a file that is left then only means that the
+slot must be inspected. The file contains the names of the card's vGPU types, because NVIDIA's
+driver does not list all of them while a vGPU exists.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from nova_gpu.host.vgpu import division, sriov
 
 LOG = logging.getLogger(__name__)
 
-# In none of the parts of a slot.
+# Replaces / in file names; it does not occur in a slot or an instance's UUID.
 _SEPARATOR = "@"
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class MadeVGPUs:
-    """The records in a folder.
+    """The records of made vGPUs in a folder.
 
-    :param folder: need not exist yet
+    :param folder: the folder, which need not exist yet
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
-        # For those who change it. What is read is one mapping or the next, never one in between.
+        # Held by writers. Readers need no lock, because a change replaces the whole mapping.
         self._lock = threading.Lock()
         self._instances: Mapping[Slot, str] = {}
         self._names: Mapping[Slot, Mapping[str, str]] = {}
@@ -46,7 +46,10 @@ class MadeVGPUs:
         self.read_again()
 
     def read_again(self) -> frozenset[Slot]:
-        """Read what an earlier service noted, unless that was done; return the slots it adds."""
+        """Read the records of an earlier service, unless they were read already.
+
+        Return the slots that this call added; none if the folder cannot be read.
+        """
         if self._is_read:
             return frozenset()
         try:
@@ -63,11 +66,11 @@ class MadeVGPUs:
         return added
 
     def instances(self) -> Mapping[Slot, str]:
-        """Return the uuid of the instance for which something was made, by slot."""
+        """Return the UUID of the instance that a vGPU was made for, by slot."""
         return self._instances
 
     def told(self) -> division.Told:
-        """Return the types of the cards of these slots, as their maker knew them."""
+        """Return the vGPU types recorded with the slots, by PCI function and type id."""
         return {
             slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
             for slot, names in self._names.items()
@@ -76,8 +79,8 @@ class MadeVGPUs:
     def add(self, slot: Slot, instance_uuid: str, names: Mapping[str, str] = _NONE) -> None:
         """Write the record of a vGPU.
 
-        :param names: of the types of the slot's card, by id
-        :raises OSError: where it cannot be written down
+        :param names: the names of the vGPU types of the slot's card, by type id
+        :raises OSError: if the record cannot be written
         """
         text = json.dumps(dict(names)) if names else ""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -101,9 +104,9 @@ class MadeVGPUs:
 
 
 def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
-    """Read the instances and the type names of all records.
+    """Return the instance and the type names of each record, in two maps by slot.
 
-    :raises OSError: where the folder cannot be listed
+    :raises OSError: if the folder cannot be listed
     """
     instances, names = {}, {}
     for path in (folder / name for name in files.names(folder)):
@@ -118,7 +121,10 @@ def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str
 
 
 def _names(path: pathlib.Path) -> Mapping[str, str]:
-    """Read the names; none where it is no file that :meth:`MadeVGPUs.add` wrote to the end."""
+    """Return the type names in a record, by type id.
+
+    The result is empty if the file is not a complete one by :meth:`MadeVGPUs.add`.
+    """
     try:
         content = files.read_json(path)
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as mediated devices, which the card's driver makes and removes.
+"""The delivery of vGPUs as mediated devices, which the card's driver makes and removes.
 
-It offers them only where guests can have them, and libvirt says whether a guest can be moved with
-one.
+The driver offers only types that guests can have, and libvirt decides whether a guest with a
+mediated device can be live migrated. So this module checks neither.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MediatedDevices(HostdevParts):
-    """The delivery of parts of functions with mdev types."""
+    """The delivery of mediated devices, made at PCI functions that have mdev types."""
 
     kind = Kind.MEDIATED
     words = "a mediated device"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as MIG instances, whose device nodes containers get.
+"""The delivery of MIG instances to containers, by their device nodes.
 
-They are there, made by the operator or at service start, and are cleaned between two guests.
+The operator makes MIG instances, or nova-compute at its start. They persist, and are cleaned
+between two guests.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ LOG = logging.getLogger(__name__)
 
 
 class MIGInstances(ContainerNodes):
-    """The delivery of cards on an LXC host, whole and in parts, as containers get them at once.
+    """The delivery of whole cards and MIG instances on an LXC host.
 
-    A container is not moved while it runs.
+    One class delivers both, because they are rendered together. Containers are not live migrated.
     """
 
     kind = Kind.INSTANCE
@@ -31,7 +32,10 @@ class MIGInstances(ContainerNodes):
         clean(slot)
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Return whether there is one, by the driver itself: also while NVML does not answer."""
+        """Return whether the MIG instance exists.
+
+        The answer comes from the driver's /proc files, so NVML need not work.
+        """
         return gpu_instances.is_slot_there(slot, self._roots)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that processes of a KVM host have open, so that no guest can be given them now."""
+"""The cards that processes of a KVM host have open; guests cannot get them now."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LOG = logging.getLogger(__name__)
 
 
 class OpenCards:
-    """The cards of one host that its own processes have open; the log says which."""
+    """The cards of one host that its own processes have open; changes are logged."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._holders: Mapping[str, str] = {}
 
     def reasons(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """Return the reason for each of *cards* that is open.
+        """Return the reason for each of *cards* that a process of the host has open, by address.
 
-        They could not be given, and no other instance is to be sent here for them. One that is with
-        VFIO is open only to its guest.
+        Such a card cannot be bound for a guest, so the scheduler must not count on it. A card that
+        is bound to vfio-pci is skipped: only its guest can have it open.
         """
         hosts_own = [
             str(card.address) for card in cards if not passthrough.is_with_vfio(card, self._roots)

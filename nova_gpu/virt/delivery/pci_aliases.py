@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards that Nova's own PCI passthrough is told to give out: those are not offered here."""
+"""The cards in ``[pci]device_spec``, which Nova's own PCI passthrough gives, and not nova-gpu."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from nova_gpu.host.roots import Roots
 
 
 class DeviceSpec:
-    """The devices of ``[pci]device_spec``, read by Nova's own reader.
+    """The devices of ``[pci]device_spec``, parsed by Nova's own code.
 
-    :raises nova.exception.NovaException: where that cannot read it
+    :raises nova.exception.NovaException: if Nova cannot parse it
     """
 
     def __init__(self, device_spec: Sequence[str]) -> None:
         self._devices: Any = novas.whitelist(device_spec) if device_spec else None
 
     def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
-        """Return which function of *gpu* the option gives to instances that have an alias for it.
+        """Return why *gpu* is not offered: the option lets Nova give one of its functions.
 
-        ``None`` without one.
+        Return ``None`` if the option matches none of them.
 
-        :raises OSError, ValueError: where the card cannot be read
+        :raises OSError, ValueError: if the card cannot be read
         """
         return self.obstacle_of(gpu.functions, roots)
 
     def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
-        """Return the reason why a card of these *functions* is not offered.
+        """Return why a card with these *functions* is not offered, ``None`` if it is.
 
-        :raises OSError, ValueError: where one of them cannot be read
+        :raises OSError, ValueError: if one of them cannot be read
         """
         for address in functions if self._devices and self._devices.specs else ():
             device = sysfs.device(address, roots)
@@ -44,10 +44,10 @@ class DeviceSpec:
                 "address": str(address),
                 "vendor_id": vendor_id,
                 "product_id": product_id,
-                # A spec of a card's address is one of its virtual functions, too.
+                # A spec with the address of a card also matches its virtual functions.
                 "parent_addr": sysfs.link(device, "physfn"),
             }
-            # Not device_assignable(), which in Nova 2024.1 does not return the spec.
+            # Nova's device_assignable() does not return the spec in 2024.1.
             spec = next((spec for spec in self._devices.specs if spec.match(function)), None)
             if spec is not None:
                 return (

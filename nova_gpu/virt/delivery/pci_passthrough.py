@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole cards for guests of KVM and QEMU: their PCI functions, bound to VFIO."""
+"""The delivery of whole cards to KVM and QEMU guests: PCI functions bound to vfio-pci."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
 
-# Of any guest of QEMU that has a PCI device, or a part of one
+# Operations that are unsupported for a QEMU guest with a whole card or a part of one
 UNSAVED: Mapping[Operation, str] = MappingProxyType(
     {Operation.SUSPEND: refusal_texts.SUSPEND_GPUS, Operation.SNAPSHOT: refusal_texts.SNAPSHOT_GPUS}
 )
@@ -42,8 +42,9 @@ class PCIPassthrough(Delivery):
     """The delivery of whole cards on a KVM or QEMU host.
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
-    :param ledger: who has what, where guests are given cards, as nova-compute alone does
-    :param peers: what guests can be told of how their cards reach each other
+    :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
+        give no cards to guests
+    :param peers: the peer access between the cards of a guest
     """
 
     mode = DeliveryMode.PCI
@@ -65,7 +66,7 @@ class PCIPassthrough(Delivery):
             self.bindings = service.binding.Bindings(roots, ledger, unbound)
             self.share = self.bindings.share
 
-    # What is possible
+    # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
         if CONF.libvirt.virt_type not in ("kvm", "qemu"):
@@ -83,12 +84,12 @@ class PCIPassthrough(Delivery):
     def refuse(
         self, instance: objects.Instance, request: FlavorRequest, grants: Sequence[Grant]
     ) -> None:
-        """Refuse what libvirt would only notice when the guest is gone already.
+        """Refuse a guest that libvirt could not start, before Nova destroys its former domain.
 
-        :raises GuestUnfit: for its machine type, or more memory of GPUs than it can map
-        :raises InvalidExtraSpec: for a word of its flavor
-        :raises DeviceUnavailable: where a card cannot be read
-        :raises BetterElsewhere: where its driver cannot be told that they reach each other
+        :raises GuestUnfit: for its machine type, or if its cards' BARs do not fit its address space
+        :raises InvalidExtraSpec: for an extra spec of its flavor
+        :raises DeviceUnavailable: if a card cannot be read
+        :raises BetterElsewhere: if the flavor requires peer access and this host cannot offer it
         """
         request.check_guest_options()
         machine_type = service.guest_config.machine_type(instance)
@@ -99,7 +100,7 @@ class PCIPassthrough(Delivery):
             guest_address_space.refuse(instance, request, cards, self._roots, tree=has_tree)
             self._peers.cliques(instance, request, cards)
 
-    # What is done
+    # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
         assert isinstance(grant, GPU)

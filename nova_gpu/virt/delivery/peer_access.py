@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peer access of a guest's cards: by the flavor, where host, versions and product allow it."""
+"""Peer access (PCIe peer-to-peer) between a guest's cards.
+
+A guest gets it if its flavor requests it, and the host, the versions of libvirt and QEMU and the
+product of the cards allow it.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,11 @@ _WORD = f"{names.PEER_ACCESS}={PeerAccess.REQUIRED}"
 
 
 class Peers:
-    """The peer access of a host's guests.
+    """The peer access between cards that the guests of a host can have.
 
-    :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
-    :param qemu_version: the same of its QEMU
+    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
+        ``None`` if it is unknown
+    :param qemu_version: return the version of QEMU, likewise
     """
 
     def __init__(
@@ -42,13 +47,13 @@ class Peers:
         self._passing: dict[str, bool] = {}
 
     def look_again(self) -> None:
-        """Clear what the host's roots do, which Placement has in every claim."""
+        """Discard the cached facts of the host's PCI roots, which every claim uses."""
         self._passing = {}
 
     def obstacle(self, cards: Collection[GPU]) -> str | None:
-        """Return why a guest cannot be told that *cards* reach each other.
+        """Return why a guest cannot be told that *cards* reach each other's memory.
 
-        ``None`` where it can.
+        Return ``None`` if it can.
         """
         libvirt, qemu = self._libvirt_version(), self._qemu_version()
         for card in cards:
@@ -75,12 +80,12 @@ class Peers:
     def cliques(
         self, instance: objects.Instance, request: FlavorRequest, cards: Sequence[GPU]
     ) -> Mapping[PciAddress, int]:
-        """Return the number of the clique that the guest is told of each of *cards*.
+        """Return the clique number of each of *cards*, by address, for the guest's driver.
 
-        Nothing of one that it is told nothing of.
+        A card without peer access is not in the result.
 
-        :raises GuestUnfit: where the flavor insists on it, and the image on the contrary
-        :raises BetterElsewhere: where the flavor insists on it, and this host has it not
+        :raises GuestUnfit: if the flavor requires peer access, and the image hides the hypervisor
+        :raises BetterElsewhere: if the flavor requires peer access, and this host cannot offer it
         """
         wanted = request.whole.arrangement.peer_access if request.whole else PeerAccess.NONE
         if wanted is PeerAccess.NONE or len(cards) < 2:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as plain virtual functions, without a driver on the host."""
+"""The delivery of plain virtual functions: without a vGPU type, and without a host driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 
 
 class PlainFunctions(VirtualFunctions):
-    """The delivery of functions without types."""
+    """The delivery of virtual functions that have no vGPU type."""
 
     kind = Kind.PLAIN
     words = "a virtual function as it is"
@@ -25,5 +25,5 @@ class PlainFunctions(VirtualFunctions):
 
 
 def divide(card: str, number: int) -> None:
-    """Enable so many virtual functions of *card*, by ``[gpu]virtual_functions``."""
+    """Enable *number* virtual functions of *card*, as ``[gpu]virtual_functions`` states."""
     nova_gpu.privsep.vgpu.enable_functions(card, number=number)

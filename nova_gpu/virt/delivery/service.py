@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that the ways of delivery use in nova-compute alone, imported when they are first used.
+"""Modules that deliveries need only in nova-compute, imported when they are first used.
 
-Nova's libvirt driver takes two seconds to import, and the commands, which read what the ways can
-offer, give no guest a device. The modules of :mod:`nova_gpu.privsep` are imported as late.
+Nova's libvirt driver takes two seconds to import. The commands list devices, but give none to
+guests, so they do not need it. The modules of :mod:`nova_gpu.privsep` are also imported on demand.
 """
 
 from __future__ import annotations

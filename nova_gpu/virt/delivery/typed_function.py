@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cards as virtual functions that NVIDIA's driver has given a vGPU type."""
+"""The delivery of vGPUs as virtual functions on which NVIDIA's driver has set a vGPU type."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
-# Since then it leaves a function of managed='no' with whatever VFIO driver has it (its NEWS).
+# Since this version libvirt accepts a function with managed='no' whatever VFIO driver it is bound
+# to (libvirt's NEWS).
 LIBVIRT = (10, 0, 0)
 
 
 class TypedFunctions(VirtualFunctions):
-    """The delivery of functions with types.
+    """The delivery of virtual functions that have a vGPU type.
 
-    :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
+    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
+        ``None`` if it is unknown
     """
 
     kind = Kind.TYPED
     words = "a virtual function with a type"
-    managed = False  # it stays with the driver that gave it its type
-    may_wedge = True  # nova_gpu.virt.health.failed_starts has the source
+    managed = False  # the function stays with the driver that set its type
+    may_wedge = True  # for the source see nova_gpu.virt.health.failed_starts
 
     def __init__(
         self,
@@ -47,9 +49,12 @@ class TypedFunctions(VirtualFunctions):
 
 
 def _too_old(libvirt: int | None) -> str | None:
-    """Return why this libvirt starts no guest with a function that NVIDIA's driver keeps.
+    """Return why this version of libvirt cannot give guests a function bound to NVIDIA's driver.
 
-    It would say that it must be manually detached from the host.
+    Return ``None`` if it can. An older libvirt fails the start with "must be manually detached from
+    the host".
+
+    :param libvirt: the version as one number, ``None`` if it is unknown
     """
     wanted = ".".join(map(str, LIBVIRT))
     if libvirt is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's facts of the vGPU types of this host's cards, read again where their layout changes."""
+"""NVML's facts about the vGPU types of this host's cards, read again if a card's layout changes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LOG = logging.getLogger(__name__)
 
 
 class VGPUTypes:
-    """The facts of vGPU types by NVML.
+    """NVML's facts about vGPU types, cached by card.
 
-    NVML opens each card that it is asked about, so that it is asked seldom, and only about cards
-    of which vGPUs are made, which are not bound to another driver. For mediated devices sysfs tells
-    all but how many of a type a guest can have.
+    A query of NVML opens the card, so NVML is queried seldom, and only about cards that vGPUs are
+    made of: NVIDIA's driver has these. For mediated devices sysfs has all facts except how many of
+    a type one guest can have.
     """
 
     def __init__(self, roots: Roots) -> None:
@@ -39,9 +39,9 @@ class VGPUTypes:
     def complete(
         self, cards: Iterable[GPU], divided: Mapping[PciAddress, DividedCard]
     ) -> dict[PciAddress, DividedCard]:
-        """Return *divided* with what is told of their types.
+        """Return *divided* with NVML's facts added to the vGPU types.
 
-        As they are where NVML is missing, of which the log has one line.
+        A card is returned unchanged if NVML has not answered about it; a failed query is logged.
         """
         typed = {
             card.address: self._layout(card)
@@ -82,7 +82,10 @@ class VGPUTypes:
             self._told[address], self._layouts[address] = types[address], typed[address]
 
     def _layout(self, card: GPU) -> tuple[str, ...]:
-        """Return the card's GPU instances, by its driver."""
+        """Return the names of the card's GPU instances, sorted, from the driver's /proc files.
+
+        The result is empty if the card is not in MIG mode, or cannot be read.
+        """
         minor = gpu_instances.gpu_minor(card.address, self._roots)
         folder = self._roots.proc / f"driver/nvidia/capabilities/gpu{minor}/mig"
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which a host gives devices to guests: the one place that names all of them."""
+"""The deliveries of a host: the only module that names all implementations of them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ _Grant = TypeVar("_Grant", Grant, Device)
 
 
 class Ways:
-    """The ways of a host by ``[libvirt]virt_type``: one for whole cards, some for their parts.
+    """The deliveries of a host, by ``[libvirt]virt_type``: one of whole cards, some of parts.
 
-    :param kept: why a card stays the host's own display
-    :param ledger: who has what, where guests are given cards, as nova-compute alone does
-    :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
-    :param qemu_version: the same of its QEMU
-    :raises InvalidOption: where an option cannot be used
-    :raises nova.exception.NovaException: where Nova cannot read ``[pci]device_spec``
+    :param reason_kept: return why a card stays with the host as its display, else ``None``
+    :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
+        give no devices to guests
+    :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
+        ``None`` if it is unknown
+    :param qemu_version: return the version of QEMU, likewise
+    :raises InvalidOption: if the value of an option is invalid
+    :raises nova.exception.NovaException: if Nova cannot parse ``[pci]device_spec``
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class Ways:
         self.sets: Sets = NoSets()
         self.custody = HostHooks()
         self._peers = Peers(roots, libvirt_version, qemu_version)
-        # The option by which cards are divided, its value by address or product, and what does it
+        # The option that states how cards are divided, its values by address or product, and the
+        # function that divides a card
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
         self.divide: Callable[[str, Any], None] = plain_function.divide
         self.whole: Delivery
@@ -94,20 +97,22 @@ class Ways:
         self.parts: Mapping[Kind, Delivery] = {part.kind: part for part in parts}
 
     def part(self, kind: Kind) -> Delivery:
-        """Return the way in which a part of this kind is given.
+        """Return the delivery of parts of this kind.
 
-        The host's first where it has none such, of a card that is gone or was another one.
+        Return the first one if the host has none of this kind: the card is gone or was replaced.
         """
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
     def deliveries(
         self, grants: Iterable[_Grant], kind: Callable[[Slot], Kind]
     ) -> Iterator[tuple[Delivery, list[_Grant]]]:
-        """Yield the *grants* of a guest, or devices alone, by the way of delivery.
+        """Yield each delivery with those *grants* of a guest that it delivers.
 
-        First that of whole cards, which looks after guests that have none, too.
+        The delivery of whole cards comes first, even without grants: it also handles guests that
+        have no whole card.
 
-        :param kind: the kind of the part at a slot
+        :param grants: the guest's grants, or only its devices, whole cards first
+        :param kind: return the kind of the part at a slot
         """
         ordered = [(self._delivery(pair, kind), pair) for pair in grants]
         if not ordered or ordered[0][0] is not self.whole:
@@ -118,10 +123,10 @@ class Ways:
     def _delivery(self, grant: Grant | Device, kind: Callable[[Slot], Kind]) -> Delivery:
         return self.part(kind(grant)) if isinstance(grant, Slot) else self.whole
 
-    # What the host has
+    # State of the host
 
     def look_again(self) -> None:
-        """Clear what was read of the host's roots, which every claim asks for."""
+        """Discard the cached facts of the host's PCI roots, which every claim uses."""
         self._peers.look_again()
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
@@ -129,10 +134,10 @@ class Ways:
         return not self.whole.shares_driver and self._peers.obstacle(cards) is None
 
     def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
-        """Return the *cards* that are divided, or can be.
+        """Return the *cards* that are divided, or can be, by address.
 
-        :param facts: as :func:`nova_gpu.host.vgpu.division.divided` has it
-        :raises OSError: where the kernel does not tell which mediated devices there are
+        :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
+        :raises OSError: if the kernel's list of mediated devices cannot be read
         """
         return self._read(cards, facts)
 
@@ -144,7 +149,10 @@ class Ways:
         return self._types.complete(gpus, divided)
 
     def undivided(self, gpu: GPU) -> str | None:
-        """Return why a card that is not divided is not given whole, by the options."""
+        """Return why an undivided card is not offered whole: an option states its division.
+
+        Return ``None`` if no option does.
+        """
         if (wanted := selection.said_of(gpu, self.wanted)) is None:
             return None
         return (
@@ -153,7 +161,7 @@ class Ways:
         )
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
-        """Return why guests cannot have parts of *card*."""
+        """Return why guests cannot have parts of *card*, and the remedy; ``None`` if they can."""
         by_kind: dict[Kind, list[PciAddress]] = {}
         for function, parent in card.parents.items():
             by_kind.setdefault(parent.kind, []).append(function)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of a compute host: found, grouped, published to Placement, drawn by claims."""
+"""The inventory of a host's GPUs: discovery, groups, publication to Placement, and claims."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's assignment of this host's devices to an instance, whole cards and vGPUs alike."""
+"""The devices of this host that Nova assigns to an instance, whole cards and vGPUs alike."""
 
 from __future__ import annotations
 
@@ -25,10 +25,18 @@ Supply: TypeAlias = Published[Any, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assigned:
-    """Which devices are an instance's, told by the providers of this host's groups.
+    """The devices of each instance, identified by the resource providers of this host's groups.
 
-    Guests are resumed before the first provider tree is made: then what was kept is asked, or
-    Placement, of the groups, with those of vGPUs that ``vgpu_keys`` has.
+    Guests are resumed before Nova makes the first provider tree. Until then the providers come from
+    the file of an earlier service, or else from Placement.
+
+    :param whole: the inventory of whole cards
+    :param parts: the inventory of vGPUs
+    :param providers: the file with the providers of an earlier service
+    :param vgpu_keys: return the keys of this host's vGPU groups, and of the groups that their cards
+        would be in as whole cards
+    :param placement: return Nova's report client
+    :param nodename: return the name of this compute node
     """
 
     whole: CardInventory
@@ -43,27 +51,30 @@ class Assigned:
         return self.whole, self.parts
 
     def __bool__(self) -> bool:
-        """Return whether this host has any, whole or in parts."""
+        """Return whether this host has any GPUs, whole or in parts."""
         return any(self.supplies)
 
     def held(
         self, resources: Iterable[objects.Resource] | None
     ) -> Mapping[Supply, list[Holding[Any, Any]]]:
-        """Return what *resources* have of this host, of whole cards and of vGPUs.
+        """Return this host's devices among *resources*, by inventory: whole cards and vGPUs.
 
-        :raises DeviceUnavailable: where one of them is not here, or cannot be given
-        :raises ProvidersUnknown: if it is unknown which providers are this host's
+        :raises DeviceUnavailable: if one of them is not here, or cannot be given to its instance
+        :raises ProvidersUnknown: if the providers of this host's groups are unknown
         """
         return {supply: self.held_of(supply, resources) for supply in self.supplies}
 
     def held_of(
         self, supply: Published[Group, Key], resources: Iterable[objects.Resource] | None
     ) -> list[Holding[Group, Key]]:
-        """Return what *resources* have of one of them, as :meth:`held`."""
+        """Return the devices of one inventory among *resources*.
+
+        :raises DeviceUnavailable, ProvidersUnknown: as :meth:`held`
+        """
         return supply.held(resources) if self._concern(supply, resources) else []
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:
-        """Return the *resources* that are devices of this host, well or not, whole cards first.
+        """Return this host's devices among *resources*, healthy or not, whole cards first.
 
         :raises ProvidersUnknown: as :meth:`held`
         """
@@ -75,17 +86,19 @@ class Assigned:
         ]
 
     def _concern(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
-        """Return whether *resources* may be of this host.
+        """Return whether *resources* may include devices of *supply*.
 
-        Of other instances nothing is asked about them.
+        If so, look up the providers first; an instance without GPUs does not cause that look-up.
+
+        :raises ProvidersUnknown: as :meth:`held`
         """
         if not any(supply.counts(resource) for resource in resources or ()) or not supply:
             return False
         self.ask_for_providers()
         return True
 
-    # vGPUs of Nova's own ([devices]enabled_mdev_types), of the same resource class as ours: its
-    # driver would make and render ours as well.
+    # Nova's own vGPUs ([devices]enabled_mdev_types) have the same resource class as those of
+    # nova-gpu. Without the methods below Nova's driver would also make and render nova-gpu's.
 
     def allocations_of_others(self, allocations: Any) -> Any:
         """Return the allocations of an instance, except those of this host's vGPU groups."""
@@ -102,18 +115,20 @@ class Assigned:
     def devices_of_others(
         self, instance: objects.Instance | None, uuids: dict[str, str], ledger: Ledger
     ) -> dict[str, str]:
-        """Return which mediated devices *uuids* of the *instance* Nova itself made.
+        """Return those mediated devices *uuids* of the *instance* that Nova itself made.
 
-        Without an instance *uuids* are those of all, and Nova looks which devices are free, or, in
-        2024.1, which it has to make again after a host boot. On a host with vGPUs of ours it gets
-        all of them where it has types of its own, otherwise none.
+        Without an instance, *uuids* are those of all instances: Nova determines the free devices,
+        or in 2024.1 those that it must make again after a host boot. On a host with nova-gpu's
+        vGPUs the result then has all of them if Nova has types of its own, and is otherwise empty.
+
+        :param uuids: the UUID of the guest, by the UUID of the mediated device
         """
         if not uuids or not self.parts:
             return uuids
         if instance is None:
             return uuids if CONF.devices.enabled_mdev_types else {}
         self.ask_for_providers()
-        # What the instance has, and what its domain names or named until it was taken away
+        # The instance's vGPUs, and those that its domain names, or named until its removal
         named = device.slots(ledger.now.kept_by(instance.uuid))
         slots = named | self.parts.devices(instance.resources)
         ours = {device_uuid(instance.uuid, slot) for slot in slots}
@@ -122,25 +137,25 @@ class Assigned:
     # Providers
 
     def provider_uuids(self) -> dict[GroupKey, str]:
-        """Return the providers of all groups, by what is known."""
+        """Return the UUIDs of the known providers, by group."""
         return {
             key: uuid for supply in self.supplies for key, uuid in supply.provider_uuids.items()
         }
 
     def keep_providers(self, nodename: str) -> None:
-        """Note the providers for the next start of the service.
+        """Write the providers to the file for the next start of the service.
 
-        Runs inside every claim.
+        Nova calls this inside every claim.
         """
         self.providers.keep(nodename, self.provider_uuids())
 
     def ask_for_providers(self) -> None:
-        """Look up which providers stand for this host's groups, once.
+        """Look up the providers of this host's groups, unless they are known.
 
-        :raises ProvidersUnknown: if that is unknown
+        :raises ProvidersUnknown: if neither the file nor Placement has them
         """
         if any(supply.provider_uuids for supply in self.supplies):
-            return  # without asking libvirt for the node's name: this is in the way of every start
+            return  # before libvirt is asked for the node's name, because every start comes here
         uuids = self.providers.of(
             self.placement(), self.nodename(), (*self.whole.groups(), *self.vgpu_keys())
         )

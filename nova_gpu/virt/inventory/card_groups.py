@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of a host's whole cards, from what was found now and what was offered before."""
+"""The groups of a host's whole cards, made from the cards found now and the former groups."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def offered(
     mode: DeliveryMode,
     unavailable: Mapping[PciAddress, Reasons],
 ) -> CardGroups:
-    """Return the groups of this host.
+    """Return the groups of this host's whole cards.
 
-    A card that was offered stays in its group when it vanishes or can no longer be given, because
-    an instance may have it. One that was never offered is left out where the host cannot give it.
-    A faulty one is not: Placement is to show it, as reserved.
+    A card that was offered before stays in its group when it vanishes or can no longer be given,
+    because an instance may have it. A card that was never offered is left out if the host cannot
+    give it. A card with a fault of its own is included, so that Placement shows it as reserved.
+
+    :param gpus: the cards found now
+    :param before: the former groups
+    :param unavailable: the reasons against cards, by address
     """
     by_address = {gpu.address: gpu for gpu in gpus}
     groups: dict[GroupKey, GPUGroup] = {}
@@ -59,7 +63,10 @@ def offered(
 
 
 def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
-    """Return *groups* with a card that an instance has but that the host does not find."""
+    """Return *groups* including the card at *address*, which an instance has.
+
+    If the card is not in its group, it is added as unavailable, because the host does not find it.
+    """
     if key in groups and address in groups[key].gpus:
         return groups
     group = groups.get(key)
@@ -68,12 +75,12 @@ def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGro
 
 
 def missing(key: GroupKey, address: PciAddress) -> GPU:
-    """Return what is known of a card that an instance has and that is not there."""
+    """Return a GPU object for a card that is missing: its address and product id only."""
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
 def reserving(groups: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
-    """Return *groups* with these *reasons* put before the reasons that cards have already."""
+    """Return *groups* with *reasons* added before the existing reasons of the cards."""
     reserved = {}
     for key, group in groups.items():
         own = {address: reasons[address] for address in reasons if address in group.gpus}
@@ -91,10 +98,11 @@ def report(
     room: Callable[[Collection[PciAddress]], Mapping[int, int]] = lambda cards: {},
     beside: Callable[[Collection[GPU]], tuple[int, ...]] = lambda cards: (),
 ) -> str:
-    """Return what the scheduler reads of this host.
+    """Return this host's report for the scheduler, as text.
 
     :param free: the cards that an instance could be given now
-    :param divided: those that are given in parts
+    :param reserved: the vCPUs and memory that the host reserves for each free GPU
+    :param divided: the report of the cards that are given in parts
     :param room: as :func:`nova_gpu.virt.sets.room`
     :param beside: as :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
     """
@@ -135,8 +143,8 @@ def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
 def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reasons: Reasons) -> GPUGroup:
     group = group or GPUGroup(key, gpu.product, {})
     product = group.product.completed_by(gpu.product)
-    # Cards of one product id may differ in it. The group is what each of them is at least; one that
-    # does not tell, as a dead one, is given to nobody where others tell.
+    # Cards of one product id may differ in memory; the group reports the smallest. A card whose
+    # memory is unknown, such as a dead one, is unavailable if that of others is known.
     sizes = [product.memory_mib for product in (group.product, gpu.product) if product.memory_mib]
     product = dataclasses.replace(product, memory_mib=min(sizes, default=None))
     unavailable = availability.merge(group.unavailable, {gpu.address: reasons})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's whole cards as Placement is told of them and as claims draw from them."""
+"""The inventory of a host's whole cards: published to Placement, and the source of claims."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 
 class CardInventory(Published[GPUGroup, PciAddress]):
-    """The whole cards of a host."""
+    """The inventory of the whole cards of a host."""
 
     in_parts = False
     noun = "GPUs"
@@ -50,9 +50,10 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         self._neighbours = neighbours
         self._lock = threading.Lock()
         self._groups: card_groups.CardGroups = {}
-        # Found when the host is looked at: a claim, by which this is published too, reads nothing.
+        # By group, the most cards that one guest can have. It is computed in each period, because a
+        # claim, which publishes it too, must not read the host.
         self._most: dict[GroupKey, int] = {}
-        # Noted since the look began whose result comes next, which cannot know of it.
+        # Reasons added since the current inspection began; its result does not include them.
         self._reserved_since: Mapping[PciAddress, Reasons] = {}
 
     def __bool__(self) -> bool:
@@ -65,15 +66,15 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return [gpu for group in self._groups.values() for gpu in group.gpus.values()]
 
     def reserved(self) -> frozenset[PciAddress]:
-        """Return the cards that no new instance is given, whatever its own one is given."""
+        """Return the cards with a reason that applies to new instances only."""
         groups = self._groups.values()
         pairs = ((a, own) for group in groups for a, own in group.unavailable.items())
         return frozenset(a for a, own in pairs if any(reason.scope is Scope.NEW for reason in own))
 
     def present(self) -> frozenset[PciAddress]:
-        """Return the cards that are here and could be given to their own instances.
+        """Return the addresses of cards that exist and could be given to their own instances.
 
-        A card that another one has replaced is in two groups, and here in one of them.
+        If another product replaced a card, its address is in two groups, and usable in one of them.
         """
         return frozenset(
             address
@@ -83,12 +84,12 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         )
 
     def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
-        """Return the cards of *group* that cannot be given now."""
+        """Return the cards of *group* that new instances cannot be given now."""
         unbound = self._custody.unavailable().keys() & group.gpus.keys()
         return frozenset(address for address, own in group.unavailable.items() if own) | unbound
 
     def begin_look(self) -> None:
-        """Begin a look at the host, for :meth:`take_in`."""
+        """Begin an inspection of the host, whose result goes to :meth:`take_in`."""
         self._neighbours.look_again()
         with self._lock:
             self._reserved_since = {}
@@ -99,7 +100,10 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         mode: DeliveryMode,
         unavailable: Mapping[PciAddress, Reasons],
     ) -> None:
-        """Offer what was found, as :func:`nova_gpu.virt.inventory.card_groups.offered`."""
+        """Replace the groups by the result of an inspection.
+
+        The parameters are those of :func:`nova_gpu.virt.inventory.card_groups.offered`.
+        """
         with self._lock:
             groups = card_groups.offered(gpus, self._groups, mode, unavailable)
             self._groups = card_groups.reserving(groups, self._reserved_since)
@@ -110,17 +114,17 @@ class CardInventory(Published[GPUGroup, PciAddress]):
                 }
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Reserve these cards from now on, as after :meth:`take_in`."""
+        """Keep these cards from instances at once, and after the inspection under way."""
         with self._lock:
             self._reserved_since = {**self._reserved_since, **reasons}
             self._groups = card_groups.reserving(self._groups, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
-        """Return the cards of instances, by the database or by starts it may not know of yet."""
+        """Return the cards that instances have, by the database and by recent starts."""
         recorded = {address for _, address in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
-    # What instances have
+    # Devices of instances
 
     def _parse(self, identifier: str) -> PciAddress:
         return PciAddress.parse(identifier)
@@ -167,7 +171,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
     ) -> list[flavor_mismatch.Held]:
-        """Return the facts of the held cards, which a flavor is compared with."""
+        """Return the properties of the held cards, for the comparison with a flavor."""
         return [
             flavor_mismatch.Held(
                 count=1,
@@ -193,7 +197,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             groups, most = self._groups, self._most
         usage = self._ledger.now
         withheld_cards = usage.unjudged().keys() | usage.strangers().keys()
-        # What one guest reaches and another has is counted for that one.
+        # A device that one guest reaches and another instance owns stays counted for its owner.
         withheld_cards -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
 
         def offer(group: GPUGroup) -> provider_tree.Offer:
@@ -224,7 +228,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return own | set_traits.traits(board.partitions, board.free) if board else own
 
     def report(self, hypervisor_type: str, reserved: Reserved, divided: Divided) -> str:
-        """Return what the scheduler reads of this host, as :func:`card_groups.report`."""
+        """Return this host's report for the scheduler, as :func:`card_groups.report`."""
         return card_groups.report(
             self._groups,
             hypervisor_type,
@@ -236,16 +240,16 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         )
 
     def sort_neighbours(self) -> None:
-        """Let Nova draw devices near free cards first, as :meth:`Neighbours.sort_pools`."""
+        """Sort Nova's PCI pools by nearness to free cards, as :meth:`Neighbours.sort_pools`."""
         free = self.free()
         self._neighbours.sort_pools(card for card in self.cards() if card.address in free)
 
     def owners(self) -> dict[Device, Owner]:
-        """Return the owners of the cards."""
+        """Return the instance that has each card, by address."""
         return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Return the cards of a group that cannot be given now and that no instance has."""
+        """Return the cards of a group that are unavailable now and that no instance has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
         return set(self._unavailable_cards(group)) - ours - self._ledger.now.started()
@@ -264,7 +268,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return frozenset(schedulable & set(addresses)) - taken
 
     def free(self) -> frozenset[PciAddress]:
-        """Return all that an instance could be given, by what was read last."""
+        """Return the cards that a new instance could be given, by the state of the last period."""
         usage = self._ledger.now
         used_devices = usage.taken() | usage.used | usage.counted() | self._beside_given()
         groups = self._groups.values()
@@ -272,11 +276,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return frozenset(cards - used_devices)
 
     def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
-        """Return the cards that direct links join with one that an instance has.
+        """Return the cards that direct links join with a card that an instance has.
 
-        One guest may have those, and a later claim is another's.
+        Only that instance may have them, and a later claim belongs to another instance.
 
-        :param devices: what else is given, in addition to what is known
+        :param devices: further devices of instances, in addition to the recorded ones
         """
         joined = self._links.joined()
         if not joined:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at the host's cards.
+"""The discovery of a host's cards: those that the options select, and the reasons against them.
 
-Which the options have it offer, whole or in parts, and what keeps a card from being given.
+It also decides which cards are given whole and which in parts.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _SHARING = (
 
 
 class Discovery:
-    """Reads the options once and the host each time it is asked to.
+    """The reader of a host's cards; it reads the options once, and the host in each call.
 
-    :raises InvalidOption: where an option cannot be used
+    :raises InvalidOption: if the value of an option is invalid
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class Discovery:
     ) -> None:
         """Read the options.
 
-        :param ledger: who has what, where guests are given cards, as nova-compute alone does
-        :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`, and *qemu_version*
+        :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
+        :param libvirt_version: as for :class:`nova_gpu.virt.delivery.ways.Ways`
+        :param qemu_version: likewise
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
@@ -96,15 +97,15 @@ class Discovery:
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
-        """Return the host's cards.
+        """Return the host's cards that the options select.
 
-        NVML is asked until it has answered for every card that NVIDIA's driver has. What it said is
-        kept: it does not change, and a group's traits must not come and go with the library. Only
-        of MIG instances it is asked each time, as the operator may divide a card anew. Where
-        guests get whole cards it is never asked: a process that has a card's node open keeps the
-        card from changing hands.
+        NVML is queried until it has answered for every card that NVIDIA's driver has. Its answer is
+        cached: the facts do not change, and a group's traits must not change when the library
+        fails. NVML is queried each time if a card is in MIG mode, because the operator may divide
+        it anew. On a KVM host this method never queries NVML: a process that has a card's node open
+        would prevent its binding to another driver.
 
-        :raises DiscoveryFailed: where sysfs cannot be read
+        :raises DiscoveryFailed: if sysfs cannot be read
         """
         gpus = self._discover()
         held = {gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER}
@@ -130,16 +131,22 @@ class Discovery:
     def in_parts(
         self, cards: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-        """Return the cards given in parts, by :func:`in_parts`."""
+        """Return the cards that are given in parts, and the reasons why others are not offered.
+
+        It is the result of :func:`in_parts`, with the reasons of cards of which instances have
+        vGPUs although the cards are not divided now.
+        """
         made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
         parts, others = in_parts(gpus, self.ways, made.told())
         addresses = [gpu.address for gpu in gpus]
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the cards of *given_whole*, which instances have, that are in MIG mode now.
+        """Return the reasons of those cards in *given_whole* that are in MIG mode now.
 
-        Guests of KVM have theirs in whatever mode it is.
+        On a KVM host the result is empty: a guest has its card in any MIG mode.
+
+        :param given_whole: the cards that instances have as a whole
         """
         if not self.delivery.shares_driver:
             return {}
@@ -149,11 +156,12 @@ class Discovery:
     def unavailable(
         self, cards: Iterable[GPU], given_whole: Collection[PciAddress] = ()
     ) -> dict[PciAddress, Reasons]:
-        """Return the cards of *cards* that cannot be given to guests of this host.
+        """Return the reasons of those *cards* that guests of this host cannot be given.
 
-        It reads the host, file after file, for every card.
+        This may be slow: it reads many files for every card.
 
-        :param given_whole: those that instances have, and keep where only their board is wrong
+        :param given_whole: the cards that instances have; they keep a card with only a fault of its
+            board
         """
         gpus = tuple(cards)
         reasons = availability.merge(
@@ -165,9 +173,10 @@ class Discovery:
         return {**reasons, **of_all(Source.IN_USE, in_use)}
 
     def of_card(self, gpu: GPU, *, is_given: bool = False) -> Reasons:
-        """Return the reasons why guests cannot have *gpu*, other than that it is in use.
+        """Return the reasons why guests cannot have *gpu*, except that the host uses it.
 
-        :param is_given: whether an instance has it: a fault of its board then bars new ones only
+        :param is_given: whether an instance has the card; then a fault of its board keeps it from
+            new instances only
         """
         of_sets = Scope.NEW if is_given else Scope.ALL
         reasons = (
@@ -179,9 +188,9 @@ class Discovery:
         )
 
     def kept(self, gpu: GPU) -> str | None:
-        """Return why *gpu* stays the host's own display.
+        """Return why *gpu* stays with the host: it is the display that the host booted on.
 
-        ``None`` for any other and where it is named.
+        Return ``None`` for any other card, and for a card that an option names.
         """
         if self._selection.names(gpu.address, gpu.product):
             return None
@@ -193,13 +202,16 @@ class Discovery:
         )
 
     def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the quarantine, as :func:`nova_gpu.host.state.quarantine.unavailable`."""
+        """Return the reasons of quarantined cards, by address.
+
+        See :func:`nova_gpu.host.state.quarantine.unavailable`.
+        """
         return quarantine.unavailable(self.quarantine, gpus, self.roots, self.identities)
 
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
-        """Return what tells the cards apart, by address.
+        """Return the identity of each card, such as its serial number, by address.
 
-        With what nova-compute itself can read where the privileged process fails.
+        If the privileged process fails, the identity has only the facts that nova-compute can read.
         """
         own = {card.address: identity.read(card, self.roots) for card in gpus}
         try:
@@ -212,14 +224,18 @@ class Discovery:
 
 
 def of_all(source: Source, texts: Mapping[PciAddress, str]) -> dict[PciAddress, Reasons]:
-    """Return what *source* has found of cards that no instance can be given."""
+    """Return *texts* as reasons of *source* that apply to all instances, by card."""
     return {card: (Unavailable(text, "", source, Scope.ALL),) for card, text in texts.items()}
 
 
 def sorted_out(
     gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, Reasons]]:
-    """Return the cards that are given in parts, and why others of *divided* are not given."""
+    """Return the cards that are given in parts, and the reasons why others are not offered.
+
+    :param gpus: all cards of the host, by address
+    :param divided: the cards of these that are divided, or can be
+    """
     cards: dict[PciAddress, SharedCard] = {}
     others: dict[PciAddress, str] = {}
     for address, card in divided.items():
@@ -257,13 +273,13 @@ def sorted_out(
 def in_parts(
     cards_: Iterable[GPU], ways: Ways, facts: division.Told = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-    """Return the cards that nova-compute would give in parts, and why others are not given.
+    """Return the cards that nova-compute would give in parts, and why others are not offered.
 
-    It is as if it was started now: the first have the types that are offered; the others are
-    divided, except those that an instance has whole.
+    The answer is that of a nova-compute that starts now, with no instances. The cards have only the
+    vGPU types that are offered.
 
-    :param facts: as :func:`nova_gpu.host.vgpu.division.divided`
-    :raises OSError: where the kernel does not tell which mediated devices there are
+    :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
+    :raises OSError: if the kernel's list of mediated devices cannot be read
     """
     gpus = {gpu.address: gpu for gpu in cards_}
     cards, others = sorted_out(gpus, ways.divided(gpus.values(), facts), ways)
@@ -273,9 +289,10 @@ def in_parts(
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
 ) -> dict[PciAddress, Reasons]:
-    """Return why *cards* that are not *divided* but have parts of instances are not offered whole.
+    """Return why undivided *cards* of which instances have vGPUs are not offered whole, by card.
 
-    :param held: what instances have
+    :param divided: the cards that are divided
+    :param held: the vGPUs that instances have
     """
     slots = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
     return {
@@ -286,12 +303,10 @@ def held_in_parts(
 
 
 def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | None:
-    """Return *card* with the types that [gpu]vgpu_types names and that are not *unfit*.
+    """Return *card* with only the types that [gpu]vgpu_types names and that are not *unfit*.
 
-    ``None`` where it has none of those.
-
-    How many of each it carries may only be seen while the others are there, so that it is told
-    here.
+    Return ``None`` if no type remains. The number of vGPUs that the card carries of each type is
+    computed here, because that may need the facts of the other types.
     """
     patterns = CONF.gpu.vgpu_types
     types = {
@@ -308,9 +323,9 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
 
 
 def _novas_own(card: DividedCard) -> str | None:
-    """Return why Nova's own driver has it.
+    """Return why Nova's own driver divides *card*, by [devices]enabled_mdev_types and [mdev_*].
 
-    [devices]enabled_mdev_types, and its [mdev_*] sections.
+    Return ``None`` if it does not.
     """
     mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
     for type_id in CONF.devices.enabled_mdev_types:
@@ -325,7 +340,10 @@ def _novas_own(card: DividedCard) -> str | None:
 
 
 def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | None:
-    """Return why Nova's own driver owns *card*, although its driver lists no types now."""
+    """Return why Nova's own driver is to divide *card*, which lists no vGPU types now.
+
+    Return ``None`` if no [mdev_*] section names the card.
+    """
     for type_id in CONF.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
         for address in section.device_addresses if section else ():
@@ -340,5 +358,5 @@ def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | N
 
 @functools.cache
 def _report(address: PciAddress, reason: str) -> None:
-    """Log the reason once: the periodic task looks every minute."""
+    """Log the reason once, although every period calls this."""
     LOG.warning("GPU %s: %s", address, reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that direct links join, which one guest of KVM at a time may have."""
+"""The groups of cards that direct links join; only one KVM guest at a time may have such cards."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BESIDE_PARTS = (
 
 
 class LinkGroups:
-    """The groups as they were seen: a card with VFIO tells nothing of its own links any more.
+    """The link groups of a host, remembered, because a card bound to vfio-pci reports no links.
 
-    No driver of the host blocks the links of such cards, and what is at their other end is mapped
-    by the card itself (of XGMI drivers/gpu/drm/amd/amdgpu, amdgpu_xgmi.c). Those that are joined in
-    sets are parted.
+    No driver of the host blocks the links of a card that a guest has, and the card itself maps the
+    memory at the other end (for XGMI see drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c). Cards on boards
+    with NVSwitches are not included: partitions separate these.
     """
 
     def __init__(self, sets: Sets) -> None:
@@ -33,7 +33,7 @@ class LinkGroups:
         self._joined: dict[PciAddress, frozenset[PciAddress]] = {}
 
     def look(self, cards: Collection[GPU]) -> None:
-        """Note which of the host's cards are joined."""
+        """Record the groups of *cards* that direct links join."""
         linked = [
             gpu for gpu in cards if gpu.links and not self._sets.offered([gpu.address], (), None)
         ]
@@ -50,11 +50,14 @@ class LinkGroups:
             self._joined.update(dict.fromkeys(known, known))
 
     def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
-        """Return the cards that one guest at a time may have, by each of them."""
+        """Return the link group of each card; only one guest at a time may have cards of a group.
+
+        The result is empty if ``[gpu]split_link_groups`` allows several guests.
+        """
         return {} if CONF.gpu.split_link_groups else self._joined
 
     def beside_parts(self, cards: Iterable[GPU], divided: Set[PciAddress]) -> dict[PciAddress, str]:
-        """Return why those of *cards* are not given whole that links join with a *divided* one."""
+        """Return why *cards* in a link group with a *divided* card are not given whole, by card."""
         joined = self.joined()
         peers = {gpu.address: joined.get(gpu.address, frozenset()) & divided for gpu in cards}
         return {

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network functions and disks that Nova's own passthrough gives to instances with GPUs.
 
-Nova claims them first, then the GPUs (``ResourceTracker.instance_claim`` and ``_move_claim``, the
-same in Nova 32 to 34). So the GPUs are chosen near what is claimed already. A claim tells the
-driver neither its instance nor what else it has: doc/source/contributor/upstream.rst. The start
-knows both, and refuses a guest whose flavor requires what it did not get (:meth:`had_by`); but by
-then the GPUs are the instance's in Nova's records, and to exchange them would be a second claim.
+Nova claims these devices first, then the GPUs (``ResourceTracker.instance_claim`` and
+``_move_claim``, the same in Nova 32 to 34). So GPUs are chosen near the devices that are claimed
+already. A claim passes neither its instance nor the instance's other devices to the driver:
+doc/source/contributor/upstream.rst. The start of the guest knows both, and refuses a guest whose
+GPUs are not as near as its flavor requires (:meth:`Neighbours.had_by`). It cannot exchange the
+GPUs: Nova's records assign them already, and an exchange would be a second claim.
 
-The pools that Nova draws from are kept in an order in which those near free GPUs come first. It
-draws "in any order", as it says itself (``PciDeviceStats.consume_requests``), unless Placement has
-said which (``[filter_scheduler]pci_in_placement``). In its own order all functions of one card are
-drawn before the first of the next, so that a host with two would refuse each instance that requires
-GPUs near its function as soon as those of the first card are in use.
+nova-gpu sorts the pools from which Nova draws these devices, so that devices near free GPUs come
+first. Nova draws "in any order" (``PciDeviceStats.consume_requests``), unless Placement has chosen
+the devices (``[filter_scheduler]pci_in_placement``). In Nova's own order all functions of one card
+come before those of the next. A host with two network cards would then refuse instances that
+require GPUs near their function as soon as the GPUs near the first card are in use.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """The network functions and disks near the GPUs; their places are read once per look."""
+    """The network functions and disks of a host; their places are cached for one period."""
 
     def __init__(self, tracker: Tracker, roots: Roots) -> None:
         self._tracker = tracker
@@ -49,25 +50,25 @@ class Neighbours:
         self._there: tuple[Neighbour, ...] | None = None
 
     def look_again(self) -> None:
-        """Clear the places of functions."""
+        """Discard the cached places."""
         self._read, self._there = {}, None
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
-        """Return what the instance has on this host."""
+        """Return the network functions and disks that the instance has on this host."""
         return self._at(device.address for device in instance.get_pci_devices())
 
     def claimant(self) -> Claimant | None:
-        """Return whose claim the tracker fills at this moment, under its lock.
+        """Return the instance's arrangement and devices for the claim that Nova makes right now.
 
-        ``None`` where it has no device other than its GPUs, or where that cannot be told, and any
-        GPUs will do.
+        Return ``None`` if the instance has no such devices, or they are unknown; then any GPUs will
+        do. Call it under the lock of Nova's resource tracker.
 
-        The tracker does not say whose it is, and its record of PCI devices does: what is claimed
-        and not yet allocated is this claim's. What a move under way has there, or a claim that
-        failed, until the next period, is older; one without PCI devices is taken for it, and that
-        costs no more than the set that fits tightest. The flavor is read from the database, in
-        which Nova has saved the instance in this very claim, and only of those that have other
-        devices than their GPUs.
+        The tracker does not pass the instance, but its record of PCI devices identifies it: devices
+        that are claimed and not yet allocated belong to this claim. Devices of a move under way, or
+        of a failed claim until the next period, are older entries of the record. So a claim without
+        PCI devices may be mistaken for such an older one; it then only gets a set that fits less
+        tightly. The flavor is read from the database, where Nova saved the instance in this claim,
+        and only if the instance has such devices.
         """
         try:
             with boundary.crossed():
@@ -77,9 +78,9 @@ class Neighbours:
             return None
 
     def _claimant(self) -> Claimant | None:
-        """Return the claimant of the claim that is under way.
+        """Return the result of :meth:`claimant`.
 
-        :raises Exception: where the instance or its flavor cannot be read
+        :raises Exception: if the instance or its flavor cannot be read
         """
         if (instance := self._tracker.handing_out) is not None:
             return _of_flavor(records.request_of(instance), self.had_by(instance))
@@ -96,14 +97,14 @@ class Neighbours:
         return _of_flavor(records.request_of_flavor(flavor), neighbour)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
-        """Return the devices that some of *gpus* are near, in use or free.
+        """Return the kinds of devices that at least one of *gpus* is near, in use or free.
 
-        Nothing before Nova's first period.
+        The result is empty before Nova's first period.
         """
         if self._there is None:
             if (pci := self._tracker.pci) is None:
                 return frozenset()
-            # Of virtual functions the card, of which there are few.
+            # A virtual function counts as its card, so that few places must be read.
             self._there = self._at(
                 {neighbour.parent_addr or neighbour.address for neighbour in pci.pci_devs}
             )
@@ -115,10 +116,10 @@ class Neighbours:
         return frozenset(neighbours) - {Near.ANY}
 
     def beside_free(self, gpus: Collection[GPU]) -> tuple[int, ...]:
-        """Return the most of *gpus*, which are free, near one free function or disk.
+        """Return the largest number of the free *gpus* near one free device of each kind.
 
-        They are those behind its switch, and those on its NUMA node, for each kind in
-        :data:`stats.NEAR`.
+        The result has two numbers for each kind in :data:`stats.NEAR`: the GPUs behind the device's
+        PCIe switch, and the GPUs on its NUMA node.
         """
         pci = self._tracker.pci
         pools = list(pci.stats.pools) if pci else []
@@ -136,9 +137,9 @@ class Neighbours:
         return tuple(entries)
 
     def sort_pools(self, free: Iterable[GPU]) -> None:
-        """Let Nova draw functions first that have most of the *free* GPUs near them.
+        """Sort Nova's PCI pools, so that it first draws devices with the most *free* GPUs nearby.
 
-        Nova sorts its pools by how many properties they have, which stays what counts first.
+        Nova sorts its pools by the number of their properties, which stays the first criterion.
         """
         if (pci := self._tracker.pci) is None:
             return
@@ -155,7 +156,7 @@ class Neighbours:
         pci.stats.pools.sort(key=order)
 
     def _at(self, addresses: Iterable[str]) -> tuple[Neighbour, ...]:
-        """Return what there is at them."""
+        """Return the network functions and disks at these PCI addresses."""
         neighbours = []
         for address in addresses:
             if address not in self._read:
@@ -166,8 +167,8 @@ class Neighbours:
 
 
 def _of_flavor(request: FlavorRequest, neighbours: tuple[Neighbour, ...]) -> Claimant | None:
-    """Return the claimant of a flavor.
+    """Return the claimant of a flavor, ``None`` if the flavor requests no whole cards.
 
-    :raises InvalidExtraSpec: where the flavor does not say how its GPUs are to lie
+    :raises InvalidExtraSpec: if the flavor's request cannot be parsed
     """
     return Claimant(request.whole.arrangement, neighbours) if request.whole else None

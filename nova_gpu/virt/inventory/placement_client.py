@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement by Nova's client of it.
+"""Requests to Placement through Nova's report client, for which the client has no function.
 
-What that has no function for, and what it counts for an instance of a host's groups.
+They read and write the allocations of one instance from a host's GPU groups.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from nova import objects
 
 from nova_gpu.core import exception, names
 
-# Of traits
+# The microversion that has traits
 _VERSION = "1.6"
 
-# By provider, how many of each resource class
+# The amount of each resource class, by the UUID of the provider
 Amounts = Mapping[str, Mapping[str, int]]
-# Somebody else may write what the instance has, as a move that ends.
+# Another process, such as the end of a move, may write the instance's allocations meanwhile.
 _ATTEMPTS = 3
 
 
 def get(client: Any, url: str) -> Any:
-    """Return the body of Placement's answer.
+    """Return the parsed body of Placement's answer to a GET of *url*.
 
     :param client: nova.scheduler.client.report.SchedulerReportClient
-    :raises PlacementFailed: where there is none to use
+    :raises PlacementFailed: if the status is not 200
     """
     answer = client.get(url, version=_VERSION)
     if answer.status_code != 200:
@@ -37,7 +37,7 @@ def get(client: Any, url: str) -> Any:
 
 
 def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> dict[str, Any]:
-    """Return what Placement counts for the instance of GPUs of those *providers*.
+    """Return the instance's allocations of GPUs and vGPUs from *providers*, by provider.
 
     :param client: Nova's report client
     """
@@ -52,12 +52,12 @@ def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> 
 def write_allocations(
     client: Any, instance: objects.Instance, providers: Collection[str], amounts: Amounts
 ) -> bool:
-    """Write *amounts* as the instance's allocation of *providers*; return whether there is room.
+    """Write *amounts* as the instance's allocation of *providers*; return whether it succeeded.
 
-    Its other allocations stay.
+    False means that a provider has too little left. The instance's other allocations stay.
 
     :param client: Nova's report client
-    :raises PlacementFailed: where others write the same all the time
+    :raises PlacementFailed: if other processes changed the allocations in every attempt
     """
     for _ in range(_ATTEMPTS):
         consumer = read_consumer(client, instance.uuid)
@@ -71,7 +71,7 @@ def write_allocations(
 
 
 def read_consumer(client: Any, instance_uuid: str) -> dict[str, Any]:
-    """Return all that Placement counts for the instance, with its generation.
+    """Return all allocations of the instance in Placement, with its consumer generation.
 
     :param client: Nova's report client
     """
@@ -89,11 +89,12 @@ def write_consumer(
     amounts: Amounts,
     beside: Callable[[], dict[str, Any]] = dict,
 ) -> bool:
-    """Write once what :func:`write_allocations` does, over the former *consumer*.
+    """Make one attempt of :func:`write_allocations`, based on *consumer*.
 
     :param consumer: the answer of :func:`read_consumer`
-    :param beside: what else it is to count, where it counts nothing
-    :raises nova.exception.AllocationUpdateFailed: where that has changed since
+    :param beside: return the other allocations to write, if the instance has none in Placement
+    :raises nova.exception.AllocationUpdateFailed: if the allocations have changed since they were
+        read
     """
     counted = dict(consumer["allocations"] or beside())
     for uuid in {*providers, *amounts}:
@@ -114,5 +115,5 @@ def write_consumer(
 
 
 def gpus_in(resources: Mapping[str, int]) -> int:
-    """Return how many GPUs and vGPUs an allocation of one provider has."""
+    """Return the number of GPUs and vGPUs in the *resources* of one provider's allocation."""
     return sum(resources.get(name, 0) for name in names.RESOURCE_CLASSES)

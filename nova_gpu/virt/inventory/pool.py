@@ -2,9 +2,9 @@
 """The pool from which Nova's resource tracker draws the best GPUs.
 
 ``ResourceTracker._claim_resources`` (nova/compute/resource_tracker.py, the same in Nova 32 to 34)
-takes what a provider has in its tree, subtracts what is assigned, compares the amount asked for
-with what is left and calls ``pop()`` once per unit. So the set in the tree is a
-:class:`DeviceSet`, whose subtraction gives a :class:`Pool`.
+takes the set of a provider's resources in the provider tree, subtracts the assigned ones, compares
+the requested amount with the rest, and calls ``pop()`` once per unit. So the set in the tree is a
+:class:`DeviceSet`, whose subtraction returns a :class:`Pool`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from nova_gpu.core.topology.nearness import Neighbour
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claimant:
-    """Whose claim it is, as far as that matters to which GPUs it gets.
+    """The facts about a claim's instance that the choice of GPUs depends on.
 
-    How these are to lie, and what else the instance has of Nova's own passthrough.
+    ``arrangement`` is the flavor's arrangement of the GPUs. ``neighbours`` are the network
+    functions and disks that the instance has from Nova's own passthrough.
     """
 
     arrangement: Arrangement
@@ -36,22 +37,23 @@ class Claimant:
 
 
 class Supply(Protocol):
-    """The GPUs behind the sets in the provider tree, by what is known now."""
+    """The interface to the current state of the GPUs behind the sets in the provider tree."""
 
     @abc.abstractmethod
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        """Return the provider's *addresses* that are well, in no domain, and not held by a start.
+        """Return those of the provider's *addresses* that a new instance can be given now.
 
-        Another product may be at an address now: then it is another provider's as well.
+        Such a device is healthy, in no domain, and not held by a start. If another product is at an
+        address now, the address belongs to another provider as well.
 
-        :param assigned: the tracker's own set of what is assigned of that provider
+        :param assigned: the tracker's own set of assigned resources of that provider
         """
 
     @abc.abstractmethod
     def claimant(self) -> Claimant | None:
-        """Return whose claim it is, ``None`` where that does not matter."""
+        """Return the facts about the instance of the claim, ``None`` if any devices will do."""
 
     @abc.abstractmethod
     def choose(
@@ -61,29 +63,29 @@ class Supply(Protocol):
         count: int,
         claimant: Claimant | None,
     ) -> tuple[Device, ...]:
-        """Return the best *count* of *free*, which are the provider's."""
+        """Return the best *count* devices of *free*, which belong to the provider."""
 
     @abc.abstractmethod
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        """Hand out *addresses* for a claim, and take *back* the addresses that it had."""
+        """Reserve *addresses* for a claim, and release *back*, which the claim held before."""
 
 
-# The sets in the tree carry no state: the tree keeps an old set when a new one has equal elements,
-# and deep-copies them, which a lock or a driver would not survive. So the way back to the facts is
+# The sets in the tree carry no state: the tree keeps an old set if a new one has equal elements,
+# and it deep-copies sets, which is impossible for a lock or a driver. So a set finds its supply
 # here, by provider. A test may run several compute services in one process.
 _supply_by_provider: weakref.WeakValueDictionary[str, Supply] = weakref.WeakValueDictionary()
-# What was published last, while a tree has it: every claim publishes all, and on a host with many
-# virtual functions there are tens of thousands, each of which takes Nova many microseconds to make.
+# The sets that were published last, while a tree refers to them. Every claim publishes all sets. A
+# host with many virtual functions has tens of thousands of resources, and Nova takes many
+# microseconds to make each.
 _published: weakref.WeakValueDictionary[str, DeviceSet] = weakref.WeakValueDictionary()
 
 
 def resource(provider_uuid: str, address: Device) -> objects.Resource:
-    """Return one GPU or vGPU as Nova tracks it.
+    """Return Nova's ``Resource`` object for one GPU or vGPU.
 
-    ``metadata`` stays unset: the conductor and the API would have to know any class of ours that
-    stood there.
+    ``metadata`` stays unset: the conductor and the API could not read a class of nova-gpu there.
     """
     return objects.Resource(
         provider_uuid=provider_uuid,
@@ -93,7 +95,10 @@ def resource(provider_uuid: str, address: Device) -> objects.Resource:
 
 
 def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
-    """Return the set that stands for *addresses* in the provider tree."""
+    """Return the set of resources for *addresses*, for the provider tree.
+
+    The same object is returned as long as *addresses* are the same.
+    """
     _supply_by_provider[provider_uuid] = supply
     wanted = frozenset(addresses)
     known = _published.get(provider_uuid)
@@ -105,18 +110,18 @@ def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -
 
 
 def without_free(provider_uuid: str, addresses: Collection[Device]) -> DeviceSet:
-    """Return a set of *addresses*, which instances have, that gives nothing to a claim."""
+    """Return a set for *addresses*, which instances have, from which no claim can draw."""
     _supply_by_provider.pop(provider_uuid, None)
     return DeviceSet(resource(provider_uuid, address) for address in addresses)
 
 
 class DeviceSet(set[Any]):
-    """The GPUs of one provider, as ``objects.Resource``. It is not changed, nor what is in it."""
+    """The GPUs of one provider, as ``objects.Resource``; neither set nor elements ever change."""
 
     addresses: frozenset[Device] = frozenset()
 
     def __deepcopy__(self, memo: object) -> DeviceSet:
-        """Return itself: the tree copies all that it has whenever it is asked for anything."""
+        """Return itself, because Nova deep-copies the tree in every query."""
         return self
 
     @functools.cached_property
@@ -128,18 +133,18 @@ class DeviceSet(set[Any]):
         addresses = frozenset(a for a, item in self.devices.items() if item in left)
         provider_uuid = next((dev.provider_uuid for dev in self), "")
         supply = _supply_by_provider.get(provider_uuid)
-        # Nobody to ask means that nothing is known of these GPUs: none is free.
+        # Without a supply the state of these GPUs is unknown, so none is free.
         usable = supply.usable(provider_uuid, addresses, assigned) if supply else frozenset()
         return Pool(provider_uuid, self.devices, usable, supply, assigned)
 
 
 class Pool(set[Any]):
-    """The devices that one claim can draw.
+    """The devices from which one claim can draw.
 
-    Each ``pop()`` solves anew for one GPU more and rewrites the identifiers of the resources that
-    it has already handed out to this claim, so that after k of them the k GPUs are the best set of
-    k, not the best one k times. What is handed out are copies of what is in the set, and they are
-    hashed only after the last pop.
+    Each ``pop()`` chooses the best set anew, with one GPU more, and rewrites the identifiers of the
+    resources that it returned to this claim before. So after k calls the k GPUs are the best set of
+    k, not the best single GPU k times. The returned resources are copies of those in the set, and
+    Nova hashes them only after the last call.
     """
 
     def __init__(
@@ -161,9 +166,9 @@ class Pool(set[Any]):
         self._chosen: tuple[Device, ...] = ()
 
     def pop(self) -> objects.Resource:
-        """Draw a device.
+        """Return the resource of one more device for the claim.
 
-        :raises KeyError: when empty, as a set does
+        :raises KeyError: if the pool is empty, as for any set
         """
         count = len(self._handed_out) + 1
         if self._supply is None or count > len(self._free):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of GPUs as providers in Nova's tree, and with it in Placement."""
+"""The GPU groups of a host as resource providers in Nova's provider tree and in Placement."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nova_gpu.virt.inventory import pool
 _STANDARD = frozenset(os_traits.get_traits())
 LOG = logging.getLogger(__name__)
 
-# Placement is waited for once, and not again for each guest that is resumed.
+# The service waits for Placement once, and not again for each guest that Nova resumes.
 _PATIENCE_S = 60.0
 _PAUSE_S = 2.0
 
@@ -39,8 +39,8 @@ _PAUSE_S = 2.0
 class Offer:
     """The offer of one group.
 
-    ``inventory`` is empty where there is nothing to count: Placement takes no inventory of nothing.
-    ``traits`` are those of a provider that has those already which it is given.
+    ``inventory`` is empty if the total is 0, because Placement refuses such an inventory.
+    ``traits`` returns the provider's new traits for its present ones.
     """
 
     inventory: Mapping[str, Mapping[str, int | float]]
@@ -51,9 +51,9 @@ class Offer:
 def groups_in(
     tree: nova_provider_tree.ProviderTree, nodename: str, *, in_parts: bool
 ) -> dict[GroupKey, str]:
-    """Return the groups this node has in the tree, those it offered in earlier times included.
+    """Return the provider UUIDs of this node's groups in the tree, including former groups.
 
-    :param in_parts: those of vGPUs, else those of whole cards
+    :param in_parts: whether to return the groups of vGPUs, else those of whole cards
     """
     items = _all_in(tree, nodename).items()
     return {key: uuid for key, uuid in items if key.is_in_parts is in_parts}
@@ -74,9 +74,9 @@ def ensure(
     present: Mapping[GroupKey, str],
     keys: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
-    """Return the providers by group: those *present*, and new ones for *keys* without one.
+    """Return the provider UUIDs by group: those *present*, and new ones for *keys* without one.
 
-    :param present: as :func:`groups_in` has found them
+    :param present: the result of :func:`groups_in`
     """
     missing = [key for key in keys if key not in present]
     new = {key: tree.new_child(names.provider_name(nodename, key), nodename) for key in missing}
@@ -84,14 +84,14 @@ def ensure(
 
 
 def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-    """Return the uuids of those groups' providers that Placement has.
+    """Return the provider UUID of each group in *keys* that Placement knows.
 
     :param client: Nova's report client
     """
     context = nova_context.get_admin_context()
     uuids = {}
     for key in keys:
-        # A group that is new since the last run is not there yet, and nobody's.
+        # A group that is new since the last run has no provider yet, so no instance uses it.
         with contextlib.suppress(nova_exception.ResourceProviderNotFound):
             provider = client.get_provider_by_name(context, names.provider_name(nodename, key))
             uuids[key] = provider["uuid"]
@@ -105,7 +105,10 @@ def publish(
     offer: Offer,
     supply: pool.Supply,
 ) -> None:
-    """Write inventory, traits and devices of one group."""
+    """Write the inventory, traits and devices of one group into the provider tree.
+
+    :param supply: the inventory that the group belongs to, from which claims draw
+    """
     if offer.inventory:
         tree.update_inventory(provider_uuid, offer.inventory)
     else:
@@ -125,11 +128,15 @@ def traits(
     near: Iterable[str] = (),
     vgpu_type: VGPUType | None = None,
 ) -> frozenset[str]:
-    """Return the traits of a group as Placement takes them, with the traits of its vGPU type.
+    """Return the traits of a group that Placement accepts, with the traits of its vGPU type.
 
-    They are those of :mod:`nova_gpu.core.placement.group_traits`. A standard trait is made by
-    Placement's own os-traits alone, and one that it does not know makes it refuse all of the
-    host's. The list of CUDA's compute capabilities ends before today's cards.
+    They are those of :mod:`nova_gpu.core.placement.group_traits`. Placement only knows the standard
+    traits of its os-traits, and refuses all traits of the host if one is unknown. So a standard
+    trait that os-traits lacks, such as a compute capability of CUDA for recent cards, becomes a
+    custom trait.
+
+    :param present: the provider's present traits
+    :param near: the kinds of devices that the group's cards are near
     """
     wanted = group_traits.of_group(product, hypervisor_type, present, islands, near)
     takes = {trait for trait in wanted if os_traits.is_custom(trait) or trait in _STANDARD}
@@ -143,10 +150,10 @@ def withdraw(
     key: GroupKey,
     supply: pool.Supply,
 ) -> None:
-    """Reserve all of a group that the host has no card of any more.
+    """Reserve the whole inventory of a group of which the host no longer has a card.
 
-    Its inventory stays: while an allocation is left, Placement refuses to remove it, and then every
-    claim on this host would fail, with GPUs or without.
+    The inventory stays: Placement refuses to remove it while an allocation is left, and then every
+    claim on this host would fail, with or without GPUs.
     """
     _reserve_all(tree, provider_uuid)
     none = pool.publish(provider_uuid, (), supply)
@@ -158,12 +165,12 @@ def refuse_claims(
     nodename: str,
     recorded: Callable[[Mapping[str, GroupKey]], Iterable[tuple[GroupKey, Device]]],
 ) -> None:
-    """Let Nova try another host for claims of a group that has no devices in the tree.
+    """Make claims fail on groups that have no devices in the tree, so that Nova tries another host.
 
-    Of a class that is not there the resource tracker hands out nothing and says nothing, and the
-    instance's build would end here.
+    If the tree lacks a resource class, Nova's resource tracker assigns no device and reports no
+    error, and the instance would fail on this host.
 
-    :param recorded: of those groups, by provider, what instances have
+    :param recorded: return the devices that instances have of the given groups, by provider
     """
     keys = _all_in(tree, nodename)
     had = list(recorded({uuid: key for key, uuid in keys.items()}))
@@ -185,17 +192,17 @@ def _reserve_all(tree: nova_provider_tree.ProviderTree, provider_uuid: str) -> N
 
 
 class Providers:
-    """Which providers stand for a host's groups, before the first provider tree was made.
+    """The file with the providers of a host's groups, for the time before the first provider tree.
 
-    After a power failure guests are resumed as soon as their host is up, and Placement may be up
-    only later. So what the last tree had is kept in the state path::
+    After a power failure Nova resumes guests as soon as their host is up, and Placement may be up
+    only later. So the providers of the last tree are kept in a file in the state path::
 
         {"node": "compute-7", "providers": {"compute-7_gpu_10de_2335_lxc": "4e8e5957-..."}}
 
-    A provider that is not in it was never published, and no instance uses it. It is only believed
-    of the node that it names: the uuids are unique, and what stands for nothing matches nothing.
+    A provider that is not in the file was never published, so no instance uses it. The file is only
+    used for the node that it names. UUIDs are unique, so a stale one matches no resource.
 
-    :param path: of the file; need not exist yet
+    :param path: the path of the file, which need not exist yet
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -204,9 +211,9 @@ class Providers:
         self._until: float | None = None
 
     def keep(self, nodename: str, uuids: Mapping[GroupKey, str]) -> None:
-        """Write them down where they are others than before.
+        """Write the providers to the file if they have changed.
 
-        Runs inside every claim.
+        Nova calls this inside every claim.
         """
         by_name = {names.provider_name(nodename, key): item for key, item in uuids.items()}
         if self._kept == (nodename, by_name) or not (by_name or self._path.exists()):
@@ -215,15 +222,17 @@ class Providers:
             files.write_json(self._path, {"node": nodename, "providers": by_name}, indent=1)
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)  # it would lack what is new
+                self._path.unlink(missing_ok=True)  # the old file lacks the new providers
             LOG.warning("After a host boot guests start only when Placement answers: %s", error)
         self._kept = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-        """Return the providers of *keys*, as recorded, or else from Placement.
+        """Return the provider UUIDs of *keys* from the file, or without one from Placement.
+
+        This waits for Placement up to a minute, but only once.
 
         :param client: Nova's report client
-        :raises ProvidersUnknown: where neither tells
+        :raises ProvidersUnknown: if there is no file and Placement does not answer
         """
         uuids = self._load(nodename)
         if uuids is None:
@@ -245,7 +254,7 @@ class Providers:
             time.sleep(_PAUSE_S)
 
     def _load(self, nodename: str) -> dict[str, str] | None:
-        """Read the uuids by name, ``None`` where they are not what was written for this node."""
+        """Return the UUIDs by provider name; ``None`` without a valid file for this node."""
         try:
             content = files.read_json(self._path)
             if content["node"] != nodename:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of a host's cards or vGPUs, as reported to Placement and as claimed by Nova."""
+"""The base class of the two inventories, whole cards and vGPUs: Placement's groups and claims."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = TypeVar("Key", PciAddress, Slot)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding(Generic[Group, Key]):
-    """A device that an instance has. ``grant``: what its way of delivery is told of it."""
+    """A device that an instance has, with its group and the object that its delivery needs."""
 
     group: Group
     device: Key
@@ -36,14 +36,15 @@ class Holding(Generic[Group, Key]):
 
 
 class Published(pool.Supply, Generic[Group, Key]):
-    """A kind of devices in Placement: whole cards or vGPUs.
+    """The inventory of one kind of devices in Placement: whole cards or vGPUs.
 
-    It reads nothing: what was found, and who has what, is noted by others, so that a claim never
-    waits for it. What of a group is free differs: parts of one card take from one another.
+    It reads neither the host nor the database, so that a claim never waits: periods and starts
+    update its state. The subclasses compute free devices differently, because the parts of one card
+    limit each other.
     """
 
     in_parts: bool
-    # To whoever reads why an instance is not started with what it has
+    # The name of the devices in errors
     noun: str
 
     def __init__(self, ledger: Ledger) -> None:
@@ -52,28 +53,25 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def __bool__(self) -> bool:
-        """Return whether this host has any of them."""
+        """Return whether this host has any devices of this kind."""
 
     @abc.abstractmethod
     def groups(self) -> Mapping[GroupKey, Group]:
-        """Return the groups, by what is known now."""
+        """Return the groups of devices, by the state of the last period."""
 
     def group_of(self, provider_uuid: str) -> Group | None:
-        """Return the group that a provider stands for.
-
-        ``None`` where it is not known as one of ours.
-        """
+        """Return the group of a provider, ``None`` if it is not a provider of this inventory."""
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
         key = keys.get(provider_uuid)
         return None if key is None else self.groups().get(key)
 
-    # What instances have
+    # Devices of instances
 
     def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
-        """Return the *resources* that are devices of this host, well or not, each with its group.
+        """Return the devices of this host among *resources*, healthy or not, each with its group.
 
-        After a move they may name another host's devices, whose addresses may be ones of this host
-        as well: only the provider tells.
+        After a move *resources* may name devices of another host, whose addresses may exist on this
+        host as well. So only the provider identifies the host.
         """
         return [
             (group, self._parse(resource.identifier))
@@ -83,7 +81,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         ]
 
     def counts(self, resource: objects.Resource) -> bool:
-        """Return whether *resource* is one such as these, of whatever host."""
+        """Return whether *resource* is a device of this kind, on any host."""
         return bool(resource.resource_class == device.resource_class_in(in_parts=self.in_parts))
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
@@ -91,9 +89,9 @@ class Published(pool.Supply, Generic[Group, Key]):
         return frozenset(key for _, key in self.of_this_host(resources))
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
-        """Return what *resources* have of this host, in the order of the devices.
+        """Return the devices of this host among *resources*, sorted by device.
 
-        :raises DeviceUnavailable: where one of them is not here, or cannot be given
+        :raises DeviceUnavailable: if one of them is not here, or cannot be given to its instance
         """
         holdings = []
         for group, item in self.of_this_host(resources):
@@ -106,15 +104,15 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def _parse(self, identifier: str) -> Key:
-        """Return the device of a resource."""
+        """Return the device that the *identifier* of a resource names."""
 
     @abc.abstractmethod
     def _unavailable(self, group: Group, key: Key) -> str | None:
-        """Return why no instance can get the device, ``None`` if the instance that has it can."""
+        """Return why no instance can get the device; ``None`` if the one that has it can."""
 
     @abc.abstractmethod
     def _given(self, group: Group, key: Key) -> Grant:
-        """Return what the way of delivery is told of a device that is well."""
+        """Return the object that the delivery needs for a healthy device: a card or a slot."""
 
     @abc.abstractmethod
     def mismatch(
@@ -125,16 +123,19 @@ class Published(pool.Supply, Generic[Group, Key]):
         *,
         is_new: bool,
     ) -> str | None:
-        """Return why what an instance holds is not what its flavor asks for, ``None`` where it is.
+        """Return why the held devices do not match the flavor's request; ``None`` if they do.
 
-        :param is_new: whether it is given them now, and did not have them before: what the host can
-            no longer tell does not keep instances from what they have
+        :param is_new: whether the instance gets the devices now. For devices that it had before,
+            properties that the host can no longer read are not compared.
         """
 
     def apart(
         self, request: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
     ) -> str | None:
-        """Return why what is held is not as near each other as the flavor insists on."""
+        """Return why the held devices are not as near each other as the flavor requires.
+
+        Return ``None`` if they are.
+        """
         return None
 
     # Publishing
@@ -142,9 +143,9 @@ class Published(pool.Supply, Generic[Group, Key]):
     def publish(
         self, tree: nova_provider_tree.ProviderTree, nodename: str, hypervisor_type: str
     ) -> None:
-        """Write the groups into the tree, from what is known.
+        """Write the groups into the provider tree, without reading the host.
 
-        Runs inside every claim.
+        Nova calls this inside every claim.
         """
         present = provider_tree.groups_in(tree, nodename, in_parts=self.in_parts)
         if not self.groups() and not present:
@@ -161,13 +162,16 @@ class Published(pool.Supply, Generic[Group, Key]):
     def _offered(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
     ) -> tuple[Iterable[GroupKey], Callable[[Group], provider_tree.Offer]]:
-        """Return the groups for the tree, each with what it offers.
+        """Return the groups for the provider tree, and a function that returns a group's offer.
 
-        :param present: those that are there already
+        :param present: the provider UUIDs of the groups that are in the tree already
         """
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, Device]]:
-        """Return what the database counts for instances of these groups."""
+        """Return the devices of these groups that the database counts for instances.
+
+        :param uuids: the provider UUID of each group
+        """
         return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
 
     # As a supply of the pool

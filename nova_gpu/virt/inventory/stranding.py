@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's check that an instance without GPUs leaves enough for free GPUs.
+"""The host's check that an instance without GPUs leaves enough vCPUs and memory for free GPUs.
 
-The scheduler has looked already, at what was reported up to a period ago. This looks at what
-Placement counts now, where every instance that is on its way here is counted already. What it
-cannot see is a GPU that becomes free after this moment.
+The scheduler has made this check already, with a report that is up to a period old. The host
+repeats it with Placement's current usage, which includes every instance on its way here. The check
+does not cover a GPU that becomes free later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 def reserved() -> stats.Reserved:
-    """Return what the options say."""
+    """Return the vCPUs and the memory that the options reserve for each free GPU."""
     return stats.Reserved(
         CONF.gpu.reserved_vcpus_per_free_gpu, CONF.gpu.reserved_memory_mib_per_free_gpu
     )
@@ -38,13 +38,13 @@ def refuse(
     free_gpus: Callable[[], int],
     left: Callable[[], tuple[float, float]],
 ) -> None:
-    """Send a new instance that asks for no device elsewhere, where it would strand GPUs.
+    """Refuse a new instance without GPUs if it leaves too little for this host's free GPUs.
 
-    Only a new one is scheduled a second time.
+    Nova then tries another host. Other instances pass, because Nova only reschedules new ones.
 
-    :param free_gpus: how many GPUs of this host an instance could be given
-    :param left: how many vCPUs, and MiB of memory, no instance has
-    :raises BetterElsewhere: so it is
+    :param free_gpus: return the number of GPUs of this host that an instance could be given
+    :param left: return the number of vCPUs and the MiB of memory that no instance has
+    :raises BetterElsewhere: if the instance is refused
     """
     reserve = reserved()
     if not reserve or instance.vm_state != vm_states.BUILDING:
@@ -69,7 +69,11 @@ def refuse(
 
 
 def left(client: Any, nodename: str) -> tuple[float, float]:
-    """Return how many vCPUs, and MiB of memory, no instance has."""
+    """Return the number of vCPUs and the MiB of memory that no instance has, by Placement.
+
+    :param client: Nova's report client
+    :raises Exception: if Placement or Keystone fails
+    """
     context = nova_context.get_admin_context()
     uuid = client.get_provider_by_name(context, nodename)["uuid"]
     url = f"/resource_providers/{uuid}"

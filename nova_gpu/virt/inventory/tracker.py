@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that Nova's resource tracker takes back, and hands out, outside its own claims.
+"""Changes of the devices that Nova's resource tracker assigns, outside Nova's own claims.
 
-That is the tracker's record of what is assigned, and ``instance.resources``, of which that is made
-in every period. Both are changed under its lock, as a claim of its own does it. Nova has no way for
-it: doc/source/contributor/upstream.rst.
+A change affects the tracker's record of assigned resources, and ``instance.resources``, from which
+the tracker rebuilds its record in every period. Both are changed under the tracker's lock, as in
+Nova's own claims. Nova has no interface for it: doc/source/contributor/upstream.rst.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, f
 class Tracker:
     """Nova's resource tracker.
 
-    :param find: Nova's tracker, which is made after the driver
+    :param find: return Nova's tracker, which Nova makes after the driver
     """
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
-        # Whose devices are handed out at this moment, under the lock
+        # The instance that gets devices right now, while the lock is held
         self.handing_out: objects.Instance | None = None
 
     @property
     def pci(self) -> Any:
-        """Nova's tracker of the devices of its own passthrough.
+        """Nova's tracker of the PCI devices for its own passthrough.
 
-        ``None`` before the first period.
+        It is ``None`` before the first period.
         """
         return self._find().pci_tracker
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
-        """Note that the *instance* no longer has *own*."""
+        """Remove the resources *own* from the *instance* and from the tracker's record."""
 
         def take_back() -> None:
             _save(
@@ -50,15 +50,16 @@ class Tracker:
             )
             assigned = self._find().assigned_resources
             for resource in own:
-                if resource.provider_uuid in assigned:  # else it is another host's
+                if resource.provider_uuid in assigned:  # else the device is on another host
                     assigned[resource.provider_uuid][resource.resource_class].discard(resource)
 
         _locked(take_back)()
 
     def hand_out(self, instance: objects.Instance, amounts: Amounts) -> None:
-        """Claim so many more for the *instance*.
+        """Claim further devices for the *instance*, and save them in its record.
 
-        :raises NoneFree: where there are fewer
+        :param amounts: the number of devices of each resource class, by provider UUID
+        :raises NoneFree: if fewer devices are free, or the service has only just started
         """
 
         def hand_out() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a host's cards are given in parts, by what was read of them last."""
+"""The cards of a host that are given in parts, as the last inspection read them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _NOT_DIVIDED = Unavailable(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """One reading: cards given in parts, their groups, and the uuids of all mediated devices."""
+    """The result of one inspection of the cards that are given in parts.
+
+    ``cards`` are these cards by address, ``groups`` their vGPU groups, and ``there`` the UUIDs of
+    all mediated devices on the host.
+    """
 
     cards: Mapping[PciAddress, SharedCard] = dataclasses.field(default_factory=dict)
     groups: Mapping[GroupKey, VGPUGroup] = dataclasses.field(default_factory=dict)
@@ -42,17 +46,18 @@ class Look:
         return address in self.cards
 
     def kind(self, slot: Slot) -> Kind:
-        """Return the kind of the vGPU at *slot*."""
+        """Return the kind of the vGPU at *slot*; a mediated device if the slot is unknown."""
         parent = self._parent(slot)
         return Kind.MEDIATED if parent is None else parent.kind
 
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
-        """Return whether the vGPU is made.
+        """Return whether the vGPU at *slot* has been made.
 
-        A plain virtual function never is: it need not be made. A MIG instance is as long as that is
-        there.
+        The result is false for a plain virtual function, which need not be made. For a MIG instance
+        it is whether the MIG instance exists.
 
-        :param instance_uuid: for whom, where it is known: a virtual function does not tell
+        :param instance_uuid: the instance that has the vGPU, ``None`` if unknown; only mediated
+            devices need it
         """
         parent = self._parent(slot)
         if parent is not None and parent.kind is not Kind.MEDIATED:
@@ -65,15 +70,19 @@ class Look:
 
 
 class VGPUCards:
-    """Reads when it is told to, never while a claim waits; ``look`` is what it knows."""
+    """The reader of the cards that are given in parts.
+
+    It reads the host only in :meth:`read` and :meth:`read_again`, never while a claim waits.
+    ``look`` is the result of the last inspection, with all reasons against the cards.
+    """
 
     def __init__(
         self, roots: Roots, ways: Ways, facts: division.Told = MappingProxyType({})
     ) -> None:
-        """Store the ways of delivery.
+        """Store the deliveries.
 
-        :param facts: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
-            services
+        :param facts: the vGPU types of cards, as earlier services recorded them; see
+            :func:`nova_gpu.host.vgpu.division.divided`
         """
         self._roots = roots
         self._ways = ways
@@ -81,14 +90,16 @@ class VGPUCards:
         self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._read: Look = Look()
-        # By card, with no reason where it is well; and by part, which no look at its card changes
+        # The reasons by card, empty for a healthy one; and by source the reasons of parts, which an
+        # inspection of the card does not change
         self._judged: Mapping[PciAddress, Reasons] = {}
         self._parts: Mapping[Source, Mapping[Device, Reasons]] = {}
         self._said: Mapping[PciAddress, Unavailable | None] = {}
         self._missed: set[Slot] = set()
         self._others: Mapping[PciAddress, Reasons] = {}
         self._found: Mapping[PciAddress, GPU] = {}
-        # Cards that this service has only seen whole, and of which instances have parts.
+        # Undivided cards that this service has never seen divided, and of which instances have
+        # parts
         self._made_whole: list[GPU] = []
         self.look = Look()
 
@@ -98,14 +109,15 @@ class VGPUCards:
         whole: Collection[PciAddress] = (),
         held: Collection[Slot] = (),
     ) -> Mapping[PciAddress, Reasons]:
-        """Read all the host's cards; return why divided cards are not given whole.
+        """Read all cards of the host; return the reasons why cards are not given whole, by card.
 
-        A card that was given in parts stays one, because an instance may have one of them.
+        A card that was given in parts before stays so, because an instance may have a part of it.
 
-        :param whole: the cards that instances have whole, which are not divided
-        :param held: the vGPUs that instances have: their cards are not given whole, whatever
-            their driver shows of them now
-        :raises OSError: where the kernel does not tell which mediated devices there are
+        :param cards_: all cards of the host
+        :param whole: the cards that instances have as a whole; they are not given in parts
+        :param held: the vGPUs that instances have; their cards are not given whole, even if their
+            drivers report no vGPU types now
+        :raises OSError: if the kernel's list of mediated devices cannot be read
         """
         gpus = {gpu.address: gpu for gpu in cards_ if gpu.address not in whole}
         with self._reading:
@@ -116,10 +128,11 @@ class VGPUCards:
                 for address, before in self._read.cards.items():
                     if address in cards or address in whole:
                         continue
-                    # As it is now: its nodes are looked for by the driver that has it.
+                    # With the card's present driver, by which its device nodes are found.
                     before = dataclasses.replace(before, gpu=gpus.get(address, before.gpu))
                     if before.card.has_instances and address in others:
-                        # Who has one may be started with it, which its nodes will show.
+                        # An instance may start with the MIG instance that it has, if its nodes
+                        # exist; only new instances are refused.
                         reasons = availability.to_new(others[address])
                     else:
                         gone = _NOT_DIVIDED if address in gpus else card_groups.GONE
@@ -133,29 +146,30 @@ class VGPUCards:
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), (_IN_PARTS,))}
 
     def judge(self, unavailable: Mapping[PciAddress, Reasons]) -> None:
-        """Note the reasons why cards of the last :meth:`read` cannot be given."""
+        """Set the reasons against the cards of the last :meth:`read`, and log changes."""
         with self._lock:
             self._judged = {card: unavailable.get(card, ()) for card in self._read.cards}
             self._take_in(self._read.cards, self._read.there)
         self._say()
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Keep these cards' vGPUs from new instances before the next :meth:`judge`."""
+        """Keep the vGPUs of these cards from new instances until the next :meth:`judge`."""
         with self._lock:
             own = {card: reasons[card] for card in self._judged if card in reasons}
             self._judged = {**self._judged, **availability.merge(own, self._judged)}
             self._take_in(self._read.cards, self._read.there)
 
     def reserve_parts(self, source: Source, reasons: Mapping[Device, Reasons]) -> None:
-        """Keep these functions and MIG instances, all of *source*, from new instances."""
+        """Replace the reasons of *source* against functions and MIG instances by *reasons*."""
         with self._lock:
             self._parts = {**self._parts, source: reasons}
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, part: Device) -> None:
-        """Look at the card of *part* alone, where something was made or removed.
+        """Read only the card of *part*, after a vGPU was made or removed there.
 
-        Raises nothing: what is not read stays, and what the kernel then refuses is refused.
+        Raise nothing: if the card cannot be read, the last state stays in force, and the kernel may
+        refuse to make a vGPU that no longer fits.
         """
         with self._reading:
             try:
@@ -176,21 +190,21 @@ class VGPUCards:
                 self._take_in(cards, there)
 
     def undivided(self) -> list[GPU]:
-        """Return the cards that were given in parts, are there, and are whole now."""
+        """Return the present cards that were given in parts before, and are undivided now."""
         cards = self.look.cards.values()
         made_whole = (card.gpu for card in cards if _NOT_DIVIDED in card.reasons)
         return [*self._made_whole, *made_whole]
 
     def names(self, slot: Slot) -> Mapping[str, str]:
-        """Return what the types of the card of *slot* are called, by id.
+        """Return the names of the vGPU types of the slot's card, by type id.
 
-        Nothing where its driver goes on telling that.
+        The result is empty for a card whose driver always lists its types.
         """
         known = self._told.get(slot.parent, {})
         return {type_id: facts.name for type_id, facts in known.items() if facts.name}
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
-        """Return the cards that are divided.
+        """Return those of *gpus* that are divided or can be, and record their vGPU types.
 
         :raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`
         """
@@ -222,7 +236,7 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """Return a card for *slot*, without other facts."""
+        """Return an unavailable card that only has the function of *slot*."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent
@@ -234,7 +248,7 @@ class VGPUCards:
         judged = {address: self._as_judged(card) for address, card in cards.items()}
         before = self.look.cards
         if judged != before or there != self.look.there:
-            # What has not changed stays one object: by it is known what follows from it.
+            # An unchanged card stays the same object, because caches compare cards by identity.
             judged = {a: before[a] if before.get(a) == card else card for a, card in judged.items()}
             self.look = Look(judged, groups(judged), there)
 
@@ -248,7 +262,7 @@ class VGPUCards:
         return dataclasses.replace(card, unavailable=unavailable).without(functions)
 
     def _say(self) -> None:
-        """Log it once, until it changes."""
+        """Log the state of each card when it changes."""
         cards = self.look.cards.items()
         now = {address: availability.worst(card.reasons) for address, card in cards}
         for address, reason in sorted(now.items() - self._said.items(), key=lambda item: item[0]):
@@ -261,7 +275,7 @@ class VGPUCards:
 
 
 def _with_slot(known: SharedCard, slot: Slot) -> SharedCard:
-    """Return the card of *slot*, at which nothing more of its type can be made."""
+    """Return *known* including the type of *slot*, of which no further vGPU can be made."""
     types = {slot.type_id: VGPUType(slot.type_id), **known.card.types}
     parents = {
         address: dataclasses.replace(parent, available={**parent.available, slot.type_id: 0})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's vGPUs as Placement is told of them and as claims draw from them."""
+"""The inventory of a host's vGPUs: published to Placement, and the source of claims."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _Slots = frozenset[Slot]
 
 
 class VGPUInventory(Published[VGPUGroup, Slot]):
-    """The vGPUs of a host.
+    """The inventory of the vGPUs of a host.
 
-    :param sets: in which cards are joined of which one vGPU is all
+    :param cards: the cards that are given in parts
+    :param made: the records of vGPUs that were made
+    :param sets: the sets that join cards, for vGPUs that occupy a whole card each
     """
 
     in_parts = True
@@ -47,18 +49,20 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         self._rooms = Rooms()
 
     def __bool__(self) -> bool:
-        """Return whether this host has any, or had."""
+        """Return whether this host has any vGPUs, or had some."""
         return bool(self.groups() or self.provider_uuids or self.held_slots())
 
     def groups(self) -> Mapping[GroupKey, VGPUGroup]:
         return self._cards.look.groups
 
-    # What instances have
+    # Devices of instances
 
     def held_slots(self) -> frozenset[Slot]:
-        """Return the vGPUs that instances have, by the database, by starts and by what was made.
+        """Return the vGPUs that instances have, by all sources.
 
-        Before it is known which providers are this host's, all that the database counts here.
+        The sources are the database, recent starts, the devices in use, and the records of made
+        vGPUs. While the providers of this host's groups are unknown, the result includes all vGPUs
+        that the database counts for instances on this host.
         """
         usage, uuids = self._ledger.now, self.provider_uuids
         recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
@@ -117,7 +121,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
                 self._rooms.slots(group, by_card),
             )
 
-        # Placement takes no inventory of nothing, and a group that carries any is here to stay.
+        # Placement refuses an inventory with a total of 0; a group that is in the tree stays there.
         groups = look.groups.items()
         wanted = [k for k, group in groups if k in present or any(r.total for r in rooms(group))]
         return wanted, offer
@@ -139,7 +143,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         if group is None:
             return frozenset()
         here = {device.parse(resource.identifier) for resource in assigned}
-        # What the tracker does not count any more, the database may not have said yet.
+        # The database may still count devices that the tracker has released.
         usage = self._ledger.now
         taken = usage.taken() | usage.used | (usage.counted() - set(addresses)) | here
         slots = device.slots(taken)
@@ -171,7 +175,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         return vgpu_capacity.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
-        """Return what the scheduler reads of these cards, by what was read last."""
+        """Return the scheduler's report of these cards, by the state of the last period."""
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
@@ -197,7 +201,11 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     def _rooms_of_sets(
         self, vgpu_type: str, is_free: Mapping[PciAddress, bool]
     ) -> tuple[tuple[int, int], ...]:
-        """Return how many guests of each size could have such vGPUs of all cards of a set."""
+        """Return pairs of a set's size and the number of guests that could get such a set.
+
+        A guest gets one vGPU of the type on each card of the set. The result is empty if the cards
+        are in no set.
+        """
         cards = [card for card in is_free if self._sets.offered([card], (), vgpu_type)]
         board = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
         if board is None:
@@ -205,30 +213,30 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         room = board.room()
         return tuple((size, room.get(size, 0)) for size in board.sizes)
 
-    # Who has what
+    # Use of vGPUs
 
     def _use(self, look: Look) -> Use:
         usage = self._ledger.now
         named = usage.taken()
         taken = device.slots(named | usage.used | usage.counted() | usage.started())
-        # What Placement counts for nobody
+        # Devices that no allocation in Placement covers
         withheld_cards = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
         counted = device.slots((named - withheld_cards) | usage.counted() | usage.started())
         return Use(taken, self._pending(taken, look), counted, named)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
-        """Return the slots of *taken* at which nothing is made yet."""
+        """Return the slots of *taken* at which no vGPU has been made yet."""
         made = self._made.instances()
         return frozenset(slot for slot in taken if not look.is_made(slot, made.get(slot)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """The owners of vGPUs, as far as it matters to rooms.
+    """The use of a host's vGPUs, as far as the room for further ones depends on it.
 
-    ``taken`` is what instances have or are promised, ``pending`` that of it at which nothing is
-    made yet, ``counted`` what Placement counts for an instance, and ``named`` all that no claim may
-    draw, whole functions included.
+    ``taken`` are the slots that instances have or are promised, ``pending`` the slots of these at
+    which no vGPU has been made yet, and ``counted`` the slots that Placement counts for an
+    instance. ``named`` are all devices from which no claim may draw, including whole functions.
     """
 
     taken: _Slots
@@ -237,7 +245,7 @@ class Use:
     named: frozenset[Device]
 
     def of(self, card: SharedCard) -> Use:
-        """Return what of it is the card's."""
+        """Return the use of one card."""
         functions = card.card.parents.keys()
         own = {part for part in self.named if card.has(part) or part == card.gpu.address}
         taken, pending, counted = (
@@ -249,10 +257,10 @@ class Use:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardRooms:
-    """The rooms of one card, by the id of each type.
+    """The room of one card for further vGPUs, by the id of each type.
 
-    They are the room as Placement counts, and all the slots that there can be or are. ``possible``
-    are those that there can be, and for which total.
+    ``rooms`` is the room as Placement counts it. ``slots`` are all slots that can be used or are in
+    use. ``possible`` are the slots that can be used, with the total that they were computed for.
     """
 
     card: SharedCard
@@ -263,23 +271,23 @@ class CardRooms:
 
 
 class Rooms:
-    """The rooms of all cards of a host, computed again where something has changed."""
+    """The cache of the rooms of a host's cards; the rooms of a changed card are computed again."""
 
     def __init__(self) -> None:
         self._by_card: Mapping[PciAddress, CardRooms] = {}
         self._slots: dict[GroupKey, tuple[list[_Slots], _Slots]] = {}
 
     def of(self, cards: Iterable[SharedCard], use: Use) -> Mapping[PciAddress, CardRooms]:
-        """Return the rooms by the card's address."""
+        """Return the rooms of each card, by its address."""
         before = self._by_card
         rooms = {card.gpu.address: _of(card, use, before.get(card.gpu.address)) for card in cards}
         self._by_card = rooms
         return rooms
 
     def slots(self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> _Slots:
-        """Return all that there can be of the group's type, and what there is.
+        """Return all slots of the group's type that can be used or are in use.
 
-        The same object as long as nothing changes.
+        The result is the same object as long as nothing changes.
         """
         parts = [by_card[address].slots[group.facts.id] for address in group.cards]
         before = self._slots.get(group.key)
@@ -303,23 +311,26 @@ def _of(card: SharedCard, use: Use, before: CardRooms | None) -> CardRooms:
         if known is None or known[0] != total:
             known = total, frozenset(card.slots(type_id, total))
         possible[type_id] = known
-        # There also where the card has fewer functions now.
+        # Include the slots in use even if the card has fewer functions now.
         there = {slot for slot in own.taken if slot.type_id == type_id}
         slots[type_id] = known[1] if there <= known[1] else known[1] | there
     return CardRooms(card, own, rooms, slots, possible)
 
 
 def _room(card: SharedCard, type_id: str, use: Use) -> Room:
-    """Return the room as Placement counts: what is free but not known to it is reserved."""
+    """Return the card's room for the type as Placement counts it.
+
+    vGPUs that are in use, but not by an allocation of Placement, count as reserved.
+    """
     room = card.room(type_id, use.taken, use.pending)
     own = sum(slot.type_id == type_id for slot in use.counted)
     return Room(max(room.total, own), own, room.free)
 
 
 def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:
-    """Return how many there are at the card's one function.
+    """Return how many slots the type has at the only function of *card*.
 
-    Of one that has several each tells its own.
+    Return 0 for a card with several functions, which state their number of slots themselves.
     """
     if len(card.card.parents) > 1:
         return 0
