@@ -23,9 +23,10 @@ class QuotaTestBase(base.GPUServersTestBase):
         super().setUp()
         self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         of_project = {self.api.project_id: {"class:PGPU": 3}}
-        unlimited = dict.fromkeys(("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB"), -1)
+        # For the oslo.limit of Nova 2024.1 -1 is a limit like any other.
+        others = dict.fromkeys(("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB"), 10**6)
         self.limits = self.useFixture(
-            limit_fixture.LimitFixture(unlimited | {"class:PGPU": 0}, of_project)
+            limit_fixture.LimitFixture(others | {"class:PGPU": 0}, of_project)
         )
 
     def image(self, on_stop: str) -> str:
