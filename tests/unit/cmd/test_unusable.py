@@ -44,7 +44,7 @@ class PassthroughTest(base.CommandTestCase):
     def test_memory_that_the_firmware_keeps_for_one(self) -> None:
         self.host.reserve(WELL, "direct-relaxable")
         self.host.reserve(SICK, "direct")
-        self.assertOnlyWellIsOffered("the firmware wants 0x00000000dd800000")
+        self.assertOnlyWellIsOffered("the firmware reserves 0x00000000dd800000")
 
     def test_the_firmwares_framebuffer(self) -> None:
         self.host.show_firmware(SICK)
@@ -52,7 +52,7 @@ class PassthroughTest(base.CommandTestCase):
 
     def test_a_bar_without_a_place(self) -> None:
         ailments.leave_without_place(self.host, SICK)
-        self.assertOnlyWellIsOffered(f"no place for a BAR of {SICK}")
+        self.assertOnlyWellIsOffered(f"could not assign a BAR of {SICK}")
 
     def test_a_card_that_an_option_has_divided(self) -> None:
         """What enables its functions has failed."""

@@ -53,8 +53,8 @@ _SHELL = """
 import sys
 from osc_lib import shell
 from osc_lib.command import commandmanager
-from osc_gpu import asking
-asking.TIMEOUT_S = 0.5
+from osc_gpu import base_command
+base_command.TIMEOUT_S = 0.5
 commands = commandmanager.CommandManager("openstack.gpu.v1")
 sys.exit(shell.OpenStackShell(command_manager=commands).run(sys.argv[1:]))
 """
