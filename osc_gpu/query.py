@@ -93,6 +93,6 @@ def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping
     try:
         text, amounts = resource_request.make(size, dict(specs))
     except ValueError as error:
-        raise Unservable(f"Nova cannot read the flavor's processors: {error}") from error
+        raise Unservable(f"Nova cannot read the flavor's hw:cpu_* properties: {error}") from error
     own = {name: amount for name, amount in amounts.items() if name not in names.RESOURCE_CLASSES}
     return text, types.MappingProxyType(own)

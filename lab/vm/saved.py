@@ -92,8 +92,9 @@ def _save(made: vm.VM, folder: pathlib.Path) -> None:
         talk.ask("quit")
         child.wait(_LIMIT_S)
     except (monitor.Refused, subprocess.TimeoutExpired) as error:
-        message = _end_of(out / "qemu.log")
-        raise steps.Failed(f"the VM cannot be saved: {error}; {message}") from error
+        end = _end_of(out / "qemu.log")
+        text = f"the VM cannot be saved: {error}; QEMU's log ends with: {end}"
+        raise steps.Failed(text) from error
     finally:
         child.kill()
         child.wait()

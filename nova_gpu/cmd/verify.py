@@ -37,7 +37,7 @@ INCOMPLETE = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The differences, and the sources that could not be read.
+    """The differences between the four sources, and why some of these could not be read.
 
     ``repaired`` maps each difference that --repair has tried to remove to the reason why that
     failed, ``None`` if it succeeded.

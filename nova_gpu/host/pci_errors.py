@@ -19,11 +19,12 @@ _ALL_ONES = b"\xff\xff"
 
 
 def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
-    """Return the functions of the card whose configuration space reads as all ones.
+    """Return the functions of the card that do not answer.
 
-    The sysfs files ``vendor`` and ``device`` hold what the kernel read when it found the function;
-    reading ``config`` queries the function itself. A function that is gone is not returned:
-    discovery reports it.
+    Their configuration space reads as all ones or cannot be read. The sysfs files ``vendor`` and
+    ``device`` hold what the kernel read when it found the function; reading ``config`` queries the
+    function itself. A function whose ``config`` cannot be opened is not returned: if the function
+    is gone, discovery reports it.
     """
     return tuple(function for function in gpu.functions if _is_silent(function, roots))
 

@@ -167,9 +167,9 @@ def _joined(words: Sequence[str]) -> Sequence[str]:
 
 
 def _value(name: str) -> str:
-    """Return a name in the form of :func:`names.word`.
+    """Return a name in a flavor's condition in the form of :func:`names.word`.
 
-    :raises ValueError: with the reason
+    :raises ValueError: with the reason, if it is no name or stands for an unknown value
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a name: letters, digits and . _ + - between them")

@@ -88,7 +88,7 @@ def _shortage(
             if is_late and _may_have_set(context, offers, part.count, there):
                 return None
         except exception.PlacementFailed as error:
-            LOG.warning("The hosts decide which partitions are free: %s", error)
+            LOG.warning("Cannot ask Placement for free partitions, so each host decides: %s", error)
             return None
         free, total = free + there, total + sum(offer.total for offer in offers.values())
     return reasons.without_partition(request, part, free, total)

@@ -155,10 +155,14 @@ class Fabric(Sets):
         count: int,
         beside: Beside[PciAddress] | None = None,
     ) -> tuple[PciAddress, ...] | None:
-        """Return *count* cards of the best free partition of that size, else of a larger one.
+        """Return *count* cards of the best free partition of that size, else of the next larger one.
 
         A claim draws its cards one by one, so a larger partition may suit when it asks for one
-        more. Return ``None`` if neither is free, or the cards are not on the board.
+        more. Return ``None`` if none is free, or one of *free* is not on the board; the pool then
+        chooses any cards.
+
+        :param beside: the cost of a choice by ``gpu:near``, which counts more than how few cards
+            the partition leaves free
         """
         if self.board is None or not self.board.cards.issuperset(free):
             return None

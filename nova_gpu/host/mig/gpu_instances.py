@@ -90,9 +90,9 @@ def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
 
 
 def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
-    """Return the capabilities of the MIG instances of /dev/nvidia*gpu_minor*, sorted by path.
+    """Return the capabilities of GPU and compute instances of /dev/nvidia*gpu_minor*, by path.
 
-    Unreadable files are left out.
+    Files that cannot be read or parsed are left out.
     """
     folder = _folder(gpu_minor, roots)
     paths = []

@@ -93,7 +93,9 @@ def _product_id(text: str) -> str:
 def parse_by_card(
     option: str, entries: Iterable[str], read: Callable[[str], _Said], form: str
 ) -> Mapping[str, _Said]:
-    """Return the values of an option by card: by its address or its product.
+    """Return the values of an option by card, which an entry names by address or product.
+
+    If several entries name the same, the last one applies.
 
     :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
     :param read: parses the text of an entry; raises ValueError with the reason if it is invalid

@@ -97,7 +97,7 @@ class Bindings(HostHooks):
         return self.share.one()
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the reasons of cards whose last binding failed, by address.
+        """Return the reasons of cards that failed to bind in the last minutes, by address.
 
         The result includes cards that are being inspected after their return to the host.
         """

@@ -191,7 +191,8 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
     :param is_first_of_many: whether to tell the guest that the slot has more functions
     :param option_rom: whether the guest sees the card's option ROM
     :param alias: libvirt's name of the device, which :class:`GuestWithCliques` refers to
-    :param clique: the number of the card's GPUDirect clique, ``None`` without one
+    :param clique: the number of the card's GPUDirect clique, which :class:`GuestWithCliques` writes
+        into the domain; ``None`` without one
     """
 
     def __init__(

@@ -70,7 +70,10 @@ class MadeVGPUs:
         return self._instances
 
     def told(self) -> division.Told:
-        """Return the vGPU types recorded with the slots, by PCI function and type id."""
+        """Return all vGPU types of the cards with recorded vGPUs, by PCI function and type id.
+
+        They are those of the records that existed when the folder was read.
+        """
         return {
             slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
             for slot, names in self._names.items()
@@ -92,7 +95,7 @@ class MadeVGPUs:
         try:
             files.remove(self._path(slot, instance_uuid))
         except OSError as error:
-            LOG.warning("Failed to delete the record of vGPU %s, now given back: %s", slot, error)
+            LOG.warning("vGPU %s was given back, but its record cannot be deleted: %s", slot, error)
         with self._lock:
             left = dict(self._instances)
             if left.get(slot) == instance_uuid:

@@ -173,10 +173,12 @@ class Discovery:
         return {**reasons, **of_all(Source.IN_USE, in_use)}
 
     def of_card(self, gpu: GPU, *, is_given: bool = False) -> Reasons:
-        """Return the reasons why guests cannot have *gpu*, except that the host uses it.
+        """Return the reasons against *gpu* that lie in the host, its options or the card's board.
 
-        :param is_given: whether an instance has the card; then a fault of its board keeps it from
-            new instances only
+        Quarantine, health and open device nodes are checked elsewhere (:meth:`unavailable`).
+
+        :param is_given: whether an instance has the card; a reason of its board then keeps the card
+            from new instances only
         """
         of_sets = Scope.NEW if is_given else Scope.ALL
         reasons = (

@@ -59,9 +59,10 @@ class LostReasons:
 
 
 def _is_over(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:
-    """Return whether Nova is done with the instance, so that *reason* can be dropped.
+    """Return whether *reason* can be dropped: the instance is deleted or has no task under way.
 
-    If Nova tried all hosts and its fault lacks the reason, add a fault with *reason*.
+    If it is in ERROR because Nova ran out of hosts, its fault lacks the reason; then add a fault
+    of *host* with *reason*.
     """
     try:
         instance = objects.Instance.get_by_uuid(context, uuid)

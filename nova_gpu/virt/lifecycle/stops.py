@@ -170,7 +170,9 @@ class Stops:
         If the start fails, the instance gives these GPUs back.
 
         :param request: the request of its flavor
-        :raises NoneFree: if it gets none: too few are free, or its project's limit is reached
+        :raises NoneFree: if it gets none: too few are free, its host is drained or reserved, or its
+            project's limit is reached or cannot be read
+        :raises ProvidersUnknown: if the providers of this host's groups are unknown
         """
         if not self.is_released(instance, request):
             yield False

@@ -17,7 +17,7 @@ from osc_gpu.fleet.planning.search import Empty, Goal, Place
 
 
 def place(fleet: Fleet, need: Need, count: int) -> Plan:
-    """Plan room for *count* more instances, on any hosts."""
+    """Plan the moves that make room for *count* more instances like *need*, on any hosts."""
     return _plan(fleet, Place(need, count))
 
 
