@@ -58,7 +58,7 @@ class Board:
         )
 
     def partitions_of(self, card: PciAddress) -> list[Partition]:
-        """Return the partitions that a card is in, the largest first; none if its module is unknown."""
+        """Return the partitions of a card, the largest first; none if its module is unknown."""
         if self.fabric is None or card not in self.modules:
             return []
         module = self.modules[card]

@@ -155,7 +155,7 @@ class Fabric(Sets):
         count: int,
         beside: Beside[PciAddress] | None = None,
     ) -> tuple[PciAddress, ...] | None:
-        """Return *count* cards of the best free partition of that size, else of the next larger one.
+        """Return *count* cards of the best free partition of that size, else of the next larger.
 
         A claim draws its cards one by one, so a larger partition may suit when it asks for one
         more. Return ``None`` if none is free, or one of *free* is not on the board; the pool then
