@@ -99,7 +99,7 @@ class HostGPUs:
         self.releases = releases = Releases(
             *(host_discovery, published, ledger, usage, reporter, watch.mended, vgpus, proofs)
         )
-        ways.custody.judge = functools.partial(
+        ways.host_hooks.judge = functools.partial(
             monitor.quarantine_left_mig,
             roots=host_discovery.roots,
             quarantine=releases.quarantine_fault,
@@ -147,4 +147,4 @@ class HostGPUs:
         :raises nova.exception.InstancePowerOffFailure: if the guest does not end
         """
         if self.has_gpus:
-            self._discovery.ways.custody.ending(self._host, instance)
+            self._discovery.ways.host_hooks.ending(self._host, instance)

@@ -79,7 +79,7 @@ class Periods:
             )
         with contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
-            self.discovery.ways.custody.began(cards, self.host)
+            self.discovery.ways.host_hooks.began(cards, self.host)
 
     def _refuse_second(self) -> None:
         try:
@@ -132,7 +132,7 @@ class Periods:
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 stay = self.assigned.whole.reserved() | self.releases.left()
-                self.discovery.ways.custody.looked(self.assigned.whole.cards(), stay)
+                self.discovery.ways.host_hooks.looked(self.assigned.whole.cards(), stay)
                 self.discovery.ways.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet
                     self.ended_moves.settle()
@@ -141,7 +141,7 @@ class Periods:
                 self.reconciliation.look()
             elif self.ledger.now.records is None:
                 self.cards.withhold_whole()
-        self.discovery.ways.custody.domain_gone()
+        self.discovery.ways.host_hooks.domain_gone()
         say()
         self.cards.note_faults()
 

@@ -86,7 +86,7 @@ class ContainerNodes(Delivery):
     ) -> None:
         self._roots = roots
         self._kept = reason_kept
-        self.custody = ContainerCustody(roots)
+        self.host_hooks = ContainerHostHooks(roots)
         self._library_root = _library_root()
         if serves:
             self.share = service.threads.DaemonShare()
@@ -157,8 +157,8 @@ class ContainerNodes(Delivery):
             more=(nodes.MODESET,) if CONF.gpu.nvidia_modeset else (),
         )
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
-        if self.custody.rights:
-            self.custody.rights.open(instance, devices, mounts.nodes)
+        if self.host_hooks.rights:
+            self.host_hooks.rights.open(instance, devices, mounts.nodes)
         service.guest_config.add_nodes(guest, devices, mounts)
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return told_of_cards(cards, places, self._roots)
@@ -196,7 +196,7 @@ def _library_root() -> pathlib.Path:
     return pathlib.Path(CONF.state_path, "gpu-libraries")
 
 
-class ContainerCustody(HostHooks):
+class ContainerHostHooks(HostHooks):
     """The device nodes and driver libraries of an LXC host, kept ready for containers."""
 
     def __init__(self, roots: Roots) -> None:

@@ -61,7 +61,7 @@ class Ways:
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.sets: Sets = NoSets()
-        self.custody = HostHooks()
+        self.host_hooks = HostHooks()
         self._peers = Peers(roots, libvirt_version, qemu_version)
         # The option that states how cards are divided, its values by address or product, and the
         # function that divides a card
@@ -72,7 +72,7 @@ class Ways:
         parts: Sequence[Delivery]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
             self.whole = containers = MIGInstances(roots, reason_kept, serves=ledger is not None)
-            self.custody = containers.custody
+            self.host_hooks = containers.host_hooks
             parts = [containers]
             self._option, self.wanted = "mig_profile", dict[str, Any](profiles)
             self.divide = mig_instance.divide
@@ -85,7 +85,7 @@ class Ways:
                 roots, spec, bind_failures.folder(), ledger, self._peers
             )
             if ledger is not None:
-                self.custody = machines.bindings
+                self.host_hooks = machines.bindings
             parts = [
                 MediatedDevices(roots),
                 TypedFunctions(roots, spec, libvirt_version),

@@ -45,7 +45,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         super().__init__(ledger)
         self._ways = ways
         self._sets = ways.sets
-        self._custody = ways.custody
+        self._host_hooks = ways.host_hooks
         self._links = links
         self._neighbours = neighbours
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
 
     def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
         """Return the cards of *group* that new instances cannot be given now."""
-        unbound = self._custody.unavailable().keys() & group.gpus.keys()
+        unbound = self._host_hooks.unavailable().keys() & group.gpus.keys()
         return frozenset(address for address, own in group.unavailable.items() if own) | unbound
 
     def begin_look(self) -> None:

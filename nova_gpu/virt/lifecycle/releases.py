@@ -72,7 +72,7 @@ class Releases:
         # The quarantine entries that could not be written, by the card's address.
         self._unwritten: dict[PciAddress, Entry] = {}
         self._vgpus = parts
-        self._custody = host.ways.custody
+        self._host_hooks = host.ways.host_hooks
         self._roots = host.roots
         self._folder = host.quarantine
         self._discovery = host
@@ -113,7 +113,7 @@ class Releases:
             if not comes_back:
                 self._ledger.let_go(instance.uuid)
         if not comes_back:
-            self._custody.domain_gone()
+            self._host_hooks.domain_gone()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
         self._reporter.released(instance, products)
         if not comes_back:
@@ -253,7 +253,7 @@ class Releases:
         self._proofs.withdraw(card)
         self._ledger.was_used([card.address])
         self._reserve({card.address: (_reason(new),)})
-        self._custody.forgive(card.address)
+        self._host_hooks.forgive(card.address)
         if is_new:
             self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
         try:
@@ -330,7 +330,7 @@ class Releases:
         """Clean *card* if needed; return ``False`` if that must be retried later."""
         try:
             if card.address not in self._ledger.now.used or self._is_clean(card, owner):
-                self._custody.cleaned([card])
+                self._host_hooks.cleaned([card])
         except exception.DeviceUnavailable:
             pass  # a guest has it, or it is being cleaned: a release follows
         except exception.NotCleanedYet as error:

@@ -90,7 +90,7 @@ class Starts:
             # No card is taken from the host for a guest that cannot start with it.
             self.ways.whole.refuse(instance, flavor_request, cards)
             for card in cards:
-                self.ways.custody.begin(card, instance.uuid)
+                self.ways.host_hooks.begin(card, instance.uuid)
 
     @contextlib.contextmanager
     def starting(
@@ -244,7 +244,7 @@ class Starts:
             try:
                 yield devices_kept
             finally:
-                self.ways.custody.started(instance_uuid)
+                self.ways.host_hooks.started(instance_uuid)
 
     def is_reboot_hard(self, instance: objects.Instance) -> bool:
         """Return whether Nova must do a hard reboot when a soft one is requested.

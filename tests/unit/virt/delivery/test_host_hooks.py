@@ -13,8 +13,8 @@ CARD = cards.card("0000:3b:00.0")
 
 class CustodyTest(base.BaseTestCase):
     def test_every_card_can_be_had(self) -> None:
-        custody = HostHooks()
-        custody.judge(CARD)
-        custody.looked([CARD])
-        custody.cleaned([CARD])
-        self.assertEqual({}, custody.unavailable())
+        hooks = HostHooks()
+        hooks.judge(CARD)
+        hooks.looked([CARD])
+        hooks.cleaned([CARD])
+        self.assertEqual({}, hooks.unavailable())

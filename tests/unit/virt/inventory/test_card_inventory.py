@@ -45,7 +45,7 @@ class StockTest(base.BaseTestCase):
             host.roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
         )
         self.ways.sets = sets.NoSets()
-        self.bindings = self.ways.custody
+        self.bindings = self.ways.host_hooks
         self.links = link_groups.LinkGroups(sets.NoSets())
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
