@@ -11,7 +11,7 @@ from tests.fixtures import cards
 CARD = cards.card("0000:3b:00.0")
 
 
-class CustodyTest(base.BaseTestCase):
+class HostHooksTest(base.BaseTestCase):
     def test_every_card_can_be_had(self) -> None:
         hooks = HostHooks()
         hooks.judge(CARD)
