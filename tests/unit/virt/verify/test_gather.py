@@ -41,7 +41,7 @@ class GatherTest(base.BaseTestCase):
             (objects.MigrationList, "get_in_progress_and_error", lambda *_: []),
             (objects.Instance, "get_by_uuid", self._instance),
             (objects.Migration, "get_by_uuid", self._no_migration),
-            (gather.migrations, "ended", lambda *_: False),
+            (gather.abandoned_moves, "ended", lambda *_: False),
             (records, "read", self._records),
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))
