@@ -2,7 +2,7 @@
 """Two vGPUs for one instance, on hosts whose cards are part full: which it gets, by the pool itself
 and by counting.
 
-    python -m unittest tests.unit.virt.inventory.test_published_vgpus_part_full
+    python -m unittest tests.unit.virt.inventory.test_vgpu_inventory_part_full
 """
 
 from __future__ import annotations
