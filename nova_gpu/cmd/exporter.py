@@ -214,15 +214,25 @@ class Metrics(Collector):
         now = counters.read(self._state_path)
         yield _counter("nova_gpu_claims", [((), now.claims)])
         yield _counter("nova_gpu_vgpu_claims", [((), now.vgpu_claims)])
-        failures = [((reason,), count) for reason, count in sorted(now.failures.items())]
-        yield _counter("nova_gpu_start_failures", failures)
+        # From zero: Prometheus sees no increase in a series that begins with 1.
+        unseen = {kind.__name__: 0 for kind in _kinds(exception.GPUError)}
+        failures = {**unseen, **now.failures}
+        samples = [((reason,), count) for reason, count in sorted(failures.items())]
+        yield _counter("nova_gpu_start_failures", samples)
         name = "nova_gpu_cleaning_seconds"
         text, labels = SUMMARIES[name]
         family = core.SummaryMetricFamily(name, text, labels=labels)
-        for outcome, count in sorted(now.cleanings.items()):
-            seconds = now.cleaning_seconds.get(outcome, 0.0)
+        for outcome in sorted({*counters.OUTCOMES, *now.cleanings}):
+            count, seconds = now.cleanings.get(outcome, 0), now.cleaning_seconds.get(outcome, 0.0)
             family.add_metric([outcome], count_value=count, sum_value=seconds)
         yield family
+
+
+def _kinds(error: type[exception.GPUError]) -> Iterator[type[exception.GPUError]]:
+    """Yield the error classes below *error*."""
+    for kind in error.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
 
 
 def _is_quarantined(card: Card) -> bool:

@@ -21,6 +21,7 @@ from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
+OUTCOMES = ("clean", "failed")
 _NAME = "gpu-counters.json"
 _lock = threading.Lock()
 _folder: pathlib.Path | None = None
@@ -34,7 +35,7 @@ class Counters:
 
     ``claims`` counts cards and ``vgpu_claims`` vGPUs that were claimed. ``failures`` counts failed
     starts of guests with GPUs, by the class of the error. ``cleanings`` and ``cleaning_seconds``
-    are by outcome, ``clean`` or ``failed``.
+    are by outcome, one of :data:`OUTCOMES`.
     """
 
     claims: int = 0
@@ -97,7 +98,7 @@ def failed(error: Exception) -> None:
 
 def cleaned(seconds: float, *, clean: bool) -> None:
     """Count one cleaning of a card, successful or failed, and its duration."""
-    outcome = "clean" if clean else "failed"
+    outcome = OUTCOMES[0 if clean else 1]
     _change(
         lambda now: dataclasses.replace(
             now,

@@ -146,6 +146,18 @@ class ExporterTest(base.HostTestCase):
         self.assertEqual(3, found['nova_gpu_cleaning_seconds_count{outcome="clean"}'])
         self.assertEqual(4.5, found['nova_gpu_cleaning_seconds_sum{outcome="clean"}'])
 
+    def test_counters_begin_at_zero(self) -> None:
+        """Check that Prometheus sees the first failure, as an increase from 0."""
+        self.build()
+        found = self.samples()
+        for name in (
+            'nova_gpu_start_failures_total{reason="CardInUse"}',
+            'nova_gpu_start_failures_total{reason="DiscoveryFailed"}',
+            'nova_gpu_cleaning_seconds_count{outcome="clean"}',
+            'nova_gpu_cleaning_seconds_count{outcome="failed"}',
+        ):
+            self.assertEqual(0, found[name], name)
+
     def test_served(self) -> None:
         self.build()
         with socket.socket() as free:
