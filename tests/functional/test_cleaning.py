@@ -50,7 +50,7 @@ class ReleaseTest(alone.Alone, CleaningTestBase):
         self.leaves = {"quarantine": "what has it open is not known", "reserved": "so"}
         kernel.contain(self.hosts["host1"])
         self._delete_server(self.server)
-        said = f"GPU {MINE} is in quarantine: whether a process of the host has it open is not"
+        said = f"GPU {MINE} is in quarantine: nova-compute cannot see whether a process of the"
         self.assertIn(said, self.log())
         self.assertInventory(reserved=1, used=0)
 

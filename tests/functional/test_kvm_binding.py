@@ -95,7 +95,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.restart_host("host1")
         said = "ERROR [nova_gpu.virt.periodic] nova-compute runs in its own PID namespace"
         self.assertIn(said, self.stdlog.logger.output)
-        self.assertIn("whether a process of the host has it open is", self.stdlog.logger.output)
+        self.assertIn("whether a process of the host has it open", self.stdlog.logger.output)
         self.boot_refused(self.gpu_flavor(1))
         self.assertEqual([], self.stand_in.done)
         for function in (CARD, CARD.replace(".0", ".1")):
@@ -104,7 +104,10 @@ class LateBindingTest(alone.Alone, _LateBinding):
         server = self.boot(self.gpu_flavor(1))
         self.assertGPUs(server, [CARD])
         self._delete_server(server)
-        self.assertIn(f"GPU {CARD} is in quarantine: whether a process", self.stdlog.logger.output)
+        self.assertIn(
+            f"GPU {CARD} is in quarantine: nova-compute cannot see whether a process",
+            self.stdlog.logger.output,
+        )
 
     def test_card_that_cannot_be_had(self) -> None:
         """Of two cards the second refuses: the first goes back too."""

@@ -20,7 +20,7 @@ class UnassignableTest(alone.Alone, kvm.KVMServersTestBase):
         self.assertInventory(total=2)
         self.assertGPUs(self.boot(self.gpu_flavor(2)), [RELAXABLE, WELL])
         said = self.stdlog.logger.output
-        for card, reason in ((RESERVED, "wants 0x00000000dd800000"), (SHOWN, "'s framebuffer")):
+        for card, reason in ((RESERVED, "reserves 0x00000000dd800000"), (SHOWN, "'s framebuffer")):
             self.assertRegex(said, rf"GPU {card} \(.*\) is not offered: the firmware ?{reason}")
 
 
