@@ -58,7 +58,7 @@ class PeersTest(kvm.KVMServersTestBase):
 
     def test_hidden(self) -> None:
         words = {"gpus": "= 2", "gpu:peer_access": "preferred", "hw:hide_hypervisor_id": "true"}
-        self.assertIn("hw:hide_hypervisor_id hides that", self.boot_refused(self.flavor(**words)))
+        self.assertIn("which hw:hide_hypervisor_id hides", self.boot_refused(self.flavor(**words)))
 
     def cliques(self, server: Server, host: str = "host1") -> list[str]:
         """Of the devices that have one, in the domain's order"""

@@ -108,7 +108,9 @@ class RoomTest(ShownTestBase):
 
         with mock.patch.object(moves, "make", late):
             said = str(self.assertRaises(moves.Stopped, self.apply, move_commands.Drain, "host1"))
-        self.assertIn(f"step 1 of 1, yields ({self.server['id']}): it is not as it was", said)
+        self.assertIn(
+            f"step 1 of 1, yields ({self.server['id']}): it has changed since the plan", said
+        )
         self.assertIn("SHUTOFF on host1. No step is made, and none after it is begun", said)
         # It is another plan now, and has no less.
         self.assertEqual(1, len(self.apply(move_commands.Drain, "host1")[0]))
