@@ -4,13 +4,14 @@
 A file is one JSON object, named after the device::
 
     0000:88:00.0.json, 0000:19:00.0@3g.71gb@100.json
-    {"device": "0000:88:00.0", "product": "10de:2335", "by": "reset", "after": null,
+    {"device": "0000:88:00.0", "product": "10de:2335", "division": [], "by": "reset", "after": null,
      "since": "2026-11-21T15:40:11+00:00",
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
 
 It is written after a cleaning and removed before a guest starts with the device. It is valid for
-the card and the boot of the host that ``seen`` describes. A device without a readable proof counts
+the card and the boot of the host that ``seen`` describes, and for one ``division`` of the card into
+MIG instances. A device without a readable proof counts
 as not clean, whatever the reason: it was not cleaned since the host booted, a guest had it when
 nova-compute ended, the disk was full, or the folder cannot be read.
 """
@@ -42,12 +43,13 @@ class Proof:
     """The proof that a device was cleaned.
 
     ``by`` is the method, ``after`` the uuid of the instance that had the device before, if known,
-    ``since`` the time in ISO 8601 with its offset. ``product`` and ``seen`` describe the device's
-    card.
+    ``since`` the time in ISO 8601 with its offset. ``product``, ``division`` and ``seen`` describe
+    the device's card.
     """
 
     device: str
     product: str
+    division: list[str]
     by: str
     after: str | None
     since: str
@@ -63,8 +65,13 @@ def write(
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
-    proof = Proof(str(part), card.product.key, by, after, now, seen)
+    proof = Proof(str(part), card.product.key, division(card), by, after, now, seen)
     files.write_json(_path(folder, part), dataclasses.asdict(proof), mode=0o644, indent=1)
+
+
+def division(card: GPU) -> list[str]:
+    """Return the ids and profiles of the card's MIG instances, such as ``1/0 3g.71gb``, sorted."""
+    return sorted(f"{instance.index} {instance.profile}" for instance in card.mig or ())
 
 
 def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Device] = ()) -> None:
@@ -111,6 +118,8 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
         is_same = set(seen.addresses) <= set(proof.seen.addresses)
     if (proof.device, proof.product) != (str(part), card.product.key) or not is_same:
         return "its proof is that of another card, which was at this address"
+    if proof.division != division(card):
+        return "its card was divided into other MIG instances since it was cleaned"
     return None
 
 
@@ -134,6 +143,9 @@ def _read(path: pathlib.Path) -> Proof:
     content = files.read_json(path)
     texts = {name: content[name] for name in ("device", "product", "by", "since")}
     after, seen = content["after"], quarantine.parse_seen(content["seen"])
-    if seen is None or not all(isinstance(text, str) for text in (*texts.values(), after or "")):
+    # Earlier versions wrote no division; whole cards have none.
+    parts = content.get("division", [])
+    is_text = all(isinstance(text, str) for text in (*texts.values(), after or ""))
+    if seen is None or not isinstance(parts, list) or not is_text:
         raise ValueError("it is no proof")
-    return Proof(**texts, after=after, seen=seen)
+    return Proof(**texts, division=parts, after=after, seen=seen)

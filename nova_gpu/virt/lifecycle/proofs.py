@@ -41,8 +41,8 @@ class Proofs:
         self._identities = identities
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The devices that :meth:`judge` last saw, each with its card's product and identifiers.
-        self._judged: Mapping[Device, tuple[str, Identity]] = {}
+        # The devices that :meth:`judge` last saw, each with its card and the card's identifiers.
+        self._judged: Mapping[Device, tuple[GPU, Identity]] = {}
         # Why a device has no proof, by device.
         self._unproven: dict[Device, Unavailable] = {}
         # Cleaned devices whose proof could not be written, each with its card, the method of the
@@ -52,30 +52,41 @@ class Proofs:
     def judge(self, cards: Iterable[GPU], shared: Iterable[SharedCard]) -> None:
         """Mark devices as dirty that are new on this host and have no proof.
 
+        All MIG instances of a card that was divided anew are new: they may have the ids of former
+        ones, and the memory of others.
+
         :param cards: the cards that guests get whole
         :param shared: the cards that containers share as MIG instances
         """
         here: dict[Device, GPU] = {card.address: card for card in cards}
         for part in shared:
-            for type_id in part.card.types:
+            # While NVML reports no division of the card, it may change unseen.
+            for type_id in part.card.types if part.gpu.mig is not None else ():
                 here.update(dict.fromkeys(vgpu_capacity.instances(part.card, type_id), part.gpu))
         identities = self._identities({card.address: card for card in here.values()}.values())
         before, new, judged = self._judged, [], {}
         for device, card in here.items():
-            product, known = before.get(device, ("", {}))
+            earlier, known = before.get(device, (None, {}))
             now = identities[card.address]
-            if product != card.product.key or identity.same(known, now) is False:
+            if not _is_same(earlier, card) or identity.same(known, now) is False:
                 new.append(device)
                 known = {}
-            judged[device] = (card.product.key, {**known, **now})  # a look may miss identifiers
+            judged[device] = (card, {**known, **now})  # a look may miss identifiers
         self._judged = judged
         cards_of_new = {here[device].address: here[device] for device in new}.values()
         seen = proofs.see(cards_of_new, self._roots, self._identities) if new else {}
-        self._ledger.was_used(
+        dirty = [
             device
             for device in new
             if not proofs.holds(self._folder, device, here[device], seen.get(here[device].address))
-        )
+        ]
+        self._ledger.was_used(dirty)
+        stale = devices.slots([*dirty, *(before.keys() - here.keys())])
+        if stale:
+            self._revoke(stale)
+            with self._lock:
+                for device in stale:
+                    self._unwritten.pop(device, None)
 
     def revoke(self, used: Collection[Device]) -> None:
         """Remove the proofs of *used*, devices that a guest is about to get.
@@ -99,10 +110,7 @@ class Proofs:
     def withdraw(self, card: GPU) -> None:
         """Remove the proof of a card that is not fit for a guest; if that fails, log an error."""
         self._forget([card.address])
-        try:
-            proofs.revoke(self._folder, [card.address], self._judged)
-        except OSError as error:
-            LOG.error("Failed to remove the proof that GPU %s is clean: %s", card.address, error)
+        self._revoke([card.address])
 
     def withdraw_used(self) -> None:
         """Remove the proofs of devices that guests have without a start by this service.
@@ -113,10 +121,14 @@ class Proofs:
         now = self._ledger.now
         used = now.used - now.cleaning
         self._ledger.was_used(devices.clashing(self._judged, used))
+        self._revoke(used)
+
+    def _revoke(self, those: Collection[Device]) -> None:
+        """Remove the proofs of *those*, which are not clean; if that fails, log an error."""
         try:
-            proofs.revoke(self._folder, used, self._judged)
+            proofs.revoke(self._folder, those, self._judged)
         except OSError as error:
-            LOG.error("Failed to remove the proofs of GPUs that guests have: %s", error)
+            LOG.error("Failed to remove the proofs of GPUs that are not clean: %s", error)
 
     def prove(self, device: Device, card: GPU, by: str, after: str | None) -> None:
         """Write the proof that *device*, which is *card* or a part of it, was cleaned.
@@ -175,3 +187,12 @@ class Proofs:
             for device in those:
                 self._unproven.pop(device, None)
                 self._unwritten.pop(device, None)
+
+
+def _is_same(earlier: GPU | None, card: GPU) -> bool:
+    """Return whether *card* has the product and the MIG instances that it had *earlier*."""
+    return (
+        earlier is not None
+        and earlier.product.key == card.product.key
+        and proofs.division(earlier) == proofs.division(card)
+    )

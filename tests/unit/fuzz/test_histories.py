@@ -291,6 +291,21 @@ class ProofsTest(_Histories):
                 self.live([("boot", 1), *ends, *_FULL])
                 self.assertEqual(2, self._whole())
 
+    def test_a_card_divided_anew(self) -> None:
+        """What was in the memory of one MIG instance may be in any other one now."""
+        stranger = [("stranger", 1), ("period", 0)]
+        ended = [*stranger, ("stranger ends", 0)]
+        for first in stranger, ended, [*ended, ("restart", 0)]:
+            for layout in (5, 13):
+                anew = [("divide", layout), ("period", 0)]
+                self.live([*first, *anew, *_FULL])
+                self.live([*first, ("divide", 1), ("period", 0), *anew, *_FULL])
+
+    def _step(self, word: str, value: int) -> None:
+        super()._step(word, value)
+        if word == "divide":  # Until the next period it is not seen (limits.rst).
+            self.now.period()
+
     def _whole(self) -> int:
         """How many guests run that have a whole card"""
         return sum((ADDRESSES[n],) in each for n in (2, 3) for each in self.now.opened().values())
