@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of this host. Roots and options are arguments; nothing of Nova is imported.
+"""Access to this host: what the kernel and the drivers report, and the writes they accept.
 
-Outside the packages: a card's product (``products``) and its device nodes (``nodes``), which
-several packages read.
+Folders such as /sys and the values of options are arguments; nothing of Nova is imported.
 """

@@ -21,11 +21,12 @@ _TABLES = {1: 39, 2: 48, 3: 57}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AddressBits:
-    """The address bits of the host's processor and of its IOMMUs.
+    """The widths in bits of the addresses that the host's processor and IOMMUs can use.
 
     ``processor`` is ``None`` if the kernel does not report it, as on other architectures than x86.
-    ``iommu`` is that of the IOMMU with the fewest bits, ``None`` if no driver reports it; AMD's
-    have 48 bits or more. ``gib_pages``: the processor has pages of 1 GiB, or that is unknown.
+    ``iommu`` is the width of the IOMMU with the fewest bits, ``None`` if no driver reports one;
+    AMD's IOMMUs have 48 bits or more. ``amd``: the processor is AMD's. ``gib_pages``: the processor
+    has pages of 1 GiB, or it is unknown whether it has.
     """
 
     processor: int | None
@@ -35,16 +36,17 @@ class AddressBits:
 
     @property
     def usable(self) -> int | None:
-        """The smaller of both numbers, ``None`` if that of the processor is unknown.
+        """The width in bits that a guest's addresses can have, ``None`` if it is unknown.
 
-        It limits the guest's memory and BARs: VFIO maps them for the cards, through the IOMMU.
+        It is that of the processor or of the IOMMU, whichever is smaller, because VFIO maps the
+        guest's memory and BARs in the IOMMU.
         """
         known = [bits for bits in (self.processor, self.iommu) if bits is not None]
         return min(known) if self.processor is not None else None
 
 
 def of_host(roots: Roots) -> AddressBits:
-    """Return the address bits of this host; what cannot be read counts as unknown."""
+    """Return the address widths of this host; one that cannot be read is ``None``."""
     bits = processor.of_host(roots)
     iommu = min(_intel_iommus(roots), default=None)
     return AddressBits(bits.address_bits, iommu, bits.is_amd, bits.gib_pages)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes for calls that may hang in a driver, so that this process does not hang."""
+"""Child processes for calls that may hang in a driver, so that nova-compute does not hang."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REAP_S = 1.0
 
 
 class Failed(Exception):
-    """A child process that gave no answer. The text follows its name: ``ended with 1: ...``."""
+    """A child process that failed. The message lacks its subject: ``ended with 1: ...``."""
 
 
 class TimedOut(Failed):
-    """A child process that did not answer in time and was killed.
+    """A child process that was killed because it did not end in time.
 
-    ``output`` is what it had printed. ``process`` may live on inside the kernel until the call that
-    it waits for returns.
+    ``output`` is what it had printed by then. ``process`` may live on inside the kernel until the
+    system call in which it hangs returns.
     """
 
     def __init__(self, reason: str, output: bytes, process: subprocess.Popen[bytes]) -> None:
@@ -35,19 +35,18 @@ class TimedOut(Failed):
 
 
 def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
-    """Return the command that runs one of this package's scripts.
+    """Return the command that runs the script at *path*, which imports the standard library only.
 
-    The scripts import the standard library only: importing other packages takes as long as to
-    start.
+    Importing other packages would double the time until it starts.
     """
     return [sys.executable, "-I", "-S", str(path), *arguments]
 
 
 class Ahead:
-    """A process of a :func:`script` that is started in advance.
+    """A :func:`script` whose process is started before its input is known.
 
-    Its start takes time that a waiting guest saves. It reads its task from its standard input, and
-    ends if that is closed, so it does not outlive this process. Threads may share one object.
+    A guest's start then does not wait until Python has started. The process ends when its standard
+    input is closed, so it does not outlive nova-compute. Threads may share one object.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -56,7 +55,7 @@ class Ahead:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process, unless one waits already.
+        """Start a process that waits for its input, unless one waits already.
 
         :raises Failed: if it cannot be started
         """
@@ -65,10 +64,10 @@ class Ahead:
                 self._process = _start_reader(script(self._path))
 
     def run(self, words: bytes, timeout_s: float) -> bytes:
-        """Return what the process printed after it had read *words*; start it if none waits.
+        """Give *words* to the waiting process, or to a new one, and return what it printed.
 
-        :raises Failed: if it cannot be started or fails
-        :raises TimedOut: if it takes too long
+        :raises Failed: if it cannot be started or exits with an error
+        :raises TimedOut: if it does not end within *timeout_s*
         """
         with self._lock:
             process, self._process = self._process, None
@@ -78,11 +77,11 @@ class Ahead:
 
 
 def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
-    """Run *command* and return what it printed.
+    """Run *command* and return its standard output.
 
     :param words: its standard input
-    :raises Failed: if it cannot be started or fails
-    :raises TimedOut: if it takes too long
+    :raises Failed: if it cannot be started or exits with an error
+    :raises TimedOut: if it does not end within *timeout_s*
     """
     return _output(_start_reader(command), timeout_s, words)
 
@@ -102,12 +101,12 @@ def _output(process: subprocess.Popen[bytes], timeout_s: float, words: bytes | N
 def status_and_output(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str]
 ) -> tuple[int, bytes]:
-    """Run *command* and return its exit status and what it printed, errors included.
+    """Run *command* and return its exit status, and its standard output and error together.
 
-    It runs in ``/`` and with no other environment than *environment*.
+    It runs in the folder ``/`` and with no environment variables but *environment*.
 
     :raises Failed: if it cannot be started
-    :raises TimedOut: if it takes too long
+    :raises TimedOut: if it does not end within *timeout_s*
     """
     nothing, both = subprocess.DEVNULL, subprocess.STDOUT
     process = _start(command, stdin=nothing, stderr=both, env=environment, cwd="/")
@@ -116,7 +115,7 @@ def status_and_output(
 
 
 def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own.
+    """Start the process in a session of its own, so that all its descendants can be killed.
 
     :param kwargs: arguments of :class:`subprocess.Popen`
     """
@@ -140,7 +139,7 @@ def _communicate(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process with its whole session. Do not wait for one that cannot be killed."""
+    """Kill the process and its descendants. Do not wait long for one that hangs in the kernel."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

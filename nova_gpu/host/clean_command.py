@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's own program that cleans a card between two guests. It runs as root."""
+"""``[gpu]clean_command``: the operator's program that cleans a card between two guests, as root."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ROOT_UID = 0
 
 
 def check(command: Sequence[str], root: pathlib.Path = pathlib.Path("/")) -> None:
-    """Refuse a command that users other than root can change.
+    """Refuse a command whose program users other than root can change.
 
-    The program and all folders above it are checked, both on the given path and on the path that
-    links lead to.
+    The program and all folders above it are checked, both on the configured path and, if it has
+    symbolic links, on the path they lead to.
 
-    :param root: the folder at which the check of the folders ends
+    :param root: the topmost folder that is checked
     :raises InvalidOption: if *command* must not be run
     """
     program = pathlib.Path(command[0])
@@ -51,7 +51,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
 
 
 def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield the program and the folders above it, on the given path and on the resolved one."""
+    """Yield the program and the folders above it, also those of the path without links."""
     for path in dict.fromkeys((program, program.resolve(strict=True))):
         yield from (parent for parent in (path, *path.parents) if parent.is_relative_to(root))
 
@@ -66,9 +66,9 @@ def run(
 ) -> tuple[int, str]:
     """Run the command for *card*, or for its MIG instance at *slot*; return its status and output.
 
-    Its environment names the card, and contains nothing of a tenant's.
+    Its environment names the card, and contains nothing that a tenant has chosen.
 
-    :raises InvalidOption: if it must not be run any more
+    :raises InvalidOption: if users other than root can change the program, as :func:`check`
     :raises Failed: if it cannot be started
     :raises TimedOut: if it does not end in time
     """

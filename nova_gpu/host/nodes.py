@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes: which belong to one card, which all cards share, and how they are created.
+"""Device nodes of GPUs: those of one card, those that all cards share, and their creation.
 
-A node is named as the guest and libvirt name it, ``/dev/...``; it is read below ``roots.dev``.
+A node is a path ``/dev/...`` as in the guest, and is read below the host's ``roots.dev``.
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ _CONTROL_MINOR = 255
 
 
 def own_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that only this card has, whether or not they exist now.
+    """Return the nodes that belong to this card alone, whether or not they exist now.
 
-    Of NVIDIA's capability nodes they include those of the card's own MIG instances, never the ones
-    that configure or monitor MIG. Return ``()`` if they are unknown, because the card has not its
-    vendor's driver or no minor number.
+    They include the capability nodes of the card's MIG instances, but not those with which a
+    process configures or monitors MIG. Return ``()`` if they are unknown: the card is not bound to
+    its vendor's driver, or has no minor number.
     """
     return _own_nodes(gpu.address, gpu.driver, roots)
 
 
 def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return every node that gives access to this card only: its own, and DRM's of an NVIDIA card.
+    """Return :func:`own_nodes`, and the DRM nodes in /dev/dri of an NVIDIA card.
 
-    nvidia-drm creates the latter if it is loaded. A guest can compute without them, so it gets them
-    only if a CDI specification names them.
+    nvidia-drm creates these DRM nodes if it is loaded. A guest can compute without them, so it gets
+    them only if a CDI specification names them.
     """
     return _card_nodes(gpu.address, gpu.driver, roots)
 
 
 def shared_nodes(driver: str | None) -> tuple[str, ...]:
-    """Return the nodes that all guests of cards with this *driver* share."""
+    """Return the nodes that all guests with cards of *driver* get, such as /dev/nvidiactl."""
     return _SHARED_BY_DRIVER.get(driver or "", ())
 
 
 def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that a guest of the MIG instance at *slot* needs.
+    """Return the nodes that a guest needs to use the MIG instance at *slot*.
 
-    They are the node of its card, which gives access to nothing by itself, and the nodes of the
-    capabilities of its GPU instance and of its compute instance.
+    They are the card's node, which alone gives access to no instance, and the capability nodes of
+    the GPU instance and of the compute instance.
 
-    Return ``()`` if the driver has no such instance of the card.
+    Return ``()`` if the driver lists no such instance.
     """
     return nodes_by_instance(slot.parent, roots).get(slot.number, ())
 
@@ -91,10 +91,10 @@ def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
 def nodes_by_instance(
     address: model.PciAddress, roots: host_roots.Roots
 ) -> dict[int, tuple[str, ...]]:
-    """Return the nodes of each MIG instance of the card, by the number of its slot.
+    """Return the :func:`instance_nodes` of each MIG instance of the card, by its slot's number.
 
-    They are those of :func:`instance_nodes`. A guest that lacks one of them cannot open the
-    instance: NVIDIA's MIG user guide, "Device nodes and capabilities".
+    A guest that lacks one of these nodes cannot open the instance: NVIDIA's MIG user guide, "Device
+    nodes and capabilities".
     """
     card = f"/dev/nvidia{gpu_instances.gpu_minor(address, roots)}"
     return {
@@ -105,7 +105,10 @@ def nodes_by_instance(
 
 
 def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that give access to this MIG instance only."""
+    """Return the nodes that give access to no other MIG instance than the one at *slot*.
+
+    If several compute instances share its GPU instance, the node of the GPU instance is left out.
+    """
     there = gpu_instances.of_card(slot.parent, roots)
     gpu_instance, _ = of_slot(slot.number)
     is_shared = sum(instance.gpu_instance == gpu_instance for instance in there) > 1
@@ -113,7 +116,10 @@ def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
-    """Return the nodes of the capabilities of the slot's GPU instance and compute instance."""
+    """Return the capability nodes of the slot's GPU instance and compute instance.
+
+    Return ``()`` if it is not among *there*, the instances of its card.
+    """
     for instance in there:
         if (instance.gpu_instance, instance.compute_instance) == of_slot(slot.number):
             return _capabilities(instance)
@@ -125,9 +131,9 @@ def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
 
 
 def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return every node that a guest of the device may have, by the present driver of its card.
+    """Return every GPU node that a guest with *device*, a card or a MIG instance, may have.
 
-    Return ``()`` if the device's card does not exist or has not its vendor's driver.
+    Return ``()`` if the card or instance does not exist, or is not with its vendor's driver.
     """
     if isinstance(device, Slot):
         own = instance_nodes(device, roots)
@@ -140,7 +146,7 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
 
 
 def candidates(roots: host_roots.Roots) -> Iterator[str]:
-    """Yield every node that may be a guest's, by its name alone.
+    """Yield the path of every entry of /dev, /dev/dri and /dev/nvidia-caps, whatever it is.
 
     :raises OSError: if /dev cannot be listed
     """
@@ -153,16 +159,16 @@ def candidates(roots: host_roots.Roots) -> Iterator[str]:
 
 
 def is_required(node: str) -> bool:
-    """Return whether a guest cannot use a card at all without *node*.
+    """Return whether a guest that lacks *node* cannot use its card at all.
 
     nvidia-uvm is required: every CUDA program fails without it, and every driver since 331 has it.
-    The nodes of MIG instances are not: without them the guest lacks that instance only.
+    The capability node of a MIG instance is not: a guest that lacks it can use the other instances.
     """
     return node not in _OPTIONAL and not node.startswith(_CAPS)
 
 
 def on_host(node: str, roots: host_roots.Roots) -> pathlib.Path:
-    """Return the path of *node* below the host's ``roots.dev``."""
+    """Return the path at which the host has *node*, which is below ``roots.dev``."""
     return roots.dev / node.removeprefix("/dev/")
 
 
@@ -171,10 +177,10 @@ def is_there(node: str, roots: host_roots.Roots) -> bool:
 
 
 def number(node: str, roots: host_roots.Roots) -> int | None:
-    """Return major and minor of the device behind *node*; links are followed.
+    """Return the device number (``st_rdev``) of *node*; links are followed.
 
-    Return ``None`` unless it is a character device below /dev: elsewhere a stat may wait for a file
-    system that does not answer.
+    Return ``None`` if it is no character device, and for a path outside /dev, where a stat may hang
+    in a file system that does not answer.
     """
     if not node.startswith("/dev/"):
         return None
@@ -186,20 +192,20 @@ def number(node: str, roots: host_roots.Roots) -> int | None:
 
 
 def open_mode(node: str, mode: int) -> int:
-    """Return *mode* with the rights of others that any user of a guest needs to open *node*.
+    """Return the file mode *mode* with the "others" permissions that a guest needs to open *node*.
 
-    In a guest with user namespaces the host's node has no known owner, so that only the rights of
-    others count. A capability node is opened for reading only.
+    In a guest with user namespaces the node's owner and group do not exist, so only these
+    permissions apply. A capability node is opened for reading only.
     """
     return mode | (stat.S_IROTH if node.startswith(_CAPS) else stat.S_IROTH | stat.S_IWOTH)
 
 
 def make_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots, timeout_s: float = 60.0) -> None:
-    """Let nvidia-modprobe create the nodes that the host's NVIDIA cards lack.
+    """Run nvidia-modprobe to create the missing nodes of *gpus* with NVIDIA's driver.
 
-    User space creates them on demand, so none exist after a boot of the host until a program needs
-    them. nvidia-modprobe is setuid root, so this process needs no privilege. A failure is logged
-    with the card's address, never raised, because the guests of other cards must start.
+    After a boot of the host none exists until a program creates it. nvidia-modprobe is setuid root,
+    so nova-compute needs no privilege. A failure is logged with the card's address, never raised,
+    because guests of other cards must still start.
     """
     cards = [gpu for gpu in gpus if gpu.driver == _NVIDIA]
     if not any(_absent(gpu, roots) for gpu in cards):
@@ -216,8 +222,8 @@ def make_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots, timeout_s: fl
     for gpu in cards:
         if absent := [node for node in _absent(gpu, roots) if node not in _OPTIONAL]:
             LOG.error(
-                "GPU %(address)s has no %(nodes)s, which guests need: %(reason)s; install "
-                "%(tool)s and run it, or nvidia-smi, as root",
+                "GPU %(address)s has no device node %(nodes)s, which guests need: %(reason)s; "
+                "install %(tool)s and run it, or nvidia-smi, as root",
                 {
                     "address": gpu.address,
                     "nodes": ", ".join(absent),
@@ -257,7 +263,7 @@ def _absent(gpu: model.GPU, roots: host_roots.Roots) -> list[str]:
 def _modprobe_arguments(
     gpus: Sequence[model.GPU], roots: host_roots.Roots
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of the two calls of nvidia-modprobe that are needed.
+    """Yield the arguments of the two calls of nvidia-modprobe that create all nodes of *gpus*.
 
     With ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm, so one call is not enough.
     """
@@ -273,7 +279,7 @@ def _modprobe_arguments(
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
-    """Run *command*; return why it failed, or ``None``."""
+    """Run *command*; return why it failed, ``None`` if it succeeded."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of a card by sysfs: whether it answers, and the errors of its link."""
+"""Health of a card as sysfs reports it: functions that do not answer, faults, PCIe errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ALL_ONES = b"\xff\xff"
 
 
 def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
-    """Return the functions of the card that do not answer.
+    """Return the PCI functions of the card that do not answer.
 
-    Their configuration space reads as all ones or cannot be read. The sysfs files ``vendor`` and
-    ``device`` hold what the kernel read when it found the function; reading ``config`` queries the
-    function itself. A function whose ``config`` cannot be opened is not returned: if the function
-    is gone, discovery reports it.
+    Their configuration space cannot be read, or reads as all ones. The file ``config`` is read,
+    because it queries the function itself, while ``vendor`` and ``device`` hold what the kernel
+    read when it found the function. A function whose ``config`` cannot be opened is not returned:
+    if the function is gone, discovery reports it.
     """
     return tuple(function for function in gpu.functions if _is_silent(function, roots))
 
@@ -44,13 +44,13 @@ def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
-    """Return why no guest can use the card, by what the kernel and its driver report.
+    """Return the fault of the card, reported in sysfs or /proc, that makes it useless to guests.
 
-    Return ``None`` if they report no obstacle.
+    Return ``None`` if no such fault is reported.
     """
     try:
         for address in gpu.functions:
-            if sysfs.has_homeless_bar(address, roots):
+            if sysfs.has_unassigned_bar(address, roots):
                 return _fault(
                     f"the kernel could not assign a BAR of {address}",
                     "turn on Above 4G Decoding in its firmware, and see the kernel's log about it "
@@ -65,7 +65,7 @@ def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
     except (OSError, ValueError) as error:
         if not os.path.exists(sysfs.device(address, roots)):
             return None  # gone, which others tell
-        return _fault(f"sysfs cannot be read about it: {error}", "see the kernel's log")
+        return _fault(f"its files in sysfs cannot be read: {error}", "see the kernel's log")
     # kernel-open/nvidia/nv-procfs.c: GPUs in NVreg_ExcludedGpus, and those that the driver excludes
     # by itself
     if gpu.driver == "nvidia" and proc.card(gpu.address, roots).get("GPU Excluded") == "Yes":
@@ -79,11 +79,11 @@ def _fault(reason: str, remedy: str) -> Unavailable:
 
 
 def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
-    """Return the PCIe errors of the card and of the port above it, or ``None`` without AER.
+    """Return the sums of the PCIe errors that the card and the port above it have counted.
 
-    They are read from ``aer_dev_fatal`` and the files next to it
-    (Documentation/ABI/testing/sysfs-bus-pci-devices-aer). An error may be counted at either end of
-    the link.
+    Either end of the link may count an error. The counters are ``aer_dev_fatal`` and the files next
+    to it (Documentation/ABI/testing/sysfs-bus-pci-devices-aer). Return ``None`` if neither end has
+    them.
     """
     device = os.path.realpath(sysfs.device(gpu.address, roots))
     places = [device]
@@ -112,7 +112,10 @@ def _counts(device: str) -> ErrorCounts | None:
 
 
 def _total(device: str, name: str) -> int:
-    """Return the number in the last line of an AER file, such as ``TOTAL_ERR_FATAL 0``."""
+    """Return the number in the last line of an AER file, such as ``TOTAL_ERR_FATAL 0``.
+
+    :raises OSError, ValueError: if there is no such file or line
+    """
     label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
     if not label.startswith("TOTAL_ERR_"):
         raise ValueError(f"{device}/{name} does not end in a total")

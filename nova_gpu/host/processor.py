@@ -21,8 +21,9 @@ _FIRST = 16384
 class Processor:
     """The facts of a processor; ``None`` for a fact that the kernel does not report.
 
-    It reports none on other architectures than x86. ``vendor`` is as in /proc/cpuinfo.
-    ``gib_pages``: the processor has pages of 1 GiB, or that is unknown.
+    On other architectures than x86 the kernel reports none. ``address_bits`` is the width of
+    physical addresses, ``vendor`` is as in /proc/cpuinfo (``AuthenticAMD``). ``gib_pages``: the
+    processor has pages of 1 GiB, or it is unknown whether it has.
     """
 
     address_bits: int | None = None
@@ -36,7 +37,7 @@ class Processor:
 
 
 def of_host(roots: Roots) -> Processor:
-    """Return this host's first processor; what cannot be read counts as unknown."""
+    """Return the facts of this host's first processor; one that cannot be read is ``None``."""
     text = b""
     with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
         text = file.read(_FIRST)

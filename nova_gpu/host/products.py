@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products by product id: the operator's option ``[gpu]product``, and the built-in table.
+"""GPU products by PCI ids, from the option ``[gpu]product`` and from the built-in table.
 
-Memory is not in the table, because cards with one product id differ in it.
+The table does not have the memory, because cards with one product id differ in it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporati
 
 
 def is_gpu(vendor_id: str, class_code: int) -> bool:
-    """Return whether a function of this vendor and class is a GPU.
+    """Return whether a PCI function of this vendor and class is a GPU.
 
-    Other functions are offered only if an option names them.
+    Other accelerators are offered only if ``[gpu]addresses`` or ``product_ids`` names them.
     """
     kind = class_code >> 8
     return kind in _DISPLAYS or (kind == _ACCELERATOR and vendor_id in _WITH_ACCELERATORS)
@@ -53,7 +53,7 @@ def parse_key(text: str) -> tuple[str, str] | None:
 
 
 def short_name(name: str | None) -> str | None:
-    """Return a marketing name without its vendor: ``NVIDIA H200`` becomes ``H200``."""
+    """Return a product's name without its vendor: ``NVIDIA H200`` becomes ``H200``."""
     words = " ".join((name or "").split())
     maker = _MAKERS.match(words.lower())
     return (words[maker.end() :] if maker else words) or None
@@ -70,9 +70,9 @@ def table() -> Mapping[str, model.Product]:
 
 
 def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
-    """Return the products that ``[gpu]product`` describes, by key.
+    """Return the products that the lines of ``[gpu]product`` describe, by key (``10de:2335``).
 
-    :raises InvalidOption: if a line is invalid or a product has two
+    :raises InvalidOption: if a line is invalid or a product has two lines
     """
     products: dict[str, model.Product] = {}
     for line in lines:
@@ -84,7 +84,7 @@ def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
 
 
 def merge(best: model.Product, *others: model.Product) -> model.Product:
-    """Return *best* with its unknown facts filled in from the first of *others* that knows them."""
+    """Return *best* with each unknown fact filled in from the first of *others* that has it."""
     return functools.reduce(model.Product.completed_by, others, best)
 
 
@@ -121,11 +121,12 @@ def _invalid(line: str, reason: str) -> exception.InvalidOption:
 
 
 def how_to_remove_functions(vendor_id: str, address: object) -> str:
-    """Return how an operator removes a card's virtual functions, which differs by vendor.
+    """Return the instruction for an operator to remove a card's virtual functions.
 
-    NVIDIA's driver refuses a write to sriov_numvfs (bigstack-oss/cubecos#905). AMD's drivers have
-    no sriov_configure, so that such a write has no effect: gim creates the functions when it is
-    loaded and removes them when it is unloaded (amd/MxGPU-Virtualization, gim_shim/gim_drv.c).
+    It differs by vendor. NVIDIA's driver refuses a write to sriov_numvfs
+    (bigstack-oss/cubecos#905). AMD's drivers have no sriov_configure, so that such a write has no
+    effect: gim creates the functions when it is loaded and removes them when it is unloaded
+    (amd/MxGPU-Virtualization, gim_shim/gim_drv.c).
     """
     if vendor_id == NVIDIA:
         return f"run /usr/lib/nvidia/sriov-manage -d {address} while no guest has one"

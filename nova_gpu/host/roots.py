@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folders below which the host is read, such as /sys.
+"""The folders from which the host is read, such as /sys.
 
-They are options, never constants, so that tests can use a generated tree.
+They are options, so that tests can use generated files.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _HOSTS_PID_NAMESPACE = "pid:[4026531836]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Roots:
+    """The options ``[gpu]sysfs_root``, ``dev_root``, ``proc_root`` and ``cdi_spec_dirs``."""
+
     sysfs: pathlib.Path = pathlib.Path("/sys")
     dev: pathlib.Path = pathlib.Path("/dev")
     proc: pathlib.Path = pathlib.Path("/proc")
@@ -29,17 +31,20 @@ class Roots:
     )
 
     def boot_id(self) -> str:
-        """Return the id of the host's present boot (Documentation/admin-guide/sysctl/kernel.rst).
+        """Return the boot id, which changes at each boot of the host.
+
+        Source: the kernel's Documentation/admin-guide/sysctl/kernel.rst.
 
         :raises OSError: if the kernel does not report it
         """
         return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
 
     def shows_all_processes(self) -> bool:
-        """Return whether ``proc`` shows all processes of the host, not only those of a container.
+        """Return whether ``proc`` lists all processes of the host, not those of one container.
 
-        A process without privilege may read its own namespace, but not that of init. A kernel
-        without PID namespaces has no such file.
+        ``ns/pid`` of process 1 or of this process tells it. An unprivileged process cannot read
+        that of process 1. Neither file exists on a kernel without PID namespaces, where ``proc``
+        lists all.
         """
         is_unread = False
         for process in ("1", "self"):
@@ -53,7 +58,7 @@ class Roots:
 
     @classmethod
     def of(cls, options: Any) -> Roots:
-        """Return the roots in the option group ``[gpu]``, or in an object with the same attributes.
+        """Return the folders that *options*, the option group ``[gpu]``, name.
 
         :raises InvalidOption: if one of them is not a path
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket that ensures that only one nova-compute process gives out a host's cards.
+"""A socket that only one nova-compute process can bind, so that one process assigns a host's cards.
 
-Two processes that each know only their own starts would give one card to two guests, and one would
-clean a card while the other starts a guest with it.
+Two processes, each of which knows only the guests that it starts itself, would give one card to two
+guests, and one would clean a card while the other starts a guest with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _own: dict[str, socket.socket] = {}
 
 
 def claim(roots: Roots) -> str | None:
-    """Bind the socket for the cards below *roots*; return which other process has bound it.
+    """Bind the socket for this host's cards; return the other process that has it (``pid 42``).
 
-    Return ``None`` if no other process is known to have it. An abstract socket (unix(7)) disappears
-    with its process, however that ends, and needs no folder that both processes can write. As any
-    user can bind it, only a process of root or of this process's user counts.
+    Return ``None`` if this process has it now, or if no process of root or of the same user has it:
+    any user can bind an abstract socket (unix(7)). It disappears with its process, however that
+    ends, and needs no folder that both processes can write.
+
+    :param roots: its ``sysfs`` identifies the host
     """
     name = "\0nova-gpu " + hashlib.sha256(os.fsencode(roots.sysfs.resolve())).hexdigest()
     if name in _own:
@@ -42,7 +44,11 @@ def claim(roots: Roots) -> str | None:
         own.close()
         holder = _holder(name)
         if holder is None:
-            LOG.error("Cannot tell whether another nova-compute offers the same GPUs: %s", error)
+            LOG.error(
+                "Cannot tell whether another nova-compute offers the same GPUs, so this one offers "
+                "them: %s",
+                error,
+            )
         return holder
     _own[name] = own
     return None
@@ -57,7 +63,8 @@ def _holder(name: str) -> str | None:
         if uid in (0, os.geteuid()):
             return f"pid {pid}"
         LOG.error(
-            "A process of user %d (pid %d) claims to be the nova-compute of this host's GPUs",
+            "A process of user %d (pid %d) claims to be the nova-compute of this host's GPUs; it "
+            "is ignored, because that user is neither root nor nova-compute's",
             uid,
             pid,
         )

@@ -102,7 +102,7 @@ def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], value: object)
     :param wanted: the values of the option, by card
     :raises DeviceUnavailable: if *value* is not that of the card
     """
-    if (statement := selection.said_of(card, wanted)) != value:
+    if (statement := selection.value_of(card, wanted)) != value:
         raise exception.DeviceUnavailable(
             str(card.address),
             f"nova-compute asks for {value} of it, but the option has {statement or 'nothing'}",

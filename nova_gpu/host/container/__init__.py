@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs of a container: CDI specifications, libraries, mounts, leftover processes."""
+"""GPUs of LXC guests: CDI specifications, libraries, mounts, processes of ended guests."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MIG instances of NVIDIA cards, as the driver's capability files in /proc list them.
 
-Source: NVIDIA's MIG user guide, "Device nodes and capabilities". The files exist whatever tool made
-the instances; only NVML reports the profile of an instance.
+The files exist whatever tool has created the instances. They lack an instance's profile, which only
+NVML reports. Source: NVIDIA's MIG user guide, "Device nodes and capabilities".
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Capability:
-    """A file that a process must be able to open to use a GPU instance or compute instance.
+    """NVIDIA's permission to use one GPU instance or one compute instance.
 
-    ``access`` is the file in /proc that nvidia-modprobe takes, ``minor`` is the minor number of the
-    node ``/dev/nvidia-caps/nvidia-cap<minor>``; ``compute_instance`` is ``None`` for the capability
-    of a GPU instance.
+    A process has it if it can open the device node ``/dev/nvidia-caps/nvidia-cap<minor>``, which
+    nvidia-modprobe creates for the file ``access`` in /proc. ``gpu_instance`` and
+    ``compute_instance`` are NVIDIA's ids; the latter is ``None`` for the capability of a whole GPU
+    instance.
     """
 
     gpu_instance: int
@@ -37,9 +38,10 @@ class Capability:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Instance:
-    """One compute instance of a GPU instance, which CUDA shows as a device; ``index`` names it.
+    """A MIG instance: one compute instance of a GPU instance, which CUDA shows as a device.
 
-    ``minors`` are those of the two capability nodes that give access to it.
+    ``gpu_instance`` and ``compute_instance`` are NVIDIA's ids, ``minors`` the minor numbers of the
+    capability nodes of both.
     """
 
     gpu_instance: int
@@ -53,24 +55,27 @@ class Instance:
 
 
 def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
-    """Return N of the card's /dev/nvidiaN, ``None`` if unknown. It is not NVIDIA's GPU index."""
+    """Return the minor number N of the card's /dev/nvidiaN, ``None`` if it is unknown.
+
+    It is not the index that nvidia-smi shows.
+    """
     return _number(proc.card(address, roots).get("Device Minor"))
 
 
 def is_divided(card: PciAddress, roots: Roots) -> bool:
-    """Return whether the driver has a GPU instance of the card, even if it is unreadable."""
+    """Return whether the driver lists a GPU instance of the card, even one it cannot describe."""
     minor = gpu_minor(card, roots)
     return minor is not None and any(_folder(minor, roots).glob("gi*"))
 
 
 def of_card(card: PciAddress, roots: Roots) -> tuple[Instance, ...]:
-    """Return the compute instances that the driver lists for the card."""
+    """Return the MIG instances that the driver lists for the card, sorted."""
     minor = gpu_minor(card, roots)
     return () if minor is None else instances(capabilities(minor, roots))
 
 
 def is_slot_there(slot: Slot, roots: Roots) -> bool:
-    """Return whether the MIG instance of *slot* exists.
+    """Return whether the MIG instance at *slot* exists.
 
     :raises OSError: if the driver does not report it
     """
@@ -90,9 +95,9 @@ def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
 
 
 def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
-    """Return the capabilities of GPU and compute instances of /dev/nvidia*gpu_minor*, by path.
+    """Return the capabilities of the GPU and compute instances of the card with *gpu_minor*.
 
-    Files that cannot be read or parsed are left out.
+    They are in the order of their paths. Files that cannot be read or parsed are left out.
     """
     folder = _folder(gpu_minor, roots)
     paths = []
@@ -106,9 +111,9 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
 
 
 def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
-    """Return the compute instances that a card's *capabilities* give access to, sorted.
+    """Return the MIG instances of the card with *capabilities*, sorted.
 
-    One is left out if the capability of its GPU instance is missing, as its user needs both.
+    One whose GPU instance has no capability is left out, as a process needs both to use it.
     """
     listed = tuple(capabilities)
     minors = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards that are divided into MIG instances, their instances, and the division of a card.
+"""The MIG instances into which cards are divided, and the division of a card into new ones.
 
-The driver's capabilities and NVML must agree: the driver lists the instances and the nodes that
-lead to them, NVML reports their size. An existing layout is never changed.
+Two sources must agree on a card's instances: the driver's capability files name their device nodes,
+NVML reports their size. A card that has instances is never divided anew.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile:
 def divided(
     cards: Iterable[GPU], roots: Roots, *, shares: bool = False
 ) -> dict[PciAddress, vgpu.DividedCard]:
-    """Return the *cards* that are divided, by address.
+    """Return those *cards* that are divided into MIG instances, by address.
 
     A card whose MIG instances are unknown has the reason in ``unread``.
 
@@ -53,14 +53,14 @@ def divided(
 
 
 def is_divided(card: GPU, roots: Roots) -> bool:
-    """Return whether *card* has MIG instances, or is in MIG mode and so cannot be given whole."""
+    """Return whether *card* has MIG instances or is in MIG mode, so no guest gets all of it."""
     if card.driver != nvml.DRIVER:
         return False
     return card.mig is not None or gpu_instances.is_divided(card.address, roots)
 
 
 def _unread(card: GPU, roots: Roots) -> str | None:
-    """Return why the card's MIG instances are unknown, and the remedy.
+    """Return why the MIG instances of *card*, which is divided, are unknown, and the remedy.
 
     Return ``None`` if they are known.
     """
@@ -106,9 +106,9 @@ def _number(instance: MIGInstance) -> int | None:
 
 
 def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.DividedCard:
-    """Return the card with its MIG instances as slots.
+    """Return the divided card with the MIG instances of *layout* as its slots.
 
-    :param layout: the instances by NVML, after :func:`_unread` has returned ``None``
+    :param layout: the instances that NVML reports, for which :func:`_unread` has returned ``None``
     """
     numbers: dict[str, list[int]] = collections.defaultdict(list)
     facts = {}
@@ -138,9 +138,9 @@ def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.
 
 
 def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:
-    """Return the profiles of ``[gpu]mig_profile``, by address or product.
+    """Return the profiles in ``[gpu]mig_profile``, by a card's address or product.
 
-    :raises InvalidOption: if an entry does not have the form
+    :raises InvalidOption: if an entry is invalid
     """
     return selection.parse_by_card(_OPTION, entries, _profile, _FORM)
 
@@ -152,12 +152,12 @@ def _profile(text: str) -> str:
 
 
 def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
-    """Divide *card* into as many instances of *profile* as it has room for. For root.
+    """Divide *card* into as many MIG instances of *profile* as it has room for. Needs root.
 
-    Return how many were made, 0 if the card is divided already.
+    Return how many were created, 0 if the card has instances already.
 
-    :raises DeviceUnavailable: if it cannot be divided; then it has no instances, unless *timeout_s*
-        was over before all were made, or removed again
+    :raises DeviceUnavailable: if it cannot be divided. Instances that were created before the
+        failure are removed, unless *timeout_s* passes first.
     """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:

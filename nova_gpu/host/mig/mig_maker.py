@@ -4,7 +4,7 @@
 It runs as a process of its own, like every call that may hang in the driver
 (:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and NVML
 keeps the card open in its process until nvmlShutdown, which a hanging call never reaches. It
-imports NVIDIA's binding and the standard library only. Its arguments are a card's PCI address, a
+imports nvidia-ml-py and the standard library only. Its arguments are a card's PCI address, a
 profile (``1g.18gb``) and the number of attempts to turn MIG mode on; it prints one of ::
 
     {"made": 7}
@@ -37,7 +37,10 @@ class _Refused(Exception):
 
 
 def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
-    """Divide the card into as many instances of *profile* as it has room for; return how many."""
+    """Divide the card into as many instances of *profile* as it has room for; return how many.
+
+    After a failure remove those that were created, and turn MIG mode off if it was off before.
+    """
     card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
     undo: list[Callable[[], object]] = []
     try:
@@ -49,7 +52,7 @@ def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
             raise _Refused(f"it has no profile {profile}; it has {', '.join(profiles) or 'none'}")
         room = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(card, profiles[profile]))
         if room < 1:
-            raise _Refused("it has no room for one")
+            raise _Refused(f"it has no room for an instance of {profile}")
         for _ in range(room):
             instance = nvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
             undo.append(functools.partial(nvml.nvmlGpuInstanceDestroy, instance))
@@ -64,7 +67,10 @@ def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
 
 
 def _turn_on(nvml: Any, address: str, tries: int) -> Any:
-    """Turn MIG mode on, which fails while a process has the card open; return the card's handle."""
+    """Turn MIG mode on and return the card's new NVML handle.
+
+    While a process has the card open, MIG mode stays off; repeat up to *tries* times.
+    """
     for left in range(tries - 1, -1, -1):
         card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
         nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_ENABLE)
@@ -79,7 +85,7 @@ def _turn_on(nvml: Any, address: str, tries: int) -> Any:
 
 
 def _profiles(nvml: Any, card: Any) -> dict[str, int]:
-    """Return the ids of the card's profiles, by name."""
+    """Return NVML's ids of the GPU instance profiles that the card supports, by name."""
     profiles = {}
     for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
@@ -92,7 +98,7 @@ def _profiles(nvml: Any, card: Any) -> dict[str, int]:
 
 
 def _largest(nvml: Any, instance: Any) -> int:
-    """Return the id of the compute instance profile that takes a whole GPU instance."""
+    """Return NVML's id of the compute instance profile with the most slices of *instance*."""
     sizes = []
     for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:

@@ -22,9 +22,9 @@ _FRAMEBUFFER_CONSOLE = "frame buffer device"
 
 
 def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return which console of the host is on a card with these functions, ``None`` for none.
+    """Return why a card with these functions is the host's display, ``None`` if it is not.
 
-    A function that is bound to VFIO shows nothing any more.
+    A function that is bound to VFIO displays nothing for the host.
     """
     for address in addresses:
         device = sysfs.device(address, roots)
@@ -39,18 +39,19 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Return whether the host's firmware used one of these functions as its display."""
+    """Return whether the firmware used one of these functions as the display of the boot."""
     return any(
         sysfs.decimal(sysfs.device(address, roots), "boot_vga") == 1 for address in addresses
     )
 
 
 def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return the name of the firmware's framebuffer if it lies in a BAR of these functions.
+    """Return the name of the firmware's framebuffer if it occupies a BAR of these functions.
 
-    The kernel keeps that memory until a driver of the host takes the card over, or vfio-pci takes a
-    VGA controller (``vfio_pci_vga_init``, Linux 6.0), as it does for no other class. Users other
-    than root see /proc/iomem without addresses, but still nested (kernel/resource.c, ``r_show``).
+    Return ``None`` if it does not. The kernel keeps the framebuffer's memory until a host driver
+    binds to the card; vfio-pci frees it for a VGA controller only (``vfio_pci_vga_init``, Linux
+    6.0). Users other than root see /proc/iomem without addresses, but still nested
+    (kernel/resource.c, ``r_show``).
 
     :raises OSError, ValueError: if the kernel does not report it
     """
@@ -73,11 +74,11 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
 
 
 def _console_framebuffer(roots: Roots) -> str | None:
-    """Return the framebuffer that shows the kernel's console, ``None`` if none does.
+    """Return the name of the framebuffer that shows the host's text console, such as ``fb0``.
 
     fbcon maps every virtual terminal to the framebuffer that registered first, which has the lowest
-    number. If the host's console is a serial line only, the terminals are not seen, and fbcon moves
-    to the first framebuffer there is, even one whose card was just given back to the host.
+    number. Return ``None`` if no framebuffer shows a terminal, or if the host's console is only a
+    serial line: then fbcon uses any framebuffer, even of a card that a guest just had.
     """
     if not _has_terminal_for_console(roots):
         return None
@@ -89,7 +90,7 @@ def _console_framebuffer(roots: Roots) -> str | None:
 
 
 def _has_terminal_for_console(roots: Roots) -> bool:
-    """Return whether the kernel's messages go to virtual terminals; true if that is unreadable."""
+    """Return whether the kernel's messages go to virtual terminals, true if it is unknown."""
     try:
         active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
     except OSError:
@@ -98,7 +99,7 @@ def _has_terminal_for_console(roots: Roots) -> bool:
 
 
 def _is_framebuffer_console(vtconsole: str) -> bool:
-    """Return whether *vtconsole* is fbcon, and is shown."""
+    """Return whether the sysfs folder *vtconsole* is that of fbcon, and fbcon is active."""
     try:
         name = sysfs.attribute(vtconsole, "name")
     except OSError:

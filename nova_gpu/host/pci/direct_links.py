@@ -28,7 +28,7 @@ _IOLINK_TYPE_XGMI = 11
 
 
 def parse(lines: Iterable[str]) -> Sets:
-    """Return the sets of joined cards in ``[gpu]link_groups``.
+    """Return the sets of cards that have direct links with each other by ``[gpu]link_groups``.
 
     :raises InvalidOption: if an entry is invalid, or a card is in two sets
     """
@@ -49,7 +49,7 @@ def parse(lines: Iterable[str]) -> Sets:
 
 
 def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
-    """Return *gpus* with the links in *sets* added to those without links of their own."""
+    """Return *gpus*; those without links get NVLinks to the other cards of their set."""
     linked = tuple(gpus)
     present = {gpu.address for gpu in linked}
     peers = {address: members & present for members in sets for address in members}
@@ -66,9 +66,11 @@ def _links(
 
 
 def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...]]:
-    """Return XGMI links by card. The kernel does not report their width.
+    """Return the XGMI links of AMD's cards, by card. Their width is unknown to the kernel.
 
     Links that cannot be read are left out.
+
+    :param root: the folder of sysfs
     """
     nodes = kfd.nodes(root)
     links: dict[model.PciAddress, set[model.PciAddress]] = {}

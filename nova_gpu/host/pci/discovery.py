@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discovery of a host's whole cards, in one pass over its PCI functions."""
+"""Discovery of a host's GPUs, each of which is one card, by its PCI functions in sysfs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def discover(
     overrides: Mapping[str, model.Product],
     nvml: NvmlQuery,
 ) -> tuple[model.GPU, ...]:
-    """Return the host's selected cards, sorted by address.
+    """Return the host's cards that the options select, sorted by address.
 
-    A card that cannot be read, or disappears meanwhile, is left out; the others are returned.
-    *nvml* is called only if the nvidia driver holds a selected card, because a card that is
-    prepared for a guest must not be opened. For each fact about a product the operator's
-    *overrides* precede NVML, and NVML precedes the built-in table.
+    A card that cannot be read, or disappears meanwhile, is left out. A fact about a product comes
+    from *overrides*, else from NVML, else from the built-in table.
 
+    :param overrides: the products of ``[gpu]product``, by key
+    :param nvml: queries NVML; called only if a selected card is bound to the nvidia driver
     :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
     cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
@@ -63,7 +63,9 @@ def _completed(
 
 
 def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
-    """Return the cards at *addresses*, of any vendor, with the facts in sysfs only.
+    """Return the cards at *addresses*, of any vendor, without the facts that NVML reports.
+
+    Addresses without a card are ignored.
 
     :raises DiscoveryFailed: as :func:`discover`
     """
@@ -83,10 +85,10 @@ def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
 
 
 def _names(root: pathlib.Path) -> list[str]:
-    """Return the addresses on the PCI bus; an empty list on a host without that bus.
+    """Return the addresses of all PCI functions; an empty list on a host without a PCI bus.
 
-    :raises DiscoveryFailed: if they cannot be listed, or *root* is not a sysfs. A host whose cards
-        are invisible must not count as one without cards
+    :raises DiscoveryFailed: if they cannot be listed, or *root* is not a sysfs, because a host
+        whose cards are invisible must not count as one without cards
     """
     folder = root / "bus/pci/devices"
     try:
@@ -100,7 +102,10 @@ def _names(root: pathlib.Path) -> list[str]:
 
 
 def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
-    """Yield the selected cards, with the facts in sysfs only."""
+    """Yield the cards among *names* that *selection* takes, with the facts in sysfs only.
+
+    Warn of functions that cannot be read.
+    """
     present = frozenset(names)
     slots = set()
     for name in sorted(names):  # function 0 of a slot first
@@ -126,8 +131,8 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
         except (OSError, ValueError, exception.InvalidPciAddress) as error:
             if not _vanished(device, error):
                 LOG.warning(
-                    "PCI function %s is not one of this host's GPUs: %s. If it is a GPU, see the "
-                    "kernel's log about it.",
+                    "Cannot read PCI function %s, so it is not offered: %s. If it is a GPU, see "
+                    "the kernel's log about it.",
                     name,
                     error,
                 )
@@ -172,7 +177,10 @@ def _iommu_group(device: str) -> int | None:
 def _companions(
     devices: str, address: model.PciAddress, present: Collection[str]
 ) -> tuple[model.PciAddress, ...]:
-    """Return the other functions of the card's slot, without its own virtual functions."""
+    """Return the other functions of the card, such as its audio function.
+
+    They have the same domain, bus and slot. Virtual functions are left out.
+    """
     functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
     return tuple(
         function
@@ -192,7 +200,7 @@ def _is_virtual_function(device: str) -> bool:
 
 
 def _vanished(device: str, error: Exception) -> bool:
-    """Return whether the device was unplugged while it was read."""
+    """Return whether *error* came because the device was unplugged while it was read."""
     if isinstance(error, OSError) and error.errno == errno.ENODEV:
         return True
     return not os.path.exists(device)
@@ -234,8 +242,8 @@ def _report_missing(address: model.PciAddress) -> None:
 @functools.cache
 def _report_unknown(key: str) -> None:
     LOG.warning(
-        "The architecture of GPU product %s is unknown, so flavors that ask for an architecture do "
-        "not get it. Set it with [gpu]product = %s architecture=...",
+        "The architecture of GPU product %s is unknown, so instances whose flavors require an "
+        "architecture do not get such a GPU. Set it with [gpu]product = %s architecture=...",
         key,
         key,
     )

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root complexes that forward requests from one card to another card.
+"""Root complexes that forward peer-to-peer requests from one card to another.
 
 PCI Express does not require it, and sysfs does not show it. Linux has a list for its own DMA
 between devices (``host_bridge_whitelist`` in drivers/pci/p2pdma.c); this module has the same list.
 
-The path below the root does not matter: if a card has an IOMMU group of its own, all ports above it
-send requests to other cards up to the root (``pci_acs_path_enabled``), even behind one switch.
-There the IOMMU translates the guest's addresses, among which QEMU has mapped the memory of its
-other cards.
+The ports and switches below the root complex do not matter: if a card has an IOMMU group of its
+own, they send all its requests up to the root complex (``pci_acs_path_enabled``). There the IOMMU
+translates the guest's addresses, and QEMU has mapped the memory of the guest's other cards.
 """
 
 from __future__ import annotations
@@ -35,9 +34,11 @@ _ROOT_PORT = 0x0604
 
 
 def pass_on(pci_root: str, roots: Roots) -> bool:
-    """Return whether requests from *pci_root* (``pci0000:80``) reach cards of other roots.
+    """Return whether cards below *pci_root* can send requests to cards below other root buses.
 
-    Return false if that cannot be read.
+    Return false if it is unknown.
+
+    :param pci_root: the name of a root bus in sysfs, ``pci0000:80``
     """
     model = processor.of_host(roots)
     if model.is_amd and (model.family or 0) >= _ZEN:
@@ -49,7 +50,7 @@ def pass_on(pci_root: str, roots: Roots) -> bool:
 
 
 def _is_known(pci_root: str, roots: Roots) -> bool:
-    """Return whether the first device on *pci_root* is on Linux' list.
+    """Return whether Linux' list has the first device on *pci_root*, which identifies its root.
 
     :raises OSError, ValueError: if it cannot be read
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifiers that distinguish one card from another of its product, wherever it is plugged in.
+"""Identifiers by which a card is recognised in any slot: serial numbers and uuids.
 
-A PCI address belongs to a slot, and changes when another card or disk is added, because the
+A PCI address identifies a slot, and changes when another card or disk is added, because the
 firmware renumbers the buses. Identifiers by kind::
 
     {"nvidia": "GPU-4a2b...", "amdgpu": "f1b9...", "pcie": "00-04-4b-ff-fe-12-34-56"}
@@ -44,14 +44,18 @@ def read(card: GPU, roots: Roots) -> Identity:
 
 
 def same(one: Identity, other: Identity) -> bool | None:
-    """Return whether both are one card's; ``None`` if they have no kind in common."""
+    """Return whether *one* and *other* identify the same card, ``None`` if it is unknown.
+
+    It is unknown if they have no kind in common.
+    """
     common = one.keys() & other.keys()
     return all(one[kind] == other[kind] for kind in common) if common else None
 
 
 def addresses(product: str, roots: Roots) -> frozenset[str]:
-    """Return the addresses of the host's cards of a product such as ``10de:2335``, selected or not.
+    """Return the addresses of all the host's cards of *product*, whether or not they are offered.
 
+    :param product: the vendor id and product id, ``10de:2335``
     :raises OSError: if sysfs cannot be read
     """
     folder = f"{roots.sysfs}/bus/pci/devices"

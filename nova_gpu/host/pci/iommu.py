@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver and the IOMMU group of a PCI function, as VFIO checks them."""
+"""The driver and the IOMMU group of a PCI function, on which passthrough depends."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def driver(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether the function is bound to vfio-pci or a vendor's variant of it.
+    """Return whether the function is bound to vfio-pci or to another driver of VFIO.
 
-    A variant may have any name, NVIDIA's is ``nvidia``. Since Linux 6.1 all of them have
-    ``vfio-dev`` below their functions (drivers/vfio/vfio_main.c), and libvirt recognises them by
-    that (virPCIDeviceGetCurrentDriverNameAndType in its src/util/virpci.c).
+    A vendor's VFIO driver may have any name, NVIDIA's is ``nvidia``. Since Linux 6.1 their
+    functions have the folder ``vfio-dev`` (drivers/vfio/vfio_main.c), by which libvirt recognises
+    them, too (virPCIDeviceGetCurrentDriverNameAndType in its src/util/virpci.c).
 
     :raises OSError: if the kernel does not report it
     """
@@ -37,7 +37,7 @@ def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
-    """Return whether all of these functions are bound to VFIO now, so that none needs binding.
+    """Return whether all of these functions are bound to drivers of VFIO now.
 
     :raises OSError: if the kernel does not report it
     """
@@ -45,12 +45,12 @@ def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
 
 
 def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the memory regions that the firmware wants mapped one to one for the function's group.
+    """Return the host memory regions that the firmware reserves for the function's IOMMU group.
 
-    Linux refuses to attach such a group to a guest's domain (drivers/iommu/iommu.c
-    ``require_direct``, before 6.6 drivers/iommu/intel/iommu.c "platform RMRR requirement"). Regions
-    that are ``direct-relaxable``, of displays and USB, do not prevent it
-    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+    They are as ``0x7c000000-0x7fffffff``. While a group has one, Linux refuses it to guests
+    (drivers/iommu/iommu.c ``require_direct``, before 6.6 drivers/iommu/intel/iommu.c "platform RMRR
+    requirement"). Regions of the kind ``direct-relaxable``, of displays and USB, prevent nothing
+    and are left out (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
 
     :raises OSError: if the kernel does not report it
     """
@@ -65,7 +65,7 @@ def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
     """Return the sysfs names of the devices in the function's IOMMU group, itself included.
 
-    The name of a PCI function is its address. Return an empty tuple if it is in no group.
+    A PCI function's name is its address. Return ``()`` if the function is in no group.
     """
     try:
         return tuple(sorted(os.listdir(f"{sysfs.device(address, roots)}/iommu_group/devices")))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """AMD's cards, and the partitions of a partitioned card, as the kernel's KFD driver shows them.
 
-Each partition (CPX, DPX ..., NPS4) has a render node. That of the first partition is the one of the
-card's PCI function; the others belong to platform devices, and KFD tells to which card. A guest
-with the first node only computes on a part of the card, and with NPS2 or NPS4 has a part of its
-memory.
+A card in a compute partition mode (CPX, DPX ...) has a render node for each partition. That of the
+first partition is the one of the card's PCI function; the others belong to platform devices, and
+KFD reports whose they are. A guest that gets only the first node has only a part of the card's
+compute, and with NPS2 or NPS4 only a part of its memory.
 
 Source: the kernel's drivers/gpu/drm/amd, amdkfd/kfd_topology.c, amdgpu/amdgpu_gfx.c
 (current_compute_partition) and amdxcp/amdgpu_xcp_drv.c (``amdgpu_xcp_%d``, before Linux 6.10
@@ -32,9 +32,9 @@ _PARTS = {"DPX": 2, "TPX": 3, "QPX": 4}
 class Node:
     """A node of KFD's topology: a CPU, a card, or a partition of a card.
 
-    ``address`` is the card's, ``None`` for a CPU. ``render_minor`` is the minor number of the node
-    in /dev/dri through which programs use this partition; ``links`` are the folders of its links to
-    others.
+    ``address`` is the card's, ``None`` for a CPU. ``render_minor`` is the minor number of the
+    render node of this partition in /dev/dri; ``links`` are the sysfs folders of the node's links
+    to other nodes.
     """
 
     address: model.PciAddress | None
@@ -43,9 +43,9 @@ class Node:
 
 
 def nodes(root: pathlib.Path) -> Mapping[str, Node]:
-    """Return the nodes of KFD's topology by number, below *root* of sysfs.
+    """Return the nodes of KFD's topology by number, which is a text. *root* is that of sysfs.
 
-    Nodes that cannot be read are left out.
+    A node that cannot be read looks like a CPU.
     """
     folder = f"{root}/{_TOPOLOGY}"
     paths = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
@@ -61,9 +61,9 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
 
 
 def _place(node: Mapping[str, int]) -> model.PciAddress | None:
-    """Return the bus, slot and function in the low sixteen bits of location_id.
+    """Return the PCI address that *node*, the properties of a KFD node, reports.
 
-    Return ``None`` for a CPU.
+    The function's number may be that of a partition. Return ``None`` for a CPU.
     """
     location = node.get("location_id", 0) & 0xFFFF
     if not node.get("simd_count") or not location:
@@ -75,11 +75,12 @@ def _place(node: Mapping[str, int]) -> model.PciAddress | None:
 def _cards(
     root: pathlib.Path, paths: Iterable[Mapping[str, int]]
 ) -> Mapping[tuple[int | None, model.PciAddress], model.PciAddress]:
-    """Map the serial number and each address that a partition reports to the card's address.
+    """Map each pair of serial number and address that a partition reports to its card's address.
 
-    location_id also has the number of the partition: in the high bits or, in most releases, in the
-    bits of the function (tests/recorded/kfd.yaml, 1280 to 1287), which then does not exist on the
-    bus. All partitions of a card have its serial number, if the kernel knows that (0: it does not).
+    The address comes from location_id, which also has the number of the partition: in the high bits
+    or, in most releases, in the bits of the function (tests/recorded/kfd.yaml, 1280 to 1287), which
+    then does not exist on the bus. All partitions of a card report its serial number, or 0 if the
+    kernel does not know it.
     """
     places = {(node.get("unique_id"), at) for node in paths if (at := _place(node)) is not None}
     devices = f"{root}/bus/pci/devices"
@@ -97,7 +98,7 @@ def _cards(
 
 
 def properties(folder: str) -> Mapping[str, int]:
-    """Return the numbers in the file ``properties`` of *folder*, empty if it cannot be read."""
+    """Return the numbers in the file ``properties`` of *folder* by name, ``{}`` if unreadable."""
     try:
         lines = sysfs.attribute(folder, "properties").splitlines()
     except OSError:
@@ -107,7 +108,10 @@ def properties(folder: str) -> Mapping[str, int]:
 
 
 def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the names of the card's nodes in /dev/dri other than those of its PCI function."""
+    """Return the names of the nodes in /dev/dri of a partitioned card's further partitions.
+
+    The node of the first partition, which belongs to the card's PCI function, is left out.
+    """
     if not _mode(address, roots):
         return ()
     minors = _minors(address, roots)
@@ -121,7 +125,10 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return why a guest would not get the whole card, and the remedy, or ``None``."""
+    """Return why a guest would get only some of the card's partitions, and the remedy.
+
+    Return ``None`` if it would get all, or the card is not partitioned.
+    """
     mode = _mode(address, roots)
     if not mode:
         return None
@@ -132,8 +139,8 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
     if len(there) == wanted or (wanted is None and len(there) > 1):
         return None
     return (
-        f"it is split into parts ({mode}), and KFD reports the render node of only {len(there)}; "
-        "see the kernel's log about it, or make it whole (amd-smi set --compute-partition SPX)"
+        f"it is partitioned ({mode}), and KFD reports the render node of only {len(there)}; see "
+        "the kernel's log about it, or make it whole (amd-smi set --compute-partition SPX)"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's boards whose cards work only after a fabric manager has set up their NVSwitches."""
+"""Cards on boards with NVSwitches, which work only after NVIDIA's Fabric Manager set those up."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
 
 
 def board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return the card's name if it is a module on a board with NVSwitches, else ``None``.
+    """Return the product name of a card that is a module on a board with NVSwitches.
 
-    The four-card boards before Blackwell join their cards without a switch.
+    Return ``None`` for other cards. The four-card boards before Blackwell have no NVSwitch.
     """
     if gpu.product.vendor_id != products.NVIDIA:
         return None
@@ -48,7 +48,7 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why no Fabric Manager on this host can set up the card's switches, and the remedy.
+    """Return why no Fabric Manager on this host can set up the card's NVSwitches, and the remedy.
 
     Return ``None`` if one can.
     """
@@ -56,21 +56,21 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
     if listed.architecture in _SWITCHES_UNSEEN:
         return (
             "its NVSwitches are of the fifth generation of NVLink, behind network functions that a "
-            "subnet manager drives (NVLSM), and nova-gpu does not know those; use the host for LXC "
-            "guests"
+            "subnet manager drives (NVLSM), and nova-gpu does not support those; use the host for "
+            "LXC guests"
         )
     addresses = sorted(name for name in switches(roots) if _is_given(name, roots))
     if addresses:
         return (
-            f"its NVSwitch {addresses[0]} is with vfio-pci: a service VM has the switches and "
-            "their fabric manager, which nova-gpu cannot control; give them back to the host, "
-            "and run nvidia-fabricmanager there"
+            f"its NVSwitch {addresses[0]} is bound to vfio-pci: a service VM has the switches and "
+            "their Fabric Manager, which nova-gpu cannot control; give the switches back to the "
+            "host, and run nvidia-fabricmanager there"
         )
     return None
 
 
 def _has_switches(roots: Roots) -> bool:
-    """Return whether an NVSwitch is on the PCI bus; true if that cannot be read."""
+    """Return whether an NVSwitch is on the host's PCI bus, true if it is unknown."""
     try:
         return bool(switches(roots))
     except OSError:
@@ -78,7 +78,7 @@ def _has_switches(roots: Roots) -> bool:
 
 
 def switches(roots: Roots) -> frozenset[str]:
-    """Return the addresses of the NVSwitches on the PCI bus.
+    """Return the addresses of the NVSwitches on the host's PCI bus.
 
     :raises OSError: if that cannot be read
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards that privileged functions accept: those that the [gpu] options select.
+"""The cards on which functions with root privileges act: those that the [gpu] options select.
 
-The options are ``addresses``, ``product_ids`` and ``vendors``. Privsep's daemon itself refuses any
-other card.
+The options are ``addresses``, ``product_ids`` and ``vendors``. The privsep daemon itself checks
+them before it acts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery, selection, sysfs
 from nova_gpu.host.roots import Roots
 
-REASON = "the [gpu] options choose no GPU of this host at this address"
+REASON = "the [gpu] options select no GPU of this host at this address"
 REMEDY = "see nova-gpu list, and the kernel's log about this address"
 
 
 def card(address: PciAddress, options: Any) -> GPU | None:
-    """Return the selected card at *address*, ``None`` if there is none.
+    """Return the card at *address*, ``None`` if there is none or the options do not select it.
 
     :param options: the option group ``[gpu]``
     :raises DiscoveryFailed: if sysfs cannot be read
@@ -28,7 +28,9 @@ def card(address: PciAddress, options: Any) -> GPU | None:
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
-    """Return the selected card that *function* is or belongs to, ``None`` if there is none.
+    """Return the selected card of *function*, which is the card or a virtual function of it.
+
+    Return ``None`` if there is no such card, or it is not selected.
 
     :raises DiscoveryFailed: as :func:`card`
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection of the host's cards that are offered, and options with a value for each card."""
+"""The [gpu] options that select the cards to offer, and options that have a value for each card."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import products
 
 _VENDOR = re.compile(r"[0-9a-f]{4}")
-_Said = TypeVar("_Said")
+_Value = TypeVar("_Value")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """The options ``[gpu]vendors``, ``addresses`` and ``product_ids`` (``10de:2335``)."""
+    """The values of ``[gpu]vendors``, ``addresses`` and ``product_ids``, which select cards."""
 
     vendors: frozenset[str]
     addresses: frozenset[model.PciAddress] = frozenset()
@@ -28,7 +28,7 @@ class Selection:
     def parse(
         cls, vendors: Iterable[str], addresses: Iterable[str], product_ids: Iterable[str]
     ) -> Selection:
-        """Parse the options that select cards.
+        """Parse the values of the options that select cards.
 
         :raises InvalidOption: if an element of an option is invalid
         """
@@ -41,8 +41,8 @@ class Selection:
     def takes(self, address: model.PciAddress, product: model.Product, class_code: int) -> bool:
         """Return whether the options select the card.
 
-        If cards are named, by address or product, only those are selected, whatever their vendor
-        and their kind of accelerator. Otherwise all GPUs of the vendors are selected.
+        If ``addresses`` or ``product_ids`` name any card, only named cards are selected, whatever
+        their vendor and class. Otherwise all GPUs of ``vendors`` are selected.
         """
         if self.addresses or self.product_ids:
             return self.names(address, product)
@@ -50,7 +50,7 @@ class Selection:
         return is_gpu and product.vendor_id in self.vendors
 
     def names(self, address: model.PciAddress, product: model.Product) -> bool:
-        """Return whether the options name the card, by its address or its product."""
+        """Return whether ``addresses`` or ``product_ids`` name the card."""
         return address in self.addresses or product.key in self.product_ids
 
 
@@ -91,13 +91,13 @@ def _product_id(text: str) -> str:
 
 
 def parse_by_card(
-    option: str, entries: Iterable[str], read: Callable[[str], _Said], form: str
-) -> Mapping[str, _Said]:
-    """Return the values of an option by card, which an entry names by address or product.
+    option: str, entries: Iterable[str], read: Callable[[str], _Value], form: str
+) -> Mapping[str, _Value]:
+    """Return the values of an option by the card's address or product, which are the keys.
 
-    If several entries name the same, the last one applies.
+    If several entries have one key, the last one applies.
 
-    :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
+    :param entries: such as ``0000:3b:00.0=text`` or ``8086:56c0=text``
     :param read: parses the text of an entry; raises ValueError with the reason if it is invalid
     :param form: how to write an entry, for the error
     :raises InvalidOption: if an entry is invalid
@@ -123,6 +123,9 @@ def _key(card: str) -> str:
         raise ValueError(f"{card!r} is neither an address nor a product") from error
 
 
-def said_of(card: GPU, statements: Mapping[str, _Said]) -> _Said | None:
-    """Return the value for *card* in *statements*; an entry for its address takes precedence."""
-    return statements.get(str(card.address), statements.get(card.product.key))
+def value_of(card: GPU, values: Mapping[str, _Value]) -> _Value | None:
+    """Return the value for *card* in *values* of :func:`parse_by_card`, ``None`` without one.
+
+    A value for the card's address precedes one for its product.
+    """
+    return values.get(str(card.address), values.get(card.product.key))

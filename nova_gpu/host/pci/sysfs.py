@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and writing of sysfs.
+"""Reading and writing of attributes of PCI functions in sysfs.
 
-A scan meets hundreds of functions, so reading takes as few system calls as possible. Writing
-happens in a process of its own, with a deadline.
+Discovery reads hundreds of functions, so reading takes as few system calls as possible. Writing
+happens in a process of its own, with a deadline, because a driver may hang.
 
-A device folder is a ``str``: building pathlib objects costs more than the kernel does. The folder
-lies below all bridges between the function and the CPU::
+The parameter ``device`` is the folder of a function. It is a ``str``, because building pathlib
+objects takes longer than reading. Its real path leads through all bridges between the function and
+the CPU::
 
     pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:04.0/0000:84:00.0
     root       root port    a switch: its upstream port and one of those downstream
@@ -48,7 +49,7 @@ def device(address: model.PciAddress | str, roots: Roots) -> str:
 
 
 def attribute(device: str, name: str) -> str:
-    """Return the attribute's text without its line end.
+    """Return the text of the attribute *name* of *device*, without white space around it.
 
     :raises OSError: if it does not exist (any longer) or the kernel refuses to read it
     """
@@ -104,7 +105,9 @@ def _id(device: str, name: str) -> str:
 
 
 def link(device: str, name: str) -> str | None:
-    """Return the last component of the target of a link such as ``driver``, ``None`` without one.
+    """Return the last component of the target of the link *name*, such as ``driver``.
+
+    Return ``None`` if there is no such link.
 
     :raises OSError: if the kernel does not report it
     """
@@ -123,7 +126,9 @@ def names(folder: str) -> list[str]:
 
 
 def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
-    """Return the sizes in bytes of the 64-bit prefetchable BARs, which firmware puts above 4 GiB.
+    """Return the sizes in bytes of the function's 64-bit prefetchable BARs.
+
+    A guest's firmware puts these above 4 GiB.
 
     :raises OSError: if they cannot be read
     :raises ValueError: if the file has another form than the kernel's resource_show() writes
@@ -133,7 +138,7 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
 
 
 def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether a guest would see a BAR with I/O ports at this function.
+    """Return whether a guest with this function would see a BAR of I/O ports.
 
     vfio-pci hides a BAR to which the host has not assigned an address (``vfio_bar_fixup`` in its
     vfio_pci_config.c).
@@ -143,10 +148,10 @@ def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
     return any(start and flags & _IORESOURCE_IO for start, _, flags in bars(address, roots))
 
 
-def has_homeless_bar(address: model.PciAddress, roots: Roots) -> bool:
+def has_unassigned_bar(address: model.PciAddress, roots: Roots) -> bool:
     """Return whether the kernel could not assign an address to a memory BAR of the function.
 
-    That happens in the kernel's drivers/pci/setup-res.c.
+    Source: the kernel's drivers/pci/setup-res.c.
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -157,7 +162,7 @@ def has_homeless_bar(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
-    """Yield the first address, the last address and the flags of each BAR of the function.
+    """Yield the first address, the last address and the kernel's flags of each BAR in use.
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -169,7 +174,10 @@ def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, in
 
 
 def neighbour(address: str, roots: Roots) -> Neighbour | None:
-    """Return the kind and the place of the function at *address*, ``None`` if it cannot be read."""
+    """Return the class, NUMA node, root bus and switch of any PCI function, such as a NIC.
+
+    Return ``None`` if its class cannot be read.
+    """
     folder = device(address, roots)
     try:
         class_code = hexadecimal(folder, "class")
@@ -181,18 +189,19 @@ def neighbour(address: str, roots: Roots) -> Neighbour | None:
 def numa_node(device: str) -> int | None:
     """Return the NUMA node of *device*, ``None`` if it is unknown.
 
-    The kernel reports -1 if the firmware does not tell the node.
+    The kernel reports -1 if the firmware does not report the node.
     """
     node = decimal(device, "numa_node")
     return None if node is None or node < 0 else node
 
 
 def above(device: str) -> tuple[str | None, model.PciAddress | None]:
-    """Return the root bus of *device*, and the upstream port of the switch right above it.
+    """Return the root bus above *device*, and the upstream port of the switch it is plugged into.
 
-    *device* is a link such as ``bus/pci/devices/0000:84:00.0``. A value is ``None`` if there is no
-    such bus or port, or it cannot be read. Behind Intel VMD the root is that of the VMD's own
-    domain.
+    The root bus is as ``pci0000:80``; behind Intel VMD it is that of the VMD's own domain. A value
+    is ``None`` if there is no such bus or switch, or if it cannot be read.
+
+    :param device: a link such as ``bus/pci/devices/0000:84:00.0``
     """
     try:
         parts = os.readlink(device).split("/")
@@ -211,7 +220,7 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 
 
 def pcie_link(device: str) -> PcieLink | None:
-    """Return the capability of the link right above *device*: that of its slower end.
+    """Return the highest speed and width of the PCIe link of *device* that both ends support.
 
     Return ``None`` if the kernel does not report it.
     """
@@ -229,7 +238,10 @@ def pcie_link(device: str) -> PcieLink | None:
 
 
 def _link_end(device: str) -> PcieLink | None:
-    """Return the capability of a device or port itself; ``None`` for a root bus, which has none."""
+    """Return the highest speed and width that a device or port supports.
+
+    Return ``None`` if they are unknown, and for a root bus, which is no end of a link.
+    """
     try:
         speed = attribute(device, "max_link_speed")
         _transfers(speed)
@@ -240,7 +252,7 @@ def _link_end(device: str) -> PcieLink | None:
 
 
 def _transfers(speed: str) -> float:
-    """Return the number in a text such as ``32.0 GT/s PCIe``.
+    """Return the speed in GT/s in a text such as ``32.0 GT/s PCIe``.
 
     :raises ValueError: if there is none
     """
@@ -248,9 +260,9 @@ def _transfers(speed: str) -> float:
 
 
 def cpulist(node: int, roots: Roots) -> str:
-    """Return the online processors of the NUMA node in the kernel's notation (``0-7,16-23``).
+    """Return the online CPUs of the NUMA node in the kernel's notation (``0-7,16-23``).
 
-    It is empty for a node without processors, and if the kernel does not report them.
+    Return an empty text for a node without CPUs, and if the kernel does not report them.
     """
     with contextlib.suppress(OSError):
         return attribute(f"{roots.sysfs}/devices/system/node/node{node}", "cpulist")
@@ -258,9 +270,9 @@ def cpulist(node: int, roots: Roots) -> str:
 
 
 def write(path: str, text: str, timeout_s: float) -> None:
-    """Write *text* to the attribute at *path*.
+    """Write *text* to the sysfs attribute at *path*.
 
-    :raises Failed: if the kernel refuses, or does not return in time
+    :raises Failed: if the kernel refuses the text, or the write does not return in time
     """
     try:
         child.run(child.script(_WRITER, path, text), timeout_s)

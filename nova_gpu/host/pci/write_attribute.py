@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Script that writes one attribute of sysfs, run by :mod:`nova_gpu.host.pci.sysfs`.
 
-It runs as a process of its own because a driver may take long over such a write, or never return.
+It runs as a process of its own because the write returns only when the driver has acted, which may
+never happen.
 Its arguments are the file and the text to write.
 """
 

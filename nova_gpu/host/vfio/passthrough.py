@@ -105,7 +105,7 @@ def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
 
 def unread(error: Exception) -> str:
     """Return the reason for a card whose sysfs attributes cannot be read."""
-    return f"sysfs cannot be read about it: {error}; see the kernel's log"
+    return f"its files in sysfs cannot be read: {error}; see the kernel's log"
 
 
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:

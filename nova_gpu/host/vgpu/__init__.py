@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices and SR-IOV virtual functions in sysfs: types, making and removing them."""
+"""vGPUs, which are mediated devices or SR-IOV virtual functions: reading, creating, removing."""

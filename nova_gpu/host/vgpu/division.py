@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The division of a host's cards: which are or can be divided, and into what, in one pass."""
+"""The division of a host's cards into vGPUs: which cards, by which functions, of which types."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ _Made = Mapping[model.PciAddress, Mapping[str, int]]
 _Types = dict[str, vgpu.VGPUType | None]
 
 
-# The types that the card of a virtual function had in earlier answers.
-Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
+# The types, by id, that a driver has listed earlier for the card of a virtual function.
+TypesByFunction = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """The facts read of a card whose vGPUs are mediated devices.
+    """The result of reading a card whose vGPUs are mediated devices, for reuse by the next call.
 
-    They are the functions that make these, the registration of each function
-    (:func:`nova_gpu.host.vgpu.mdev.registration`), and the vGPU types. ``looks`` counts how often
-    the card was read again and was unchanged.
+    ``parents`` are the functions that create the mediated devices, ``registered`` is the
+    :func:`nova_gpu.host.vgpu.mdev.registration` of each, and ``types`` are the vGPU types by id.
+    ``rechecks`` counts the later calls that found the card unchanged.
     """
 
     registered: Mapping[model.PciAddress, int]
     parents: Mapping[model.PciAddress, vgpu.Parent]
     types: _Types
-    looks: int = 0
+    rechecks: int = 0
 
 
 def divided(
     cards: Iterable[model.GPU],
     roots: Roots,
-    answers: Told = MappingProxyType({}),
+    earlier_types: TypesByFunction = MappingProxyType({}),
     readings: dict[model.PciAddress, Reading] | None = None,
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
-    """Return the *cards* that are or can be divided, by address.
+    """Return the *cards* that are divided into vGPUs or can be, by address.
 
-    They include cards whose driver does not tell it. NVIDIA's driver lists only the types that
-    still fit with the vGPUs that exist, so the types in earlier *answers* stay among the card's
-    types.
+    A card that cannot be read is included, with the reason in ``unread``.
 
-    :param readings: what earlier calls have read, by card; each call updates it. It saves reading
-        thousands of files per card: while a card's functions and mediated devices are the same as
-        before, a call reads one function, a different one each time, and reads the others only if
-        that one has changed.
+    :param earlier_types: types that a card keeps even if its driver does not list them now, as
+        NVIDIA's driver lists only types of which one more vGPU has room
+    :param readings: the results of the earlier calls by card, which each call updates. They save
+        reading thousands of files per card: while a card has the same functions and mediated
+        devices, a call reads one of its functions, the next one each time, and reads the others
+        only if that one has changed.
     :raises OSError: if the host's mediated devices cannot be listed
     """
     made: dict[model.PciAddress, collections.Counter[str]] = {}
@@ -78,19 +78,20 @@ def divided(
             if before and _is_unchanged(before, functions, registered, made, types):
                 for type_id in before.types.keys() - types.keys():
                     types[type_id] = before.types[type_id]
-                parents, looks = before.parents, before.looks + 1
+                parents, rechecks = before.parents, before.rechecks + 1
             else:
-                parents, looks = dict(_parents(card.address, functions, made, types)), 0
+                parents, rechecks = dict(_parents(card.address, functions, made, types)), 0
             plain = {} if parents else _plain(card, roots)
         except (OSError, ValueError) as error:
             unread = f"its driver does not tell how it is divided: {error}; see the kernel's log"
-            LOG.warning("GPU %s: %s", card.address, unread)
+            LOG.warning("GPU %s gets no new instances: %s", card.address, unread)
             by_card[card.address] = vgpu.DividedCard({}, {}, unread)
             continue
         if parents:
-            by_card[card.address] = vgpu.DividedCard(_types_of(parents, types, answers), parents)
+            types_of_card = _types_of(parents, types, earlier_types)
+            by_card[card.address] = vgpu.DividedCard(types_of_card, parents)
             if registered.keys() == parents.keys():
-                readings[card.address] = Reading(registered, parents, types, looks)
+                readings[card.address] = Reading(registered, parents, types, rechecks)
         elif plain:
             # The number of enabled functions; other cards of the product may have more or fewer.
             facts = vgpu.VGPUType(
@@ -103,10 +104,10 @@ def divided(
 
 
 def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vgpu.DividedCard:
-    """Return *card* with NVML's *facts* about its types.
+    """Return *card* with NVML's *facts* about vGPU types, by type id, merged into its types.
 
-    They include types that its driver does not list now. If NVML does not report a fact, that of
-    the driver or of the type's name stays.
+    A type that only NVML reports is added if the card can carry a vGPU of it. A fact that NVML does
+    not report is unchanged.
     """
     types = {
         type_id: _merged(facts[type_id], card.types.get(type_id, facts[type_id]))
@@ -117,30 +118,30 @@ def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vg
     return dataclasses.replace(card, types={address: merged[address] for address in sorted(merged)})
 
 
-def _merged(answer: vgpu.VGPUType, known: vgpu.VGPUType) -> vgpu.VGPUType:
-    told_fields = dataclasses.asdict(answer)
+def _merged(by_nvml: vgpu.VGPUType, known: vgpu.VGPUType) -> vgpu.VGPUType:
+    fields = dataclasses.asdict(by_nvml)
     return dataclasses.replace(
-        known, **{name: value for name, value in told_fields.items() if value is not None}
+        known, **{name: value for name, value in fields.items() if value is not None}
     )
 
 
 def _types_of(
-    parents: Mapping[model.PciAddress, vgpu.Parent], known: _Types, answers: Told
+    parents: Mapping[model.PciAddress, vgpu.Parent], known: _Types, earlier_types: TypesByFunction
 ) -> dict[str, vgpu.VGPUType]:
     there: set[str] = set()
     for parent in {id(parent): parent for parent in parents.values()}.values():
         there.update(parent.available, parent.made)
     facts = {parent: known.get(parent, vgpu.VGPUType(parent)) for parent in there}
-    if answers:
+    if earlier_types:
         # On a full card NVIDIA's driver does not name the types of its functions any more.
-        typed = (answers.get(a, {}) for a, item in parents.items() if item.kind is vgpu.Kind.TYPED)
-        before = next(filter(None, typed), {})
+        typed = (a for a, parent in parents.items() if parent.kind is vgpu.Kind.TYPED)
+        before = next(filter(None, (earlier_types.get(a, {}) for a in typed)), {})
         facts |= {address: known.get(address, before[address]) for address in before}
     return {address: fact for address in sorted(facts) if (fact := facts[address]) is not None}
 
 
 def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAddress]:
-    """Return a card's own function and its virtual functions, by their sysfs folders.
+    """Return the addresses of the card and of its virtual functions, by their sysfs folders.
 
     :raises OSError: if the kernel does not report them
     """
@@ -151,7 +152,7 @@ def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAd
 
 
 def _registered(functions: Mapping[str, model.PciAddress]) -> dict[model.PciAddress, int]:
-    """Return the registration of each function that makes mediated devices.
+    """Return the registration number of each function that can create mediated devices.
 
     :raises OSError: if the kernel does not report it
     """
@@ -166,7 +167,9 @@ def _is_unchanged(
     made: _Made,
     known: _Types,
 ) -> bool:
-    """Return whether a card is as it was *before*, judged by one of its functions.
+    """Return whether a card seems unchanged since the reading *before*.
+
+    Its registrations and mediated devices are compared, and the types of one of its functions.
 
     :raises OSError, ValueError: if that function cannot be read
     """
@@ -175,10 +178,10 @@ def _is_unchanged(
     if any(made.get(item, {}) != parent.made for item, parent in before.parents.items()):
         return False
     parents = [folder for folder, function in functions.items() if function in registered]
-    folder = parents[before.looks % len(parents)]
+    folder = parents[before.rechecks % len(parents)]
     function = functions[folder]
-    says = _mediating(folder, mdev.types(folder), made.get(function, {}), known)
-    return says == before.parents[function]
+    parent = _mediating(folder, mdev.types(folder), made.get(function, {}), known)
+    return parent == before.parents[function]
 
 
 def _parents(
@@ -187,7 +190,9 @@ def _parents(
     made: _Made,
     known: _Types,
 ) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
-    """Yield the functions of the card that make vGPUs.
+    """Yield the functions of the card that provide vGPUs, with their addresses.
+
+    Types that are met for the first time are added to *known*.
 
     :raises OSError, ValueError: if one of the card's functions cannot be read
     """
@@ -205,9 +210,9 @@ def _parents(
 
 
 def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
-    """Return a card's plain virtual functions, those for which no driver has vGPU types.
+    """Return the enabled virtual functions of a card whose driver has no vGPU types.
 
-    NVIDIA's functions are left out, because they are of no use without a type.
+    Return none of an NVIDIA card, whose functions are of no use without a type.
 
     :raises OSError: if the kernel does not report them
     """
@@ -220,9 +225,12 @@ def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]
 def _mediating(
     device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
 ) -> vgpu.Parent:
-    """Return a function that makes mediated devices.
+    """Return the function with the folder *device*, which creates mediated devices.
 
-    :raises ValueError: if an existing device has an unknown type, or the numbers are implausible
+    Types that are met for the first time are added to *known*.
+
+    :raises ValueError: if an existing mediated device has no valid type id, or the driver reports
+        more vGPUs than any card carries
     """
     if odd := sorted(device for device in made if not vgpu.is_type_id(device)):
         raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")

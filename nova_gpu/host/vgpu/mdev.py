@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: the types that a function can make, and the devices that exist.
+"""Mediated devices: the types that a PCI function can create, and the devices that exist.
 
 Source: the kernel's Documentation/ABI/testing/sysfs-bus-vfio-mdev and drivers/vfio/mdev.
 """
@@ -34,17 +34,18 @@ _MDPY = re.compile(r"virtual display, ([0-9]{1,9}x[0-9]{1,9}) framebuffer")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediatedDevice:
-    """A mediated device. ``parent`` is its PCI function, ``None`` on another bus."""
+    """A mediated device. ``parent`` is the PCI function it is on, ``None`` on another bus."""
 
     parent: PciAddress | None
     type_id: str
 
 
 def types(device: str) -> tuple[str, ...]:
-    """Return the ids of the types that the function with the folder *device* can make, sorted.
+    """Return the ids of the types of mediated devices that a function can create, sorted.
 
-    They include types that no PCI guest can have, for which :func:`facts` returns ``None``.
+    They include types for other buses than PCI, for which :func:`facts` returns ``None``.
 
+    :param device: the function's sysfs folder
     :raises OSError: if the kernel does not report them
     """
     try:
@@ -55,9 +56,9 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def registration(device: str) -> int | None:
-    """Return a number that identifies the registration of the function's types.
+    """Return a number that changes when a driver registers the function's mdev types anew.
 
-    It changes when a driver registers the function anew. Return ``None`` if none has.
+    Return ``None`` if no driver has registered any. *device* is the function's sysfs folder.
 
     :raises OSError: if the kernel does not report it
     """
@@ -68,7 +69,7 @@ def registration(device: str) -> int | None:
 
 
 def available(device: str, type_id: str) -> int:
-    """Return how many more vGPUs of the type the function's driver can make, 0 if unknown.
+    """Return how many more vGPUs of the type the function can create, 0 if unknown.
 
     :raises ValueError: if that is more than :data:`nova_gpu.core.vgpu.vgpu.MAX_PER_CARD`
     """
@@ -80,9 +81,9 @@ def available(device: str, type_id: str) -> int:
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
-    """Return the facts that the driver reports about a type.
+    """Return the facts about a vGPU type that the driver of the function reports in sysfs.
 
-    Return ``None`` for a type that is not for PCI guests, or no longer exists.
+    Return ``None`` for a type whose devices are no PCI devices in a guest, or that is gone.
     """
     folder = f"{device}/{_TYPES}/{type_id}"
     if _text(folder, "device_api") != _DEVICE_API:
@@ -92,7 +93,11 @@ def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
 
 
 def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
-    """Return *bare* with the facts in *description*, in the notation of a known driver."""
+    """Return *bare* with the facts in *description*, the driver's text about the type.
+
+    The notations of NVIDIA's, Intel's and the kernel's sample drivers are known; other texts and
+    facts are ignored.
+    """
     fields = {match[1]: match[2].strip() for match in _FIELD.finditer(description)}
     mbochs, mdpy = _MBOCHS.fullmatch(description), _MDPY.fullmatch(description)
     low, high = (_number(fields.get(f"{part}_gm_size"), "MB") for part in ("low", "high"))
@@ -112,7 +117,7 @@ def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
 
 
 def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
-    """Return the host's mediated devices by uuid, Nova's and others.
+    """Return all mediated devices of the host by uuid, whether or not Nova has created them.
 
     :raises OSError: if the kernel does not report them
     """
@@ -138,7 +143,7 @@ def is_there(uuid: str, roots: Roots) -> bool:
 
 
 def _device(folder: str, uuid: str) -> MediatedDevice | None:
-    """Return the mediated device with this *uuid*, ``None`` if it no longer exists.
+    """Return the mediated device with this *uuid* in *folder*, ``None`` if it no longer exists.
 
     :raises OSError: if it exists, but cannot be read
     """

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making and removing the vGPU of a slot: a mediated device, or the type of a virtual function.
+"""Creation and removal of the vGPU at a slot, which is a place for one vGPU on a PCI function.
 
-A function that needs no type is only checked.
-
-Both operations can be repeated: a vGPU that is as it should be stays. Sources as in
-:mod:`nova_gpu.host.vgpu.mdev` and :mod:`nova_gpu.host.vgpu.sriov`.
+The vGPU is a mediated device, or a virtual function that NVIDIA's driver has given a vGPU type. A
+virtual function that needs no type is only checked. Both operations can be repeated without effect.
+Sources as in :mod:`nova_gpu.host.vgpu.mdev` and :mod:`nova_gpu.host.vgpu.sriov`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _NO_TYPE = "0"
 
 
 def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
-    """Make the vGPU at *slot*.
+    """Create the vGPU at *slot*, unless it exists.
 
-    A function that already has the type counts as made: the caller, who holds the slot, knows which
-    instance has it.
+    A virtual function that has the slot's type already is left as it is: the caller must know that
+    no other instance uses it.
 
-    :param uuid: of the mediated device, if the function makes those
-    :raises DeviceUnavailable: if the vGPU cannot be made now
+    :param uuid: the uuid of the mediated device, if the function creates mediated devices
+    :raises DeviceUnavailable: if the vGPU cannot be created now
     """
 
     def refused(reason: str, remedy: str = _SEE_LOG) -> exception.DeviceUnavailable:
@@ -44,8 +43,8 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         if present is not None:
             if present != mdev.MediatedDevice(slot.parent, slot.type_id):
                 where = f"{present.parent or 'another device'} ({present.type_id})"
-                reason = f"there is a mediated device {uuid} of {where}"
-                raise refused(reason, "remove that one")
+                reason = f"the mediated device {uuid} exists already, on {where}"
+                raise refused(reason, "remove that device, if no guest has it")
             return
         if profiles is None:
             if slot.type_id not in mdev.types(device):
@@ -64,15 +63,16 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         if not _has_type(device, slot):
             raise refused("its driver reported success and gave the function no type")
     except (OSError, ValueError, child.Failed) as error:
-        raise refused(f"it was not made: {error}") from error
+        raise refused(f"it was not created: {error}") from error
 
 
 def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
-    """Remove the mediated device with this *uuid*, or the function's type, at *slot*.
+    """Remove the vGPU at *slot*: the mediated device *uuid*, or the virtual function's type.
 
-    The kernel waits until no process has it open, so its guest must have ended.
+    Its guest must have ended, because the kernel waits until no process has the vGPU open. Do
+    nothing if the vGPU does not exist.
 
-    :raises NotClean: if the vGPU still exists, or that is unknown
+    :raises NotClean: if the vGPU still exists, or it is unknown whether it does
     """
 
     def refused(reason: str) -> exception.NotClean:
@@ -93,7 +93,7 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
 
 def _has_type(device: str, slot: Slot) -> bool:
-    """Return whether the function has the slot's type.
+    """Return whether the virtual function has the vGPU type of *slot*.
 
     :raises OSError, ValueError: as :func:`nova_gpu.host.vgpu.sriov.profiles`
     """
@@ -102,9 +102,7 @@ def _has_type(device: str, slot: Slot) -> bool:
 
 
 def _number(type_id: str) -> str:
-    """Return the number of a vGPU type by which NVIDIA's driver knows it.
-
-    It is the reverse of the ids that :mod:`nova_gpu.host.vgpu.sriov` makes.
+    """Return the number in the id of an NVIDIA vGPU type: ``nvidia-35`` becomes ``35``.
 
     :raises ValueError: for the type of another driver
     """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SR-IOV: a card's virtual functions, and the vGPU types NVIDIA's driver gives them.
+"""SR-IOV: a card's virtual functions, and the vGPU types that NVIDIA's driver gives them.
 
 Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on
-vendor-specific VFIO, and nvidia-vgpu-vfio of its driver, which writes the two files.
+vendor-specific VFIO, and nvidia-vgpu-vfio of its driver, which writes ``current_vgpu_type`` and
+``creatable_vgpu_types``.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _MIB = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profiles:
-    """The vGPU type of a virtual function, and the names of possible types by id.
+    """The vGPU type that a virtual function has, and those that NVIDIA's driver lists for it.
 
-    NVIDIA's driver does not let a function with a type change it before it is removed, whatever
-    types the driver lists.
+    ``parent`` has the present type in ``made``. If there is none, it has the types that the
+    function can get in ``available``; a function keeps its type until that is removed. ``names``
+    are the names of the listed types by id.
     """
 
     parent: vgpu.Parent
@@ -42,25 +44,27 @@ class Profiles:
 
 
 def most(device: str) -> int:
-    """Return how many virtual functions the function with the folder *device* can have."""
+    """Return how many virtual functions the card with the sysfs folder *device* supports."""
     return max(sysfs.decimal(device, "sriov_totalvfs") or 0, 0)
 
 
 def virtual_functions(device: str) -> tuple[PciAddress, ...]:
-    """Return the enabled virtual functions, in the order of their numbers.
+    """Return the enabled virtual functions of a card, in the order of their numbers.
 
+    :param device: the card's sysfs folder
     :raises OSError: if the kernel does not report them
     """
     return tuple(virtual_functions_by_name(device).values())
 
 
 def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
-    """Return the enabled virtual functions by the names of their sysfs folders.
+    """Return the enabled virtual functions of a card, by the names of their sysfs folders.
 
-    For hundreds of functions, formatting the addresses would take a while. They are read from the
-    kernel's links ``virtfn``: sriov_numvfs has their number, but a process that reads it waits
-    while a driver does not release the function.
+    The name is the address as text, which would take long to format for hundreds of functions. The
+    source is the kernel's links ``virtfn``, because a process that reads ``sriov_numvfs`` can hang
+    in a driver.
 
+    :param device: the card's sysfs folder
     :raises OSError: if the kernel does not report them
     """
     links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
@@ -75,9 +79,9 @@ def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
 
 
 def memory_mib(device: str, number: int) -> int | None:
-    """Return the least memory of each of the *number* enabled virtual functions of Intel's xe.
+    """Return the memory that each of *number* virtual functions of Intel's xe driver has at least.
 
-    Return ``None`` before Linux 7.0, which reports it first. Source: the kernel's
+    Return ``None`` if it is unknown, as before Linux 7.0. Source: the kernel's
     Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts the functions from 1.
     """
     quotas = [
@@ -88,10 +92,11 @@ def memory_mib(device: str, number: int) -> int | None:
 
 
 def profiles(device: str) -> Profiles | None:
-    """Return the vGPU types of the function with the folder *device*.
+    """Return the present and the possible vGPU types of a virtual function.
 
-    Return ``None`` if NVIDIA's driver has no files for it.
+    Return ``None`` if it has no such files of NVIDIA's driver.
 
+    :param device: the function's sysfs folder
     :raises OSError, ValueError: if the files exist but cannot be read or parsed
     """
     folder = f"{device}/nvidia"
@@ -116,9 +121,9 @@ def _address(text: str) -> PciAddress:
 
 @functools.lru_cache(maxsize=64)
 def _profiles(current: str, creatable: str) -> Profiles:
-    """Parse the present type and the possible types of a function.
+    """Parse the texts of ``current_vgpu_type`` and ``creatable_vgpu_types``.
 
-    :raises ValueError: if it is unknown whether the function has a type
+    :raises ValueError: if *current* is no number, so it is unknown whether the function has a type
     """
     if not re.fullmatch("[0-9]{1,9}", current):
         raise ValueError(f"current_vgpu_type has {current!r} for the id of a vGPU type")
@@ -130,7 +135,10 @@ def _profiles(current: str, creatable: str) -> Profiles:
 
 
 def named(type_id: str, name: str) -> vgpu.VGPUType:
-    """Return a vGPU type of NVIDIA's with the facts in its name."""
+    """Return an NVIDIA vGPU type with its memory and slices as its name tells them, L40S-48Q.
+
+    They are ``None`` for a name of another form.
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         return vgpu.VGPUType(type_id, name)
@@ -143,5 +151,5 @@ def named(type_id: str, name: str) -> vgpu.VGPUType:
 
 
 def _type_id(number: int) -> str:
-    """Return the type's id in the form of NVIDIA's mediated devices, ``nvidia-35``."""
+    """Return the id of NVIDIA's vGPU type *number* as mediated devices have it, ``nvidia-35``."""
     return f"nvidia-{number}"

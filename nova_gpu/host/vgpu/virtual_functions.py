@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions: their number, enabling, and obstacles to those without types.
+"""SR-IOV virtual functions: enabling them, and what prevents their use by guests.
 
-Functions without types are AMD's, and Intel's since GVT-g. Source: the kernel's
-Documentation/PCI/pci-iov-howto.rst, and sriov_drivers_autoprobe in its
-Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on sriov-manage.
+Those of NVIDIA's cards need a vGPU type before a guest can use them, those of AMD's cards and of
+Intel's since GVT-g do not. Source: the kernel's Documentation/PCI/pci-iov-howto.rst, and
+sriov_drivers_autoprobe in its Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on
+sriov-manage.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _REMEDY = (
 
 
 def parse(entries: Iterable[str]) -> Mapping[str, int]:
-    """Parse the numbers of ``[gpu]virtual_functions`` by address or product.
+    """Return the numbers in ``[gpu]virtual_functions``, by a card's address or product.
 
     :raises InvalidOption: if an entry is invalid
     """
@@ -60,11 +61,11 @@ def _number(text: str) -> int:
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
-    """Enable *number* virtual functions of *card*.
+    """Enable *number* virtual functions of *card*, unless it has that many.
 
-    No driver of the host takes them, except NVIDIA's.
+    No driver is bound to them, except NVIDIA's to those of NVIDIA's cards.
 
-    :raises DeviceUnavailable: if it cannot have them now
+    :raises DeviceUnavailable: if the card cannot have that many now
     """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
@@ -76,13 +77,14 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
         if there := len(sriov.virtual_functions(device)):
             if there != number:
                 raise refused(
-                    f"it has {there}", products.how_to_remove_functions(_vendor(device), card)
+                    f"it has {there} already",
+                    products.how_to_remove_functions(_vendor(device), card),
                 )
             return
         if number > (most := sriov.most(device)):
             raise refused(f"it can have {most}", f"set the option to {most} at most")
         if (vendor := _vendor(device)) == products.AMD:
-            raise refused("only AMD's module gim makes them", _GIM.format(number=number))
+            raise refused("only AMD's module gim creates them", _GIM.format(number=number))
         if vendor != products.NVIDIA:
             sysfs.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
             sysfs.write(f"{device}/sriov_numvfs", str(number), timeout_s)
@@ -108,7 +110,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 
 
 def _vendor(device: str) -> str:
-    """Return the vendor id of the device.
+    """Return the PCI vendor id of the function with the sysfs folder *device*, as ``10de``.
 
     :raises OSError: if the kernel does not report it
     """
@@ -116,11 +118,12 @@ def _vendor(device: str) -> str:
 
 
 def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
-    """Run NVIDIA's sriov-manage, and repeat it while it fails because the card is in use.
+    """Run NVIDIA's sriov-manage to enable all virtual functions of *card*.
 
-    Every query of NVML opens the card for a moment.
+    While it fails because a process has the card open, as every query of NVML does for a moment,
+    run it again.
 
-    :raises Failed: if it fails until *timeout_s* has passed, or for another reason
+    :raises Failed: if it still fails after *timeout_s*, or fails for another reason
     """
     ends = time.monotonic() + timeout_s
     for left in range(_TRIES - 1, -1, -1):
@@ -140,7 +143,9 @@ def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
 
 
 def obstacle(function: PciAddress, roots: Roots) -> str | None:
-    """Return why no guest can have the virtual *function*, and the remedy, or ``None``.
+    """Return why no guest can get *function*, a virtual function without a type, and the remedy.
+
+    Return ``None`` if a guest can get it.
 
     :raises OSError: if the kernel does not report it, for example because the function is gone
     """
@@ -171,11 +176,11 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
 
 
 def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
-    """Return why no guest can have *functions* with a vGPU type, ``None`` if guests can.
+    """Return why no guest can get one of *functions*, which have NVIDIA vGPU types.
 
-    The reason is that of the first function that has one. NVIDIA's driver registers each function
-    with VFIO before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's
-    vgpu-vfio-pci-core.c), so a function without ``vfio-dev`` indicates an old kernel.
+    Return ``None`` if guests can get all of them. NVIDIA's driver registers each function with VFIO
+    before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's vgpu-vfio-pci-core.c), so
+    a function without ``vfio-dev`` indicates a kernel before Linux 6.1.
 
     :raises OSError: if the kernel does not report it, for example because a function is gone
     """

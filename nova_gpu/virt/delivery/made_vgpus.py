@@ -69,7 +69,7 @@ class MadeVGPUs:
         """Return the UUID of the instance that a vGPU was made for, by slot."""
         return self._instances
 
-    def told(self) -> division.Told:
+    def told(self) -> division.TypesByFunction:
         """Return all vGPU types of the cards with recorded vGPUs, by PCI function and type id.
 
         They are those of the records that existed when the folder was read.

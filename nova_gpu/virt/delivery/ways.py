@@ -68,7 +68,9 @@ class Ways:
         self._option, self.wanted = "virtual_functions", dict[str, Any](functions)
         self.divide: Callable[[str, Any], None] = plain_function.divide
         self.whole: Delivery
-        self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
+        self._read: Callable[
+            [Iterable[GPU], division.TypesByFunction], dict[PciAddress, DividedCard]
+        ]
         parts: Sequence[Delivery]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
             self.whole = containers = MIGInstances(roots, reason_kept, serves=ledger is not None)
@@ -133,7 +135,9 @@ class Ways:
         """Return whether a guest's driver can be told that *cards* reach each other's memory."""
         return not self.whole.shares_driver and self._peers.obstacle(cards) is None
 
-    def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
+    def divided(
+        self, cards: Iterable[GPU], facts: division.TypesByFunction
+    ) -> dict[PciAddress, DividedCard]:
         """Return the *cards* that are divided, or can be, by address.
 
         :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
@@ -142,7 +146,7 @@ class Ways:
         return self._read(cards, facts)
 
     def _divided_for_machines(
-        self, cards: Iterable[GPU], facts: division.Told
+        self, cards: Iterable[GPU], facts: division.TypesByFunction
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
         divided = division.divided(gpus, self.roots, facts, self._readings)
@@ -153,7 +157,7 @@ class Ways:
 
         Return ``None`` if no option does.
         """
-        if (wanted := selection.said_of(gpu, self.wanted)) is None:
+        if (wanted := selection.value_of(gpu, self.wanted)) is None:
             return None
         return (
             f"[gpu]{self._option} has it divided ({wanted}), and it is not; see nova-compute's log "

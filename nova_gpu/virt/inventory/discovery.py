@@ -273,7 +273,7 @@ def sorted_out(
 
 
 def in_parts(
-    cards_: Iterable[GPU], ways: Ways, facts: division.Told = MappingProxyType({})
+    cards_: Iterable[GPU], ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
     """Return the cards that nova-compute would give in parts, and why others are not offered.
 

@@ -77,7 +77,7 @@ class VGPUCards:
     """
 
     def __init__(
-        self, roots: Roots, ways: Ways, facts: division.Told = MappingProxyType({})
+        self, roots: Roots, ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
     ) -> None:
         """Store the deliveries.
 

@@ -126,7 +126,7 @@ class VGPUs:
         usage = self._ledger.now
         taken = usage.counted() | usage.taken()
         for card in self._discovery.find():
-            wanted = selection.said_of(card, ways.wanted)
+            wanted = selection.value_of(card, ways.wanted)
             if wanted is None or card.address in taken:
                 continue
             try:

@@ -74,7 +74,7 @@ class TestMediated(VGPUTestCase):
         error = self.assertRaises(
             exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
         )
-        self.assertIn(f"{self.uuid} of {CARD} (nvidia-63)", str(error))
+        self.assertIn(f"{self.uuid} exists already, on {CARD} (nvidia-63)", str(error))
         nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
         self.assertEqual("", (self.host.path(CARD) / self.uuid / "remove").read_text())
 

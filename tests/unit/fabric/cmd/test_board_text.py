@@ -124,7 +124,7 @@ class FabricTest(base.HostTestCase):
     def test_switches_of_a_service_vm(self) -> None:
         self.host.bind(partitions.SWITCH, "vfio-pci")
         shown = self.check(1)
-        self.assertIn(f"its NVSwitch {partitions.SWITCH} is with vfio-pci: a service VM", shown)
+        self.assertIn(f"its NVSwitch {partitions.SWITCH} is bound to vfio-pci: a service VM", shown)
         self.assertNotIn("it is module", shown)
         self.assertNotIn("Partitions", self.topology())
 

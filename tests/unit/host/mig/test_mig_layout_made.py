@@ -90,7 +90,7 @@ class TestMake(base.BaseTestCase):
         self.assertEqual(["mode 1", "mode 0"], self.done())
 
     def test_no_room(self) -> None:
-        self.assertIn("it has no room for one", self.refused("3g.71gb"))
+        self.assertIn("it has no room for an instance of 3g.71gb", self.refused("3g.71gb"))
 
     def test_nothing_half_done_stays(self) -> None:
         self.say(compute_room="1")

@@ -255,7 +255,9 @@ class TestUnreadable(DiscoveryTestCase):
             path = self.attribute("0000:82:00.0", name)
             path.rename(path.with_name("aside"))
             self.assertEqual(["0000:83:00.0"], self.addresses())
-            self.assertIn("0000:82:00.0 is not one of this host's GPUs", self.log.output)
+            self.assertIn(
+                "Cannot read PCI function 0000:82:00.0, so it is not offered", self.log.output
+            )
             self.assertIn(f"/{name}'", self.log.output)
             path.with_name("aside").rename(path)
         self.assertEqual(["0000:82:00.0", "0000:83:00.0"], self.addresses())
@@ -263,7 +265,9 @@ class TestUnreadable(DiscoveryTestCase):
     def test_card_whose_attribute_makes_no_sense_is_left_out_and_named(self) -> None:
         self.attribute("0000:82:00.0", "vendor").write_text("?\n")
         self.assertEqual(["0000:83:00.0"], self.addresses())
-        self.assertIn("0000:82:00.0 is not one of this host's GPUs", self.log.output)
+        self.assertIn(
+            "Cannot read PCI function 0000:82:00.0, so it is not offered", self.log.output
+        )
         self.assertIn("/vendor has '?'", self.log.output)
 
     def test_card_in_a_group_that_is_none_is_left_out_and_named(self) -> None:
@@ -281,13 +285,17 @@ class TestUnreadable(DiscoveryTestCase):
         path.unlink()
         path.mkdir()
         self.assertEqual(["0000:83:00.0"], self.addresses())
-        self.assertIn("0000:82:00.0 is not one of this host's GPUs", self.log.output)
+        self.assertIn(
+            "Cannot read PCI function 0000:82:00.0, so it is not offered", self.log.output
+        )
         self.assertIn("0000:82:00.0/device'", self.log.output)
 
     def test_function_that_may_be_virtual_is_left_out_and_named(self) -> None:
         self.attribute("0000:82:00.0", "physfn").touch()  # readlink() answers with EINVAL
         self.assertEqual(["0000:83:00.0"], self.addresses())
-        self.assertIn("0000:82:00.0 is not one of this host's GPUs", self.log.output)
+        self.assertIn(
+            "Cannot read PCI function 0000:82:00.0, so it is not offered", self.log.output
+        )
 
     def test_device_that_vanished_after_the_listing_is_no_news(self) -> None:
         # Its folder is gone, the link that was listed is still there.
@@ -303,7 +311,7 @@ class TestUnreadable(DiscoveryTestCase):
     def test_name_that_is_no_address_is_left_out_and_named(self) -> None:
         self.host.add_device("vmd0:0.0", "10de", "1023", class_code=pci.CLASS_3D)
         self.assertEqual(["0000:82:00.0", "0000:83:00.0"], self.addresses())
-        self.assertIn("vmd0:0.0 is not one of this host's GPUs", self.log.output)
+        self.assertIn("Cannot read PCI function vmd0:0.0, so it is not offered", self.log.output)
 
 
 class TestNoPci(DiscoveryTestCase):

@@ -66,9 +66,7 @@ class PartitionsTest(base.BaseTestCase):
         self.host.split(SPLIT, 4, "QPX")
         shutil.rmtree(self.host.roots.sysfs / "class/kfd/kfd/topology/nodes/3")
         said = str(self.obstacle(SPLIT))
-        self.assertIn(
-            "it is split into parts (QPX), and KFD reports the render node of only 3", said
-        )
+        self.assertIn("it is partitioned (QPX), and KFD reports the render node of only 3", said)
         self.assertIn("--compute-partition SPX", said)
         shutil.rmtree(self.host.roots.sysfs / "class/kfd")
         self.assertIn("render node of only 0", str(self.obstacle(SPLIT)))

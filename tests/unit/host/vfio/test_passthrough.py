@@ -174,7 +174,7 @@ class TestMemory(PassthroughTestCase):
     def test_unreadable(self) -> None:
         self.add()
         (self.host.path(CARD) / "resource").write_text("nonsense\n")
-        self.assertIn("sysfs cannot be read about it", self.reason())
+        self.assertIn("its files in sysfs cannot be read", self.reason())
 
 
 class TestSwitchedBoards(PassthroughTestCase):
@@ -216,7 +216,7 @@ class TestSwitchedBoards(PassthroughTestCase):
         self.add("2330")
         self.switch()
         self.host.bind("0000:05:00.0", "vfio-pci")
-        self.assertIn("its NVSwitch 0000:05:00.0 is with vfio-pci", self.reason())
+        self.assertIn("its NVSwitch 0000:05:00.0 is bound to vfio-pci", self.reason())
 
     def test_modules_whose_names_do_not_say_so(self) -> None:
         """H800, H20B, H20, H20 HBM3e, H20 NVL16, V100 SXM3, A100 SXM4."""

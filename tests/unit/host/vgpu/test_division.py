@@ -23,7 +23,7 @@ class TestDivided(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu.host.vgpu.division"))
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
-    told: division.Told = MappingProxyType({})
+    told: division.TypesByFunction = MappingProxyType({})
 
     def divided(self) -> dict[str, values.DividedCard]:
         chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])

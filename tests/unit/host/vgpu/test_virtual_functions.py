@@ -22,13 +22,13 @@ class TestParse(base.BaseTestCase):
         flex = Product("8086", "56c0")
         for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
             card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
-            self.assertEqual(number, selection.said_of(card, numbers))
+            self.assertEqual(number, selection.value_of(card, numbers))
         other = GPU(
             address=PciAddress.parse("0000:af:00.0"),
             product=Product("1002", "74a1"),
             class_code=0x120000,
         )
-        self.assertIsNone(selection.said_of(other, numbers))
+        self.assertIsNone(selection.value_of(other, numbers))
 
     def test_what_cannot_be_used(self) -> None:
         for entry, said in (
@@ -68,7 +68,9 @@ class TestEnable(base.BaseTestCase):
 
     def test_others_than_there_are(self) -> None:
         self.enable(2)
-        self.assertIn("wants 3 virtual functions of it: it has 2; write 0 to", self.refused(3))
+        self.assertIn(
+            "wants 3 virtual functions of it: it has 2 already; write 0 to", self.refused(3)
+        )
 
     def test_more_than_there_can_be(self) -> None:
         self.assertIn("it can have 3", self.refused(4))
@@ -88,7 +90,7 @@ class TestEnable(base.BaseTestCase):
         that."""
         self.host.add_gpu("0000:af:00.0", "1002", "74a1", totalvfs=8)
         said = self.of_amd(8)
-        self.assertIn("only AMD's module gim makes them", said)
+        self.assertIn("only AMD's module gim creates them", said)
         self.assertIn("modprobe gim vf_num=8", said)
         self.assertEqual([], self.kernel.done)
 
@@ -99,7 +101,7 @@ class TestEnable(base.BaseTestCase):
         function, card = map(PciAddress.parse, ("0000:af:02.0", "0000:af:00.0"))
         virtual_functions.enable(card, 1, self.host.roots, 10)
         self.assertIsNone(virtual_functions.obstacle(function, self.host.roots))
-        self.assertIn("it has 1; unload the module gim", self.of_amd(2))
+        self.assertIn("it has 1 already; unload the module gim", self.of_amd(2))
         self.host.set_autoprobe("0000:af:00.0", enabled=True)
         said = virtual_functions.obstacle(function, self.host.roots)
         self.assertIn("sriov_drivers_autoprobe before gim is loaded", str(said))
@@ -198,7 +200,9 @@ class TestEnableNvidias(base.BaseTestCase):
 
     def test_others_than_there_are(self) -> None:
         self.host.add_vf(CARD, FUNCTION)
-        self.assertIn(f"it has 1; run /usr/lib/nvidia/sriov-manage -d {CARD}", self.refused(2))
+        self.assertIn(
+            f"it has 1 already; run /usr/lib/nvidia/sriov-manage -d {CARD}", self.refused(2)
+        )
 
     def test_one_that_hangs(self) -> None:
         self.write("sleep 60")

@@ -27,7 +27,7 @@ BY_TIME = {1400: "NVIDIA H200X-70C", 1401: "NVIDIA H200X-141C"}
 class SelectionTestCase(base.BaseTestCase):
     IOMMU = True
     libvirt: int | None = 10000000
-    told: division.Told = MappingProxyType({})
+    told: division.TypesByFunction = MappingProxyType({})
 
     def setUp(self) -> None:
         super().setUp()

@@ -34,7 +34,7 @@ class TestProfiles(base.BaseTestCase):
         self.cards = self.new()
         self.look()
 
-    def new(self, told: division.Told = MappingProxyType({})) -> vgpu_cards.VGPUCards:
+    def new(self, told: division.TypesByFunction = MappingProxyType({})) -> vgpu_cards.VGPUCards:
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         return vgpu_cards.VGPUCards(self.host.roots, own, told)
 
