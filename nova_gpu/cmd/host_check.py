@@ -149,7 +149,7 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
 
 
 def _holders(gpu: GPU, roots: Roots) -> str:
-    return open_devices.named(
+    return open_devices.as_text(
         rebind_script.holders(str(roots.proc), open_devices.numbers(gpu, roots))
     )
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of this project on the compute host: reading, writing, trust, quarantine and proofs."""
+"""nova-gpu's own files on the compute host: former drivers, quarantine, proofs of cleaning."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of arbitrary files, and reading and writing of this project's own state files.
+"""Reading of files that may be large, foreign or unreadable, and writing of nova-gpu's own files.
 
-A state file is one JSON object or one text, and is read completely or not at all. It is written
-under a temporary name and renamed when it is on disk: after a power failure the old file or the new
-one exists. doc/source/contributor/state.rst lists the files and their purpose.
+A file is read completely or not at all. It is written under a temporary name and renamed when it is
+on disk: after a power failure the old file or the new one exists.
+doc/source/contributor/state.rst lists nova-gpu's files and their purpose.
 
-A *trusted* file, which only root may write, is read only if no other user could have written it.
-The state path belongs to nova, so a file that nova put in the place of root's is refused.
+A *trusted* file is read only if no user but root and the process's own could have written it. The
+state path belongs to the user nova, so root's processes refuse a file that nova put there.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _ROOT_GID = 0
 
 
 class Untrusted(Exception):
-    """A folder or file that users other than root could have written, with the reason."""
+    """The reason why a file or folder is not trusted: another user could have written it."""
 
 
 @contextlib.contextmanager
 def opened(
     path: str | pathlib.Path, *, dir_fd: int | None = None, follow: bool = True, flags: int = 0
 ) -> Iterator[int]:
-    """Yield a descriptor for reading *path*, which may also be a folder or a pipe without a writer.
+    """Yield a descriptor for reading the file or folder at *path*.
 
-    :param follow: open the target of a link; otherwise a link is an error
+    It does not block, not even at a pipe that no process writes to.
+
+    :param follow: whether to open the target of a symbolic link, which is an error otherwise
     :param flags: further flags of :func:`os.open`
     :raises OSError: if it cannot be opened
     """
@@ -51,10 +53,10 @@ def opened(
 
 
 def text(fd: int, largest: int = LARGEST) -> str:
-    """Return the content of the open file *fd*, at most *largest* bytes of UTF-8.
+    """Return the whole text of the open file *fd*.
 
     :raises OSError: if it cannot be read
-    :raises ValueError: if it is no regular file, too large or not UTF-8
+    :raises ValueError: if it is no regular file, has more than *largest* bytes or is not UTF-8
     """
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise ValueError("it is not a regular file")
@@ -68,7 +70,7 @@ def text(fd: int, largest: int = LARGEST) -> str:
 
 
 def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
-    """Return the content of the file at *path*, as :func:`text` does.
+    """Return the whole text of the file at *path*.
 
     :raises OSError, ValueError: as :func:`text`
     """
@@ -77,18 +79,19 @@ def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
 
 
 def believe(path: pathlib.Path, status: os.stat_result) -> None:
-    """Check who could have written the file or folder at *path*.
+    """Refuse the file or folder at *path* if other users could have written it.
 
-    :raises Untrusted: if a user other than this process's and root could
+    :param status: its status, from an open descriptor
+    :raises Untrusted: as :func:`distrust` for this process's user
     """
     if reason := distrust(status, os.geteuid()):
         raise Untrusted(f"{path} is not trusted: {reason}")
 
 
 def distrust(status: os.stat_result, owner_uid: int) -> str | None:
-    """Return why a file or folder with *status* is refused, or ``None``.
+    """Return which other users can change the file or folder with *status*, ``None`` if none can.
 
-    Only *owner_uid* and the group of root may be able to change it.
+    Only the user *owner_uid* may own it, and only that user and the group root may write to it.
     """
     if status.st_uid != owner_uid:
         return f"its owner is uid {status.st_uid} and must be uid {owner_uid}"
@@ -100,10 +103,10 @@ def distrust(status: os.stat_result, owner_uid: int) -> str | None:
 
 
 def read_json(path: pathlib.Path, *, trusted: bool = False) -> Any:
-    """Return the content of the JSON file at *path*. Links are not followed.
+    """Return the value in the JSON file at *path*, which must not be a symbolic link.
 
     :raises OSError: if it cannot be read; FileNotFoundError if it does not exist
-    :raises ValueError: if it is not a file, or not JSON
+    :raises ValueError: if it is not a regular file, or not JSON
     :raises Untrusted: with *trusted*, if another user could have written it
     """
     with _believed(path.parent) if trusted else contextlib.nullcontext() as folder:
@@ -130,11 +133,13 @@ def write_json(
 def write(
     path: pathlib.Path, content: bytes, *, mode: int | None = None, trusted: bool = False
 ) -> None:
-    """Replace the file at *path* completely or not at all. Its folder must exist.
+    """Write *content* to the file at *path*, whose former content stays after a failure.
 
-    :param mode: the mode of the file; by default what the umask leaves
+    The folder must exist.
+
+    :param mode: the permissions of the file; by default 0666 without the umask
     :raises OSError: if it cannot be written
-    :raises Untrusted: with *trusted*, if another user could change it
+    :raises Untrusted: with *trusted*, if another user could change its folder
     """
     # An ending that no program reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
@@ -177,12 +182,12 @@ def names(folder: pathlib.Path) -> list[str]:
 
 
 def of_card(folder: pathlib.Path, card: PciAddress) -> pathlib.Path:
-    """Return the path of the file about *card*, in a folder with one file for each card."""
+    """Return the path of the JSON file about *card* in *folder*, which has one for each card."""
     return folder / f"{card}{_SUFFIX}"
 
 
 def cards(folder: pathlib.Path) -> list[PciAddress]:
-    """Return the cards that have a file in *folder*. Files with other names are skipped.
+    """Return the cards that have a file in *folder*, whose other files are ignored.
 
     :raises OSError: if it cannot be listed
     """
@@ -199,10 +204,10 @@ def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContex
 
 @contextlib.contextmanager
 def _believed(folder: pathlib.Path) -> Iterator[int]:
-    """Yield a descriptor of *folder*, which only its owner can change.
+    """Yield a descriptor of *folder*, which no other user can change.
 
     :raises FileNotFoundError: if it does not exist
-    :raises Untrusted: if it is a link, or another user could change it
+    :raises Untrusted: if it is a symbolic link, or another user could change it
     """
     with contextlib.ExitStack() as stack:
         try:

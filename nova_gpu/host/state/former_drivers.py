@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers that a card's functions had before a guest got the card: one file per card.
+"""Records of the drivers that a card's functions had before vfio-pci: one file for each card.
 
-Only root writes the files, and only files of root are trusted. All users may see which cards have
-one. A boot of the host binds drivers anew, so files from an earlier boot are void.
+Only root writes the files, and root trusts no other user's. All users may see which cards have one.
+A boot of the host binds drivers anew, so a file from an earlier boot is ignored.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, exception.Inval
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Former:
-    """The driver that one function had before it was bound to vfio-pci.
+    """The driver that one PCI function had before it was bound to vfio-pci.
 
-    ``driver`` is ``None`` if it had none. ``override`` is what an operator had written to the
-    function's driver_override; it may name another driver.
+    ``driver`` is ``None`` if it had none. ``override`` is the former value of the function's
+    driver_override, ``None`` if it was empty; it may name another driver than ``driver``.
     """
 
     driver: str | None
@@ -39,7 +39,7 @@ ByFunction = Mapping[model.PciAddress, str | None]  # a driver, an override
 
 
 def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
-    """Return the cards that have a file, from this boot or an earlier one."""
+    """Return the cards that have a record, even from an earlier boot; none if it is unknown."""
     try:
         return frozenset(files.cards(folder))
     except OSError:
@@ -47,9 +47,9 @@ def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
 
 
 def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
-    """Return the former drivers of *card* by function; empty without a record from this boot.
+    """Return the former drivers of the functions of *card*; empty without a record of this boot.
 
-    :raises Untrusted: if another user could have written the file, or it cannot be parsed
+    :raises Untrusted: if another user could have written the file, or it cannot be read or parsed
     """
     path = files.of_card(folder, card)
     try:
@@ -72,10 +72,10 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
 
 
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
-    """Replace the file of *card*; without *formers* remove it.
+    """Record the former drivers of the functions of *card*; if there are none, remove the file.
 
-    :raises Untrusted: if another user could change it
-    :raises OSError: if it cannot be written
+    :raises Untrusted: if another user could change the folder
+    :raises OSError: if the file cannot be written
     """
     if not formers:
         forget(folder, card)
@@ -91,17 +91,17 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
 
 
 def forget(folder: pathlib.Path, card: model.PciAddress) -> None:
-    """Remove the file of *card*, if it exists.
+    """Remove the record of *card*, if it exists.
 
-    :raises Untrusted: if the folder belongs to another user
+    :raises Untrusted: if another user could change the folder
     """
     files.remove(files.of_card(folder, card), trusted=True)
 
 
 def _checked(name: str | None) -> str | None:
-    """Return *name* if it can be a driver's, as it becomes part of a path.
+    """Return *name* if it has the form of a driver's name, because it becomes part of a path.
 
-    :raises ValueError: if it cannot
+    :raises ValueError: if it has not
     """
     if name is not None and not _DRIVER.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a driver")

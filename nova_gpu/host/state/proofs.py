@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proofs that a device is clean: one file for each card or MIG instance.
+"""Proofs that a device was cleaned since its last guest: one file for each card or MIG instance.
 
 A file is one JSON object, named after the device::
 
@@ -9,11 +9,11 @@ A file is one JSON object, named after the device::
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
 
-It is written after a cleaning and removed before a guest starts with the device. It is valid for
-the card and the boot of the host that ``seen`` describes, and for one ``division`` of the card into
-MIG instances. A device without a readable proof counts
-as not clean, whatever the reason: it was not cleaned since the host booted, a guest had it when
-nova-compute ended, the disk was full, or the folder cannot be read.
+It is written after a cleaning and removed before a guest starts with the device. It is valid only
+for the card and the boot of the host that ``seen`` describes, and while the card has the MIG
+instances in ``division``. A device without a valid proof counts as not clean: it was not cleaned
+since the host booted, a guest had it when nova-compute ended, the disk was full, or the folder
+cannot be read.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ UNTOLD = (
 class Proof:
     """The proof that a device was cleaned.
 
-    ``by`` is the method, ``after`` the uuid of the instance that had the device before, if known,
-    ``since`` the time in ISO 8601 with its offset. ``product``, ``division`` and ``seen`` describe
-    the device's card.
+    ``device`` is the card's address or the MIG instance's slot. ``by`` is the method of cleaning,
+    ``after`` the uuid of the instance that had the device before, if known, ``since`` the time of
+    cleaning in ISO 8601 with its offset. ``product`` (``10de:2335``) and ``seen`` identify the
+    device's card, and ``division`` lists the card's MIG instances as :func:`division` does.
     """
 
     device: str
@@ -59,8 +60,11 @@ class Proof:
 def write(
     folder: pathlib.Path, part: Device, card: GPU, seen: Seen, by: str, after: str | None
 ) -> None:
-    """Write the proof that *part*, the whole *card* or a part of it, is clean from now on.
+    """Write the proof that *part*, all of *card* or a MIG instance of it, is clean now.
 
+    :param seen: the present identity of *card*
+    :param by: the method of cleaning
+    :param after: the uuid of the instance that had *part* before, if known
     :raises OSError: if the proof cannot be written
     """
     folder.mkdir(mode=0o755, exist_ok=True)
@@ -75,10 +79,10 @@ def division(card: GPU) -> list[str]:
 
 
 def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Device] = ()) -> None:
-    """Remove the proofs of *used*, and those of former divisions of their cards.
+    """Remove the proofs of all devices on the cards of *used*, the devices that a guest gets.
 
-    :param here: the devices that the host has now; the proofs of those that share nothing with
-        *used* stay
+    :param here: the devices that the host has now; those that share no hardware with *used* keep
+        their proofs
     :raises OSError: if one of the proofs may still exist
     """
     cards = tuple(str(device.function(other)) for other in used)
@@ -89,15 +93,15 @@ def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Devi
 
 
 def holds(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> bool:
-    """Return whether a valid proof says that *part*, the whole *card* or a MIG instance, is clean.
+    """Return whether *part*, all of *card* or a MIG instance of it, has a valid proof.
 
-    :param seen: the present identity of *card*, ``None`` if the host does not report it
+    :param seen: the present identity of *card*, ``None`` if it is unknown
     """
     return missing(folder, part, card, seen) is None
 
 
 def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> str | None:
-    """Return why no valid proof says that *part* is clean, ``None`` if one does.
+    """Return why *part* has no valid proof, ``None`` if it has one.
 
     The parameters are those of :func:`holds`.
     """
@@ -117,7 +121,7 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
         # While the host is up, a card may disappear, but no other one takes its place.
         is_same = set(seen.addresses) <= set(proof.seen.addresses)
     if (proof.device, proof.product) != (str(part), card.product.key) or not is_same:
-        return "its proof is that of another card, which was at this address"
+        return "its proof of cleaning is of another card, which was at this address"
     if proof.division != division(card):
         return "its card was divided into other MIG instances since it was cleaned"
     return None
@@ -126,7 +130,10 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
 def see(
     cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities
 ) -> dict[PciAddress, Seen]:
-    """Return the present identities of *cards*, without those that the host does not report."""
+    """Return the present identities of *cards* by address, without those that are unknown.
+
+    :param identities: reads the identifiers of cards
+    """
     seen = quarantine.see(cards, roots, identities)
     return {address: card for address, card in seen.items() if card.boot_id}
 
@@ -136,9 +143,9 @@ def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path) -> Proof:
-    """Return the proof at *path*.
+    """Return the proof in the file at *path*.
 
-    :raises OSError, ValueError, LookupError, TypeError: if there is no valid proof
+    :raises OSError, ValueError, LookupError, TypeError: if it cannot be read or parsed
     """
     content = files.read_json(path)
     texts = {name: content[name] for name in ("device", "product", "by", "since")}
@@ -147,5 +154,5 @@ def _read(path: pathlib.Path) -> Proof:
     parts = content.get("division", [])
     is_text = all(isinstance(text, str) for text in (*texts.values(), after or ""))
     if seen is None or not isinstance(parts, list) or not is_text:
-        raise ValueError("it is no proof")
+        raise ValueError("it is no proof of cleaning")
     return Proof(**texts, division=parts, after=after, seen=seen)

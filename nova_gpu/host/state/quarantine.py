@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quarantine: cards that new instances do not get until an operator releases them.
 
-There is one file per card. It is one JSON object, named after the card's address::
+Each quarantined card has one file, its entry. It is one JSON object, named after the card's
+address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
@@ -9,12 +10,12 @@ There is one file per card. It is one JSON object, named after the card's addres
      "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
               "boot_id": "1f0c..."}}
 
-It applies to the card, not to the slot: to the card that ``seen`` identifies, wherever that is
-plugged in now (:mod:`nova_gpu.host.pci.identity`). If the card has no identifier, the entry applies
-to the card at the address as long as all cards of the product are at their former addresses, and
-otherwise to each card that may be the one. Without ``seen``, as older releases and operators write
-it, it applies to the card of the product at the address. An entry that cannot be parsed applies to
-the card at the address.
+The entry applies to the card that ``seen`` identifies, in whatever slot that is now
+(:mod:`nova_gpu.host.pci.identity`). If the card has no identifier, the entry applies to the card at
+the address as long as all cards of the product are at their former addresses; after that it applies
+to all cards of the product that may be the quarantined one. An entry without ``seen``, as older
+releases and operators write it, applies to a card of the product at the address. An entry that
+cannot be parsed applies to any card at the address.
 
 Older releases wrote ``cleaning``, which says only that the card had to be cleaned. Today a card
 without a proof that it is clean is cleaned (:mod:`nova_gpu.host.state.proofs`).
@@ -39,7 +40,11 @@ from nova_gpu.host.state import files
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What identified a card at the time; ``addresses`` are those of all cards of its product."""
+    """The identity of a card at the time of a record, by which the card is recognised later.
+
+    ``identity`` are its identifiers by kind, which may be none. ``addresses`` are those of all
+    cards of its product on the host, ``boot_id`` is that of the host.
+    """
 
     identity: identity.Identity
     addresses: tuple[str, ...]
@@ -48,10 +53,11 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """One quarantined card.
+    """The entry of one quarantined card.
 
     ``product`` is as ``10de:2335``, ``None`` for any; ``since`` is in ISO 8601, with its offset. An
-    entry with ``until_boot`` ends when the host's boot id differs from it.
+    entry with the boot id ``until_boot`` ends with that boot of the host. ``cleaning`` is true only
+    in entries of older releases.
     """
 
     address: PciAddress
@@ -75,15 +81,17 @@ def entry(
     until_boot: str | None = None,
     seen: Seen | None = None,
 ) -> Entry:
-    """Return a new entry about *card* that begins now."""
+    """Return a new entry that quarantines *card* from now on. It is not written."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
 def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciAddress, Seen]:
-    """Return the present identities of *cards*.
+    """Return the present identities of *cards* by address.
 
-    Return no identity if the addresses of their products' cards cannot be read.
+    Return ``{}`` if the boot id or the addresses of all cards of their products cannot be read.
+
+    :param identities: reads the identifiers of cards
     """
     gpus = tuple(cards)
     products = {gpu.product.key for gpu in gpus}
@@ -106,9 +114,9 @@ def unavailable(
     roots: Roots,
     identities: Identities | None = None,
 ) -> dict[PciAddress, Reasons]:
-    """Return the reasons for those of *cards* that are in quarantine.
+    """Return why those of *cards* that are in quarantine are not available, by address.
 
-    If the folder cannot be read, all of them count as in quarantine.
+    If the folder of entries cannot be read, all cards count as in quarantine.
 
     :param identities: reads the identifiers of cards; by default with this process's rights
     """
@@ -116,8 +124,9 @@ def unavailable(
     try:
         entries = load(folder)
     except OSError as error:
-        unread = f"whether it is in quarantine cannot be read: {error}"
-        return {card.address: _reasons(unread, "mend that") for card in gpus}
+        unread = f"its quarantine entry cannot be read: {error}"
+        remedy = f"make {folder} readable for nova-compute"
+        return {card.address: _reasons(unread, remedy) for card in gpus}
     reasons_by_card = {}
     for record in entries.values():
         if record.cleaning:
@@ -136,7 +145,7 @@ def unavailable(
                 reasons = _reasons(
                     f"{record.address} was in quarantine {text}; {record.remedy}; GPUs of this "
                     "product have other addresses now, and nova-gpu cannot tell which it is",
-                    f"find it, and then: nova-gpu quarantine release {record.address}",
+                    f"find that card, then run nova-gpu quarantine release {record.address}",
                 )
                 reasons_by_card.setdefault(card.address, reasons)
     return reasons_by_card
@@ -149,7 +158,11 @@ def _reasons(reason: str, remedy: str) -> Reasons:
 def cards_of(
     record: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """Return those of the host's *cards* that the entry applies to or may apply to."""
+    """Return those of *cards* to which the entry *record* applies, or may apply.
+
+    :param cards: all cards of the host
+    :param identities: reads the identifiers of cards; by default with this process's rights
+    """
     alike = [card for card in cards if record.product in (None, card.product.key)]
     there = [card for card in alike if card.address == record.address]
     if record.seen is None or record.product is None or not alike:
@@ -165,9 +178,9 @@ def cards_of(
 
 
 def _are_where_they_were(product: str, seen: Seen, roots: Roots) -> bool:
-    """Return whether the cards of the product are at their former addresses.
+    """Return whether the cards of the product are at the addresses in *seen*, false if unknown.
 
-    While the host is up, a card may disappear, but no other one takes its place.
+    Within one boot of the host, some may be missing, because no other card takes their place.
     """
     try:
         now, boot_id = identity.addresses(product, roots), roots.boot_id()
@@ -183,9 +196,9 @@ def follow(
     roots: Roots,
     identities: Identities | None = None,
 ) -> list[tuple[PciAddress, PciAddress]]:
-    """Rename the files of cards whose address has changed; return old and new addresses.
+    """Rename the entries of cards whose address has changed; return pairs of old and new address.
 
-    Call this when the service starts.
+    Call this when nova-compute starts.
 
     :raises OSError: if the folder cannot be read or changed
     """
@@ -214,9 +227,11 @@ def follow(
 
 
 def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> bool:
-    """Return whether *card*, which is at the entry's address now, is or may be the entry's card.
+    """Return whether *card*, which is at the address of *record* now, may be its card.
 
-    :param own: the identifiers of *card*
+    Return false only if their products or identifiers differ.
+
+    :param own: the identifiers of *card*, if they are known
     """
     if record.product not in (None, card.product.key):
         return False
@@ -224,7 +239,7 @@ def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> 
 
 
 def forget_cleaning(folder: pathlib.Path) -> None:
-    """Remove the entries of older releases that only say that a card had to be cleaned.
+    """Remove the entries of older releases that only record that a card had to be cleaned.
 
     :raises OSError: if the folder cannot be read or changed
     """
@@ -234,7 +249,9 @@ def forget_cleaning(folder: pathlib.Path) -> None:
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
-    """Remove the entries that were valid until the next boot of the host, and return them.
+    """Remove the entries that ended with an earlier boot of the host, and return them.
+
+    :param boot_id: that of the present boot
 
     :raises OSError: if the folder cannot be read or changed
     """
@@ -249,7 +266,7 @@ def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]
 
 
 def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
-    """Return all entries of the folder, by address; none if the folder does not exist.
+    """Return all entries in *folder*, by address; none if the folder does not exist.
 
     :raises OSError: if the folder cannot be listed
     """
@@ -261,9 +278,9 @@ def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
 
 
 def put(folder: pathlib.Path, new: Entry) -> None:
-    """Write an entry, replacing any entry with its address; it is written completely or not at all.
+    """Write the entry *new* to its file in *folder*, in place of a former entry for its address.
 
-    :raises OSError: if it cannot be written
+    :raises OSError: if it cannot be written; then the former entry stays
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     content = {**dataclasses.asdict(new), "address": str(new.address)}
@@ -271,7 +288,7 @@ def put(folder: pathlib.Path, new: Entry) -> None:
 
 
 def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
-    """Remove the card's file; return the entry that it had, ``None`` if there was no file.
+    """Remove and return the entry for *address*, ``None`` if there was none.
 
     :raises OSError: if it cannot be removed
     """
@@ -285,7 +302,9 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
-    """Return the entry in the file at *path*; an invalid file becomes an entry for any product.
+    """Return the entry in the file at *path*.
+
+    For an invalid file return an entry that quarantines any card at *address*.
 
     :raises FileNotFoundError: if the file has been removed meanwhile
     """
@@ -294,10 +313,10 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         texts = {name: content[name] for name in ("reason", "remedy", "since")}
         product = content["product"]
         if not all(isinstance(text, str) for text in (*texts.values(), product or "")):
-            raise TypeError("text is expected")
+            raise TypeError("reason, remedy, since and product must be texts")
         until_boot = content.get("until_boot")
         if until_boot is not None and not isinstance(until_boot, str):
-            raise TypeError("a boot id is expected")
+            raise TypeError("until_boot must be a boot id")
         cleaning = content["cleaning"] is True
         seen = parse_seen(content.get("seen"))
         return Entry(address, product, cleaning=cleaning, until_boot=until_boot, seen=seen, **texts)
@@ -305,20 +324,20 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         raise
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{path} cannot be understood: {error!r}"
-        remedy = f"see what is known of the card, then nova-gpu quarantine release {address}"
+        remedy = f"check the card, then run nova-gpu quarantine release {address}"
         return Entry(address, None, reason, remedy, "an unknown time")
 
 
 def parse_seen(content: Any) -> Seen | None:
-    """Parse the identity of a card in an entry or a proof, ``None`` without one.
+    """Parse ``seen``, the identity of a card in an entry or a proof; ``None`` stays ``None``.
 
-    :raises LookupError, TypeError: if :func:`put` did not write it
+    :raises LookupError, TypeError: if it is invalid
     """
     if content is None:
         return None
     kinds, there, boot_id = (content[name] for name in ("identity", "addresses", "boot_id"))
     if not isinstance(kinds, dict) or not isinstance(there, list):
-        raise TypeError("what was seen of the card is expected")
+        raise TypeError("seen must have identity (an object) and addresses (a list)")
     if not all(isinstance(text, str) for text in (*kinds, *kinds.values(), *there, boot_id)):
-        raise TypeError("text is expected")
+        raise TypeError("the values in seen must be texts")
     return Seen(kinds, tuple(there), boot_id)

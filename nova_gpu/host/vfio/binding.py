@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binding of a whole card to vfio-pci for guests, and back to its former drivers. For root.
+"""Binding of a whole card to vfio-pci for guests, and back to its former drivers. Needs root.
 
-A card that was bound to vfio-pci before, because it was prepared at boot, stays bound to it.
+A card that was bound to vfio-pci at boot (``nova-gpu host prepare``) stays bound to it.
 
 While a driver does not release a function, the kernel holds the function's lock. A process that
 reads driver_override, sriov_numvfs or another attribute that takes the lock waits too, and cannot
-be killed. Only the script reads such attributes, never this process.
+be killed. So only :mod:`nova_gpu.host.vfio.rebind_script` reads them, in a process of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ _SEE_KERNEL_LOG = "see the kernel's log about it"
 
 
 class _NotMoved(Exception):
+    """A card whose functions were not bound to the wanted drivers.
+
+    ``hangs``: the script hangs in the kernel. ``others`` are the processes that have the card open,
+    as text. ``error`` is the exception that callers of this module get.
+    """
+
     error = exception.BindingFailed
 
     def __init__(
@@ -50,10 +56,12 @@ class _NotMoved(Exception):
 
 
 class _NotBegun(_NotMoved):
-    """A card that was not bound, before any of its functions was touched."""
+    """A failure before the driver of any function was changed."""
 
 
 class _InUse(_NotBegun):
+    """A card that processes of the host have open."""
+
     error = exception.CardInUse
 
 
@@ -64,9 +72,10 @@ _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
 
 def give_to_guests(address: model.PciAddress, means: Means) -> None:
-    """Bind all functions of the card to vfio-pci. Those that are bound to it already stay.
+    """Bind all functions of the card to vfio-pci, except those that are bound to it already.
 
-    Their present drivers are recorded first. If a function cannot be bound, all are bound back.
+    Their present drivers are recorded first. If a function cannot be bound, all get their former
+    drivers back.
 
     :raises BindingFailed: if a process or the host's console uses the card, or the kernel fails
     """
@@ -99,15 +108,15 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
             overrides = binding
         former_drivers.save(means.records, address, records, means.roots)
         raise _NotMoved(
-            "its driver_override changes all the time", "find the program that writes it"
+            "its driver_override changes all the time",
+            "find the program that writes it, and stop it",
         )
 
 
 def give_to_host(address: model.PciAddress, means: Means) -> None:
-    """Bind the card's functions to the drivers they had before :func:`give_to_guests`.
+    """Bind the card's functions to the drivers that :func:`give_to_guests` has recorded for them.
 
-    Functions without a record stay as they are. Records of functions that no longer exist are
-    removed.
+    Functions without a record stay as they are. Then remove the record.
 
     :raises BindingFailed: if a guest has the card, or the kernel fails
     """
@@ -124,26 +133,26 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
 
 
 def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
-    """Return whether nova-gpu may bind the function: it has no driver, or is bound to VFIO.
+    """Return whether nova-gpu may give the function, which has *driver*, its former driver back.
 
-    A function without a driver is left over from an earlier try. One that the operator has bound to
-    another driver stays.
+    It may if the function is bound to VFIO, or has no driver because an earlier attempt failed. A
+    function that the operator has bound to another driver stays.
 
-    :raises OSError: if the kernel does not report the driver
+    :raises OSError: if the kernel does not report whether *driver* belongs to VFIO
     """
     return driver is None or iommu.is_with_vfio(function, roots)
 
 
 @contextlib.contextmanager
 def _alone(address: model.PciAddress) -> Iterator[None]:
-    """Admit one thread at a time to a card, and add the card to errors."""
+    """Admit one thread at a time to a card; turn errors into BindingFailed with its address."""
     with _locks[address]:
         try:
             yield
         except _NotMoved as error:
             raise error.error(str(address), error.reason, error.remedy, error.others) from error
         except files.Untrusted as error:
-            remedy = "remove it; its record of the card's former driver is lost then"
+            remedy = "remove it, and bind the card to the host's driver by hand"
             raise exception.BindingFailed(str(address), str(error), remedy) from error
         except (OSError, ValueError, exception.GPUError) as error:
             raise exception.BindingFailed(str(address), str(error), _SEE_KERNEL_LOG) from error
@@ -158,8 +167,10 @@ def _take(
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
-    :returns: their present driver_override
-    :raises _NotMoved: if not all of them could be bound; then they have their former drivers
+    :param formers: the drivers that they have now, which they get back after a failure
+    :param formers_kept: the records of the card's other functions
+    :returns: their present driver_override, which differs from *overrides* if nothing was bound
+    :raises _NotMoved: if not all of them could be bound
     """
     devices = open_devices.numbers(gpu, means.roots)
     drivers = dict.fromkeys(formers, Former(iommu.DRIVER, iommu.DRIVER))
@@ -176,9 +187,9 @@ def _take(
 
 
 def _load_driver(means: Means) -> None:
-    """Load the module vfio-pci, unless it is loaded.
+    """Load the kernel module vfio-pci, unless it is loaded.
 
-    :raises _NotMoved: if the host has no vfio-pci
+    :raises _NotMoved: if it cannot be loaded
     """
     if (means.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
@@ -190,11 +201,20 @@ def _load_driver(means: Means) -> None:
 
 
 def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) -> None:
-    """Bind the functions back to *others*, their former drivers; if that fails, keep the record."""
+    """Bind functions of *gpu* to their former drivers *others*, and remove these from the record.
+
+    After a failure, which is logged, they stay in the record.
+    """
     try:
         _move(gpu, others, (), means)
     except _NotMoved as error:
-        LOG.error("Failed to return GPU %s to its former drivers: %s", gpu.address, error.reason)
+        LOG.error(
+            "Failed to return GPU %s to its former drivers after it was not bound to vfio-pci: %s; "
+            "%s",
+            gpu.address,
+            error.reason,
+            error.remedy,
+        )
     else:
         former_drivers.save(means.records, gpu.address, formers_kept, means.roots)
 
@@ -206,10 +226,12 @@ def _move(
     means: Means,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
-    """Bind functions to *drivers*, unless a device is open or a driver_override differs.
+    """Bind functions of *gpu* to *drivers*.
 
-    :returns: the present value of each of *overrides*
-    :raises _NotMoved: if not all of them are bound in time
+    :param devices: device numbers; bind nothing if a process has one of them open
+    :param overrides: expected values of driver_override by function; bind nothing if one differs
+    :returns: the present values of driver_override for the functions of *overrides*
+    :raises _NotMoved: if a device is open, or not all functions are bound in time
     """
     moves = [
         {"address": str(driver), **dataclasses.asdict(drivers[driver])}
@@ -224,9 +246,9 @@ def _move(
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script with *request* and return its answer.
+    """Run the rebind script with *request* and return its answer.
 
-    :raises _NotMoved: if the script fails or does not end in time
+    :raises _NotMoved: if the script fails, does not end in time, or finds the card in use
     """
     _refuse_hanging(gpu.address)
     if request["devices"] and not means.roots.shows_all_processes():
@@ -242,7 +264,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
     except child.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
     if answer["holders"]:
-        who = open_devices.named(answer["holders"])
+        who = open_devices.as_text(answer["holders"])
         raise _InUse(IN_USE, "end that first", others=who)
     if answer["error"]:
         raise _NotMoved(answer["error"])
@@ -250,9 +272,10 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
 
 
 def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
-    """Refuse a card if an earlier script that was killed still hangs in the kernel.
+    """Refuse a card while a rebind script that was killed still hangs in the kernel.
 
-    :raises _NotMoved: while it does
+    :param limit: the time limit that the script exceeded, for the message
+    :raises _NotMoved: if one hangs
     """
     process, step = _hanging.get(address, (None, ""))
     if process is None:

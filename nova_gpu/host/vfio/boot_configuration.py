@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boot configuration that binds a host's cards to vfio-pci from the start."""
+"""Boot configuration that binds a host's cards to vfio-pci, which ``nova-gpu host prepare`` writes.
+
+It consists of a modprobe.d file and, if kernel arguments are needed, a drop-in file of GRUB.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ _DRIVERS = (
 def own_ids(
     gpus: Iterable[model.GPU], roots: Roots
 ) -> tuple[list[str], dict[model.PciAddress, str]]:
-    """Return the ids of the cards' functions, and the functions that vfio-pci cannot take by id.
+    """Return the PCI ids (``10de:2335``) by which vfio-pci can take the functions of *gpus*.
 
-    The second value maps such a function to one with the same ids that must stay with the host.
+    The second value has the functions of *gpus* that it cannot take by id, because the host has
+    another function with the same ids. It maps such a function to that other function.
 
     :raises DiscoveryFailed: if the host's functions cannot be listed
     :raises OSError, ValueError: if a function cannot be read
@@ -59,7 +63,9 @@ def own_ids(
 def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> list[str]:
     """Return the kernel arguments that passthrough needs on this host.
 
-    None of them turns on AMD's IOMMU, which is on unless the firmware has turned it off.
+    AMD's IOMMU needs none, because it is on unless the firmware has turned it off.
+
+    :param ids: the PCI ids that vfio-pci takes; needed if it is built into the kernel
     """
     vendor = processor.of_host(roots).vendor
     arguments = ["intel_iommu=on"] if vendor == "GenuineIntel" else []
@@ -75,7 +81,10 @@ def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> li
 def texts(
     ids: Iterable[str], arguments: Iterable[str], root: pathlib.Path
 ) -> dict[str, str | None]:
-    """Return the text of each file, ``None`` for a file that the host does not need."""
+    """Return the contents of the modprobe.d file and of the GRUB file, by path below *root*.
+
+    The content of the GRUB file is ``None`` if the host does not need it.
+    """
     options = f"options vfio-pci ids={','.join(ids)}"
     softdeps = [f"softdep {module} pre: vfio-pci" for module in _DRIVERS]
     line = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(arguments)}"\n'
@@ -87,7 +96,7 @@ def texts(
 
 
 def changes(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
-    """Return the files below *root* that :func:`write` would change.
+    """Return the names of the files below *root* whose contents differ from *texts*.
 
     :raises FileNotOurs: if a file was not written by nova-gpu
     :raises OSError: if a file cannot be read
@@ -106,7 +115,9 @@ def changes(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
 
 
 def write(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
-    """Write the files below *root*, remove those without a text, and return the changed ones.
+    """Write *texts* to their files below *root*, and return the names of the changed files.
+
+    A file with the text ``None`` is removed.
 
     :raises FileNotOurs: as :func:`changes`; then nothing is changed
     :raises OSError: if a file cannot be written
@@ -131,9 +142,9 @@ def undo(root: pathlib.Path) -> list[str]:
 
 
 def module_kind(root: pathlib.Path) -> str | None:
-    """Return the form in which the running kernel has vfio-pci.
+    """Return ``builtin`` if the running kernel contains vfio-pci, ``dep`` if that is a module.
 
-    It is ``builtin``, a module (``dep``), or ``None`` if the kernel does not have it.
+    Return ``None`` if neither is known.
     """
     folder = root / "lib/modules" / os.uname().release
     for kind in ("builtin", "dep"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reset of a card that a guest had, by the method that works for it. For root.
+"""Reset of a card after a guest, function by function or as a whole bus. Needs root.
 
 The file ``reset`` of a function may exist and be useless: the kernel looks for methods when it
 finds the function, and function 0 is found while it is still alone on its bus. Its method ``bus``
@@ -37,9 +37,9 @@ _hanging: dict[model.PciAddress, subprocess.Popen[bytes]] = {}
 
 
 def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
-    """Reset all functions of *gpu*, which must be bound to VFIO and held by no guest.
+    """Reset all functions of *gpu*, which must be bound to VFIO and not used by a guest.
 
-    :param required: if false, a card without any method of reset passes when it answers
+    :param required: if false, a card that no method can reset passes, if it answers
     :raises NotClean: if a function is not reset, or does not answer afterwards
     """
     functions, roots = gpu.functions, means.roots
@@ -65,7 +65,10 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
 
 
 def _in_use(gpu: model.GPU, means: Means) -> str | None:
-    """Return the processes that still have the card open after the time that QEMU takes to end."""
+    """Return that processes have the card open and which, ``None`` once none has.
+
+    Wait half of ``means.timeout_s`` for them, because QEMU takes time to end.
+    """
     deadline = time.monotonic() + means.timeout_s / 2
     while who := open_devices.in_use([gpu.address], means).get(gpu.address):
         if time.monotonic() > deadline:
@@ -75,7 +78,7 @@ def _in_use(gpu: model.GPU, means: Means) -> str | None:
 
 
 def _has_method(function: model.PciAddress, roots: Roots) -> bool:
-    """Return whether the function's file ``reset`` can work.
+    """Return whether the function can be reset by its file ``reset``.
 
     :raises OSError: if the function no longer exists
     """
@@ -102,7 +105,7 @@ def _is_alone(device: str) -> bool:
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None:
-    """Run the script with *request*; return why the card was not reset, or ``None``."""
+    """Run the reset script with *request*; return why it failed, ``None`` if it succeeded."""
     if (before := _hanging.get(gpu.address)) is not None:
         if before.poll() is None:
             return "an earlier reset of it does not end"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The character devices of a card or MIG instance, and the processes that have them open.
 
-While one is open, its driver does not release the card.
+While a process has one open, the driver does not release the card.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNSEEN_REMEDY = "give nova-compute's container the host's PID namespace (pid_mod
 
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
-    """Return the device numbers of all functions of the card, including devices that VFIO made."""
+    """Return the numbers of all character devices of the card's functions, VFIO's included."""
     devices = set(_nodes(gpu, roots))
     for address in gpu.functions:
         device = sysfs.device(address, roots)
@@ -53,16 +53,16 @@ def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
 
 
 def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
-    """Return the device numbers that give access to the MIG instance at *slot* only.
+    """Return the numbers of the devices that give access to no MIG instance but that at *slot*.
 
-    Return an empty set if there is no such instance. The node of the card and, if shared, that of
-    the GPU instance are left out: guests of other instances may have them open legitimately.
+    Return an empty set if there is no such instance. The device of the card is left out, and that
+    of a GPU instance with several compute instances: other guests may have these open.
     """
     return frozenset(_numbers(nodes.own_instance_nodes(slot, roots), roots))
 
 
 def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
-    """Yield the numbers of NVIDIA's device nodes, which sysfs does not show."""
+    """Yield the numbers of the card's device nodes, because sysfs does not show NVIDIA's."""
     yield from _numbers(nodes.card_nodes(gpu, roots), roots)
 
 
@@ -91,9 +91,9 @@ def _number(folder: str) -> Number | None:
 
 
 def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
-    """Return the processes that have these cards open, by card. Guests cannot get such a card.
+    """Return the processes of the host that have one of these cards open, as text by card.
 
-    If that cannot be found out, return an empty mapping:
+    Return an empty mapping if it is unknown, because
     :func:`nova_gpu.host.vfio.binding.give_to_guests` checks again.
     """
     gpus = discovery.cards_at(addresses, means.roots)
@@ -104,19 +104,23 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
     try:
         answer = rebinder.look({"devices": sorted(devices)}, means)
     except child.Failed as error:
-        LOG.warning("Cannot tell whether a process has a GPU open: the search %s", error)
+        LOG.warning(
+            "Cannot tell whether a process has a GPU open, so it is checked again when a guest "
+            "starts: the search %s",
+            error,
+        )
         return {}
     who: dict[model.PciAddress, list[Any]] = {}
     for holder in answer["holders"]:
         for address, own in devices_by_card.items():
             if not own.isdisjoint(map(tuple, holder[2])):
                 who.setdefault(address, []).append(holder)
-    return {address: named(holders) for address, holders in who.items()}
+    return {address: as_text(holders) for address, holders in who.items()}
 
 
-def named(holders: Iterable[Any]) -> str:
-    """Return processes from :func:`nova_gpu.host.vfio.rebind_script.holders` as text.
+def as_text(holders: Iterable[Any]) -> str:
+    """Return the commands and pids of *holders*, processes from the rebind script, as one text.
 
-    Processes choose their own names, those of containers too, so the text is made printable.
+    It is made printable, because processes choose their own names, those of containers too.
     """
     return ", ".join(f"{printable(command, _MOST)} (pid {pid})" for pid, command, _ in holders)

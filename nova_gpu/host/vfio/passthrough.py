@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Obstacles to giving a whole card to a KVM guest."""
+"""The reasons why a host cannot pass a whole card through to a KVM guest."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in 
 
 
 def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
-    """Return whether all functions of the card are bound to VFIO now.
-
-    If a function no longer exists, return false.
-    """
+    """Return whether all functions of the card are bound to VFIO now, false if it is unknown."""
     try:
         return iommu.is_prepared(gpu.functions, roots)
     except OSError:
@@ -36,7 +33,7 @@ def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
 
 
 def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
-    """Return the sizes of the card's BARs in its guest's 64-bit memory-mapped I/O space.
+    """Return the sizes in bytes of the card's BARs that a guest maps above 4 GiB.
 
     :raises OSError, ValueError: if they cannot be read
     """
@@ -44,7 +41,7 @@ def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
 
 
 def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
-    """Return whether the guest's firmware must find I/O ports for the card.
+    """Return whether the card has a BAR to which a guest's firmware must assign I/O ports.
 
     :raises OSError, ValueError: if that cannot be read
     """
@@ -54,9 +51,9 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> str | None:
-    """Return why this host cannot give *gpu* whole to a guest, and the remedy, or ``None``.
+    """Return why this host cannot pass *gpu* through to a guest, and the remedy, or ``None``.
 
-    :param room: the address space that guests have, or can be given
+    :param room: the address space for BARs that a guest on this host can have
     """
     return next(obstacles(gpu, roots, room), None)
 
@@ -64,11 +61,11 @@ def obstacle(
 def obstacles(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
-    """Yield all obstacles, of which :func:`obstacle` returns the first.
+    """Yield all reasons of which :func:`obstacle` returns the first.
 
-    An attribute that cannot be read is an obstacle too.
+    A sysfs attribute that cannot be read is a reason, too.
     """
-    return _said(
+    return _reasons(
         lambda: without_iommu(gpu.functions, roots),
         lambda: reserved(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
@@ -83,8 +80,8 @@ def obstacles(
 def lasting_obstacles(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
-    """Yield the obstacles that remain when the IOMMU is on and the card is prepared."""
-    return _said(
+    """Yield the reasons that ``nova-gpu host prepare`` and a boot of the host cannot remove."""
+    return _reasons(
         lambda: reserved(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
         lambda: _on_switched_board(gpu, roots) or _managed(gpu, roots),
@@ -92,7 +89,7 @@ def lasting_obstacles(
     )
 
 
-def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
+def _reasons(*judges: Callable[[], str | None]) -> Iterator[str]:
     for judge in judges:
         try:
             reason = judge()
@@ -104,12 +101,14 @@ def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
 
 
 def unread(error: Exception) -> str:
-    """Return the reason for a card whose sysfs attributes cannot be read."""
+    """Return why a card whose sysfs attributes cannot be read is not offered, and the remedy."""
     return f"its files in sysfs cannot be read: {error}; see the kernel's log"
 
 
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return why a guest with these functions could access all of the host's memory, or ``None``.
+    """Return why no IOMMU separates these functions from the host's memory, and the remedy.
+
+    Return ``None`` if one does.
 
     :raises OSError: if the kernel does not report it, for example because a function is gone
     """
@@ -142,7 +141,9 @@ def _group_name(device: str) -> str | None:
 
 
 def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return why the firmware prevents guests from having these functions, or ``None``.
+    """Return which of the firmware's memory regions keeps these functions from guests, or ``None``.
+
+    The text contains the remedy.
 
     :raises OSError, ValueError: if the kernel does not report it
     """
@@ -157,7 +158,10 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why the card's IOMMU group prevents passthrough: it has devices of others."""
+    """Return which other devices in the card's IOMMU group prevent passthrough, and the remedy.
+
+    Return ``None`` if there are none.
+    """
     names = strangers(gpu.functions, roots)
     if not names:
         return None
@@ -169,7 +173,9 @@ def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
-    """Return the other devices in the IOMMU groups of these functions, except bridges, as text.
+    """Return the other devices in the IOMMU groups of *own*, each as ``0000:81:00.1 (driver)``.
+
+    Bridges are left out, because they do not prevent passthrough.
 
     :raises OSError: if the kernel does not report it
     """
@@ -196,9 +202,9 @@ def _described(name: str, roots: Roots) -> str:
 
 
 def _divided(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why a divided card cannot be given whole, or ``None``.
+    """Return that the card has SR-IOV virtual functions or mediated devices, and the remedy.
 
-    It has SR-IOV virtual functions or mediated devices.
+    Return ``None`` if it has neither, so it can be passed through whole.
     """
     for address in gpu.functions:
         device = sysfs.device(address, roots)
@@ -218,7 +224,7 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _mediated_devices(device: str) -> list[str]:
-    """Return the uuids of the mediated devices of a function, as VFIO's mdev core lists them."""
+    """Return the uuids of the mediated devices of the function with the sysfs folder *device*."""
     folder = f"{device}/mdev_supported_types"
     try:
         types = os.listdir(folder)
@@ -230,14 +236,17 @@ def _mediated_devices(device: str) -> list[str]:
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why no Fabric Manager on this host can set up the card's NVSwitches for guests."""
+    """Return why this host's Fabric Manager cannot set up the card's NVSwitches, or ``None``."""
     name = nvswitch.board(gpu, roots)
     reason = nvswitch.out_of_reach(gpu, roots) if name else None
     return f"{name} is a module of an HGX board: {reason}" if reason else None
 
 
 def _managed(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why a card of a board is not bound at boot: Fabric Manager needs NVIDIA's driver."""
+    """Return why a card on a board with NVSwitches must not be bound to vfio-pci at boot.
+
+    Return ``None`` for other cards.
+    """
     name = nvswitch.board(gpu, roots)
     if name is None:
         return None
@@ -256,7 +265,7 @@ def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | 
     if room.given_gib is not None:
         return (
             f"{name} maps {needed} GiB of memory, and [gpu]guest_mmio_gib says that a guest has "
-            f"room for {room.given_gib} GiB; unset that option, and a guest has the room it needs"
+            f"room for {room.given_gib} GiB; unset that option, and a guest gets the room it needs"
         )
     return (
         f"{name} maps {needed} GiB of memory, and guests of this host have {room.most} address "

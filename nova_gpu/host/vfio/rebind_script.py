@@ -49,7 +49,7 @@ def holders(
 ) -> Iterator[tuple[int, str, Collection[Number]]]:
     """Yield the processes that have some of *devices* open, as (pid, command, open devices).
 
-    Only root sees those of other users.
+    Without root rights, processes of other users are not seen.
     """
     for name in os.listdir(proc) if devices else ():
         if name.isdecimal() and (devices_open := _open(f"{proc}/{name}/fd") & set(devices)):
@@ -86,7 +86,7 @@ def _command(process: str) -> str:
 
 
 class _NotMoved(Exception):
-    """A function that was not bound to its driver, with the reason."""
+    """The reason why a function was not bound to its driver."""
 
 
 def _move(
@@ -111,11 +111,13 @@ def _move(
 
 
 def _lock(path: str) -> None:
-    """Take the card's unbindLock, after which no process can open the card.
+    """Take the card's unbindLock in /proc, so that no process can open the card any more.
 
-    The file exists with NVIDIA's vGPU software. The driver grants the lock if no process has the
-    card open, and reports that when the file is read back (kernel-open/nvidia/nv-procfs.c,
-    nv_procfs_close_unbind_lock).
+    Do nothing if the file does not exist: only NVIDIA's vGPU software has it. The driver grants the
+    lock if no process has the card open, and reports that when the file is read back
+    (kernel-open/nvidia/nv-procfs.c, nv_procfs_close_unbind_lock).
+
+    :raises _NotMoved: if the driver does not grant it
     """
     if not os.path.exists(path):
         return
@@ -127,7 +129,7 @@ def _lock(path: str) -> None:
     except OSError as error:
         raise _NotMoved(f"{path}: {error.strerror}") from error
     if text != "1":
-        raise _NotMoved(f"{path} was not given: a process has the card open since just now")
+        raise _NotMoved(f"{path} was not granted: a process has just opened the card")
 
 
 def _override(sysfs: str, address: str) -> str | None:

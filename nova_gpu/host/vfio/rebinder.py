@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs :mod:`nova_gpu.host.vfio.rebind_script`, with a deadline."""
+"""Runs of :mod:`nova_gpu.host.vfio.rebind_script` in a process of its own, with a deadline."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _ahead = child.Ahead(_SCRIPT)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """What a binding needs: roots, the folder of records, and the time limit.
+    """The settings for binding and resetting cards.
 
-    ``records`` is the folder of :mod:`nova_gpu.host.state.former_drivers`. ``timeout_s`` is the
-    limit for all steps of one card together.
+    ``records`` is the folder in which the cards' former drivers are recorded
+    (:mod:`nova_gpu.host.state.former_drivers`). ``timeout_s`` is the limit for all steps with one
+    card together.
     """
 
     roots: Roots
@@ -35,10 +36,10 @@ class Means:
 
 
 def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script to read only, and return its answer.
+    """Run the script to find open devices or read driver_override, and return its answer.
 
-    :param request: what to read; keys that are left out are not read
-    :raises Failed: if the script fails
+    :param request: the script's keys ``devices`` and ``overrides``, each of which may be absent
+    :raises Failed: if the script fails, or does not end in time
     """
     return _answer(child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means)))
 
@@ -46,16 +47,16 @@ def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
 def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
     """Run the script to bind functions, and return its answer.
 
-    A process that :func:`make_ready` started is used if there is one, because a guest may be
-    waiting.
+    Use the process that :func:`make_ready` has started, if there is one.
 
-    :raises Failed: if the script fails
+    :param request: keys of the script's task
+    :raises Failed: if the script fails, or does not end in time
     """
     return _answer(_ahead.run(_words(request, means), means.timeout_s))
 
 
 def make_ready() -> None:
-    """Start in advance the process that the next :func:`move` uses."""
+    """Start the process that the next :func:`move` uses, so that a guest need not wait for it."""
     with contextlib.suppress(child.Failed):  # then that one starts it, or fails of it
         _ahead.start()
 
@@ -72,5 +73,5 @@ def _answer(output: bytes) -> Mapping[str, Any]:
 
 
 def last_line(output: bytes) -> str:
-    """Return the last line that the script printed."""
+    """Return the last line of *output*: the script's answer, or the step in which it hangs."""
     return output.decode(errors="replace").strip().rpartition("\n")[2]

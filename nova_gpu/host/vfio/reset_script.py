@@ -8,8 +8,8 @@ only argument is one JSON object::
      "way": "bus", "vfio": "/dev/vfio"}
 
 With *way* ``functions`` it resets each function by its file ``reset``, with ``bus`` their whole bus
-at once, with null nothing. Then each function must answer. It prints a line before each step, and
-in the end::
+at once, with null nothing. Then it checks that each function answers. It prints a line before each
+step, and in the end null or the reason of a failure::
 
     {"error": null}
 """
@@ -38,7 +38,7 @@ _ABSENT = b"\xff\xff"
 
 
 class _NotReset(Exception):
-    """A function that could not be reset, with the reason."""
+    """The reason why a function was not reset, or does not answer."""
 
 
 def _reset_function(device: str) -> None:
@@ -54,10 +54,10 @@ def _reset_function(device: str) -> None:
 
 
 def _reset_bus(devices: str, functions: list[str], vfio: str) -> None:
-    """Reset the bus of *functions* as QEMU does.
+    """Reset the bus of *functions* through VFIO, as QEMU does.
 
-    The kernel does it if all devices on the bus belong to the groups that this process has open
-    (Documentation/driver-api/vfio.rst; drivers/vfio/pci/vfio_pci_core.c,
+    The kernel accepts it if all devices on the bus belong to IOMMU groups that this process has
+    open (Documentation/driver-api/vfio.rst; drivers/vfio/pci/vfio_pci_core.c,
     vfio_pci_ioctl_pci_hot_reset).
     """
     _say(f"resetting the bus of {functions[0]}")

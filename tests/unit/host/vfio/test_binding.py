@@ -244,7 +244,9 @@ class TestRefusals(BindingTestCase):
         lock = self.host.roots.proc / f"driver/nvidia/gpus/{CARD}/unbindLock"
         lock.symlink_to("/dev/null")
         error = self.refused()
-        self.assertIn("unbindLock was not given: a process has the card open", error.reason)
+        self.assertIn(
+            "unbindLock was not granted: a process has just opened the card", error.reason
+        )
         self.assertEqual([], [each for each in self.kernel.done if each.startswith(CARD)])
         lock.unlink()
         written = self.root / "unbindLock"  # which outlives the folder of the card
