@@ -23,7 +23,7 @@ class CDITest(base.GPUServersTestBase):
             server = self.boot(self.gpu_flavor(1))
             mounts = self.domain(server).xpath("devices/filesystem/target/@dir")
             self.assertIn("/usr/bin/nvidia-smi", mounts)
-        self.assertEqual(1, self.stdlog.logger.output.count("is read as far as it is known"))
+        self.assertEqual(1, self.stdlog.logger.output.count("has parts that nova-gpu does not"))
 
         self.document["cdiVersion"] = "2.0.0"
         self.file.write_text(json.dumps(self.document))

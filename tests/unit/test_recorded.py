@@ -113,7 +113,7 @@ class TestInformation(RecordedTestCase):
             host = hosts.Host(self.folder())
             host.add_gpu(_CARD, "10de", "2330")
             (host.roots.proc / "driver/nvidia/params").write_text(record["text"])
-            self.assertEqual(record["read"], proc.reset_mode(host.roots))
+            self.assertEqual(record["read"], proc.device_file_mode(host.roots))
 
 
 class TestBars(RecordedTestCase):

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Container Device Interface specifications: a vendor's lists of what containers need for a card.
+"""Container Device Interface (CDI) specifications: what a container needs to use a GPU.
 
 The files are read at every start of a guest, because the vendor's tools rewrite them when the
-driver changes. A file of a newer minor version, or with unknown fields, is used as far as it is
-understood. Hooks are never executed. The arguments of create-symlinks become ``Edits.links``; these
-links and the work of update-ldcache are made on the host
-(:mod:`nova_gpu.host.container.libraries`). A guest with user namespaces does not need the other
-hooks, or its own root can do their work.
+driver changes. Unknown fields of a file, such as those of a newer minor version, are ignored. Hooks
+are never executed: the arguments of create-symlinks become ``Edits.links``, these links are created
+on the host, and update-ldcache is replaced by that, too (:mod:`nova_gpu.host.container.libraries`).
+A guest with user namespaces does not need the other hooks, or root in the guest can do their work.
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ _UNFOLDED = 4 * files.LARGEST
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A device node that the guest sees at ``path``; ``type`` is b, c, u, p or empty."""
+    """A device node of a specification: at ``host_path`` on the host, at ``path`` in the guest.
+
+    ``type`` is that of mknod(1), b, c, u or p, and empty if the specification lacks it.
+    """
 
     path: str
     host_path: str
@@ -45,7 +47,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Edits:
-    """The nodes, mounts and environment that a specification adds to a container.
+    """The device nodes, mounts, environment and links that a specification adds to a container.
 
     ``links`` are pairs: the target of a symbolic link, and the path of the link in the guest.
     """
@@ -66,9 +68,10 @@ class Edits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A device of the specification ``file``; ``name`` is qualified, ``nvidia.com/gpu=0``.
+    """A device that the specification ``file`` describes, by its qualified name.
 
-    ``edits`` are the edits for all devices of the file, followed by the device's own.
+    ``name`` is such as ``nvidia.com/gpu=0``. ``edits`` are those for all devices of the file,
+    followed by the device's own.
     """
 
     name: str
@@ -78,33 +81,35 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ignored:
-    """A file or folder that is not used; ``text`` is ``None`` if it cannot be read."""
+    """A specification, or a folder of them, that is not used, with the reason.
+
+    ``text`` is the content of the file, ``None`` if it cannot be read.
+    """
 
     path: pathlib.Path
     reason: str
     text: str | None = None
 
     def may_describe(self, nodes: Iterable[str]) -> bool:
-        """Return whether the file names one of *nodes*, or cannot be read."""
+        """Return whether the file contains the path of one of *nodes*, or cannot be read."""
         return self.text is None or any(
             re.search(rf"{re.escape(node)}(?![\w-])", self.text) for node in nodes
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """The result of :func:`find`: the devices by qualified name, and the ignored files."""
+class Specifications:
+    """The devices of a host's specifications by qualified name, and the ignored files."""
 
     devices: Mapping[str, Device]
     ignored: tuple[Ignored, ...] = ()
 
 
-def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
-    """Read the specifications in *folders*; later folders take precedence.
+def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Specifications:
+    """Read the specifications in *folders*; a device in a later folder replaces an earlier one.
 
     A file that is invalid, or that users other than *owner_uid* could have written, is logged and
-    ignored; the others are read. If two files of one folder describe one device, both descriptions
-    are ignored.
+    ignored. A device that two files of one folder describe is ignored.
     """
     devices: dict[str, Device] = {}
     ignored: list[Ignored] = []
@@ -125,31 +130,31 @@ def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
         devices |= here
         for name in conflicts:
             del devices[name]
-    return Found(devices, tuple(ignored))
+    return Specifications(devices, tuple(ignored))
 
 
 @functools.lru_cache(maxsize=256)
 def _warn(text: str) -> None:
-    """Log *text* once, because the files are read at every start of a guest."""
+    """Log the warning *text* once, because the files are read at every start of a guest."""
     LOG.warning("%s", text)
 
 
-def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device | None:
-    """Return the device with the fewest nodes that has one of *nodes*.
+def describing(nodes: Iterable[str], devices: Mapping[str, Device]) -> Device | None:
+    """Return the one of *devices* that has one of *nodes* and the fewest others, or ``None``.
 
-    That is the device for the card, not the one for all cards.
+    A specification may have a device for one card and a device for all cards; this is the former.
     """
     wanted = frozenset(nodes)
     matches = (
         device
-        for device in described.values()
+        for device in devices.values()
         if any(wanted & {node.path, node.host_path} for node in device.edits.nodes)
     )
     return min(matches, key=lambda device: (len(device.edits.nodes), device.name), default=None)
 
 
 def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
-    """Return the devices of one specification.
+    """Return the devices that the specification in the file at *path* describes.
 
     :raises InvalidCDISpec: if the file cannot be read, is not trusted, or is invalid
     """
@@ -194,10 +199,10 @@ def _text(path: pathlib.Path) -> str | None:
 
 
 def _edits(document: Mapping[str, Any]) -> Edits:
-    """Return ``containerEdits`` as far as libvirt can express them.
+    """Return the object ``containerEdits`` of a specification as far as libvirt can express it.
 
-    libvirt cannot express additionalGids (:func:`nova_gpu.host.nodes.open_mode` does their work),
-    intelRdt, netDevices and the options of a mount: every mount is a read-only bind.
+    libvirt cannot express additionalGids, which :func:`nova_gpu.host.nodes.open_mode` makes
+    needless, intelRdt, netDevices and the options of a mount: every mount is a read-only bind.
     """
     env = (text.partition("=") for text in document.get("env", ()))
     links = (_links(hook.get("args", ())) for hook in document.get("hooks", ()))
@@ -220,15 +225,18 @@ def _edits(document: Mapping[str, Any]) -> Edits:
 
 
 def _plain(path: str) -> str:
-    """Return *path* in a normal form that can be compared.
+    """Return *path* normalized, so that it can be compared.
 
-    POSIX permits two leading slashes; they become one.
+    Two leading slashes, which POSIX permits and normpath keeps, become one.
     """
     return os.path.normpath("/" + path.lstrip("/"))
 
 
 def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Parse ``nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib/libcuda.so``."""
+    """Return the pairs of target and link in a hook's *arguments*, none for another hook.
+
+    They are as ``nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib/libcuda.so``.
+    """
     if "create-symlinks" not in arguments:
         return ()
     values = [
@@ -241,7 +249,7 @@ def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
-    """Return the parsed specification after validation.
+    """Return the specification in the file at *path*, parsed and valid, without unknown fields.
 
     The schema is :data:`nova_gpu.host.container.cdi_schema.SCHEMA`.
 
@@ -261,15 +269,18 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
         raise exception.InvalidCDISpec(str(path), reason)
     if unknown:
         _warn(
-            f"CDI file {path} is read as far as it is known: it has {', '.join(unknown[:8])}; "
-            "install a newer nova-gpu if guests lack anything of it"
+            f"CDI file {path} has parts that nova-gpu does not know and ignores: "
+            f"{', '.join(unknown[:8])}; install a newer nova-gpu if guests lack anything of it"
         )
     assert isinstance(document, dict)
     return document
 
 
 def _read(path: pathlib.Path, owner_uid: int) -> str:
-    """Check and read one open file, so that the content read is that of the checked file."""
+    """Return the text of the file at *path*, whose owner and mode are checked while it is open.
+
+    :raises InvalidCDISpec: if users other than *owner_uid* could have written it
+    """
     with files.opened(path) as fd:
         reason = files.distrust(os.fstat(fd), owner_uid)
         if reason is not None:
@@ -292,21 +303,21 @@ def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
     return result
 
 
 def _check(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the length of the text that *node* expands to, aliases included.
+    """Return the length of the text to which the YAML node *node* expands with its aliases.
 
-    YAML's own loader would keep the last of two equal keys.
+    Keys are checked, too, because YAML's own loader keeps the last of two equal keys.
 
-    :param sizes: the lengths of nodes met before, to which an alias may lead
+    :param sizes: the lengths of earlier nodes, to which an alias may point; updated
     :raises ValueError: if the text is too long or endless, or a key occurs twice
     """
     if id(node) in sizes:
         if not sizes[id(node)]:
-            raise ValueError("it has a part that contains itself")
+            raise ValueError("one of its YAML aliases contains itself")
         return sizes[id(node)]
     sizes[id(node)] = 0  # not known yet
     inner: list[yaml.Node] = []
@@ -319,6 +330,6 @@ def _check(node: yaml.Node, sizes: dict[int, int]) -> int:
     if isinstance(node, yaml.ScalarNode):
         size += len(node.value)
     if size > _UNFOLDED:
-        raise ValueError("its aliases make too much of it")
+        raise ValueError(f"with its YAML aliases it has more than {_UNFOLDED} characters")
     sizes[id(node)] = size
     return size

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of a Container Device Interface specification, from version 0.3.0 on.
+"""The schema of a Container Device Interface (CDI) specification, from version 0.3.0 on.
 
-Written from SPEC.md of cncf-tags/container-device-interface, version 1.1.0. The version follows
-Semantic Versioning 2.0: a newer minor version adds fields, of which a reader uses those it knows; a
-newer major version may give all of them another meaning. The schema does not check in which version
-a field was introduced; that concerns only those who write a file.
+The source is SPEC.md of cncf-tags/container-device-interface, version 1.1.0. The version follows
+Semantic Versioning 2.0: a newer minor version adds fields, and a reader ignores those that it does
+not know; a newer major version may give all fields another meaning. The schema does not check in
+which version a field was introduced, which matters to writers of files only.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def fault(document: object) -> str | None:
-    """Return what is wrong with *document*, ``None`` if it is valid.
+    """Return why *document* is no valid specification, ``None`` if it is one.
 
     :param document: a parsed specification, from which :func:`known` has removed unknown fields
     """
@@ -136,11 +136,14 @@ def fault(document: object) -> str | None:
     assert isinstance(document, dict)
     names = [device["name"] for device in document["devices"]]
     twice = sorted({name for name in names if names.count(name) > 1})
-    return f"device {twice[0]!r} is there twice" if twice else None
+    return f"device {twice[0]!r} occurs twice" if twice else None
 
 
 def known(document: object) -> tuple[object, list[str]]:
-    """Return *document* without unknown fields, and the list of these."""
+    """Return *document* without unknown fields, and the descriptions of these for a message.
+
+    A newer version of CDI is described, too.
+    """
     unknown: list[str] = []
     stripped = _stripped(document, SCHEMA, unknown)
     version = document.get("cdiVersion") if isinstance(document, dict) else None
@@ -164,12 +167,12 @@ def _stripped(value: object, schema: Mapping[str, Any], unknown: list[str]) -> o
 
 
 def _unfit(version: str) -> str | None:
-    """Return why files of that version cannot be used, ``None`` if they can."""
+    """Return why files of this CDI version cannot be used, ``None`` if they can."""
     numbers = _numbers(version)
     if not numbers:
         return f"cdiVersion: {version[:64]!r} is not a version, such as 1.1.0"
     if numbers < _OLDEST:
-        return f"cdiVersion: {version} is older than 0.3.0, the first that is understood"
+        return f"cdiVersion: {version} is older than 0.3.0, the first that nova-gpu supports"
     if numbers[0] > _NEWEST[0]:
         return (
             f"cdiVersion: {version} is of a newer major version than 1, in which known fields may "

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device nodes, mounts and environment of a container with GPUs.
+"""The device nodes, mounts and environment of an LXC guest with GPUs.
 
-A guest always gets the device nodes of its whole cards: a CDI specification may have been written
-before nvidia-uvm existed. A specification that describes the card adds further nodes of the card
-itself, the driver's files and environment. The operator writes it, but it cannot give a guest a
-node unless that is known to lead to the guest's own card only, nor files that users other than root
-could have written.
+A guest always gets all device nodes of its cards and MIG instances, even those that a CDI
+specification lacks. A specification that describes the card adds further nodes, the driver's files
+and environment. Only nodes that give access to no other card than the guest's are added, and only
+files that no user but root could have written.
 
 The files are mounted read-only, which prevents accidents only: root in a guest can mount them
 again, as tried with libvirt 9.0. Root in the guest cannot write to files of a user for whom the
@@ -58,12 +57,11 @@ def contents(
     slots: Sequence[Slot] = (),
     more: Collection[str] = (),
 ) -> values.GuestContents:
-    """Return nodes, mounts and environment of a container with *gpus* and MIG instances at *slots*.
+    """Return nodes, mounts and environment of a guest with *gpus* and the MIG instances at *slots*.
 
-    Folders for the driver's files are created below *library_root*. *owner_uid* must own the CDI
-    specifications and the files they name: root. *more* are further nodes that the specifications
-    may add.
-
+    :param library_root: where folders for the driver's files are created
+    :param owner_uid: the user who must own the CDI specifications and the files they name: root
+    :param more: nodes that the specifications may add in addition to those of the guest's cards
     :raises DeviceNodeMissing: if a card or MIG instance has no nodes, or one of them does not exist
     :raises DeviceUnavailable: if a file that the card's CDI specification names does not exist
     :raises GuestFilesUnavailable: if the driver's files cannot be gathered below *library_root*
@@ -110,7 +108,7 @@ def _nodes_of_instances(slots: Iterable[Slot], roots: host_roots.Roots) -> Itera
             raise exception.DeviceNodeMissing(
                 str(slot),
                 "of its own",
-                "the operator must have made the MIG instance as it was (nvidia-smi mig)",
+                "create the MIG instance again as it was (nvidia-smi mig)",
             )
         wanted = nodes.guest_nodes(slot, roots)
         yield from _there(str(slot), wanted, {*own, *filter(nodes.is_required, wanted)}, roots)
@@ -127,8 +125,8 @@ def _there(
             raise exception.DeviceNodeMissing(
                 device,
                 node,
-                "restart nova-compute, which has it made, or make it with the vendor's tool "
-                "(nvidia-modprobe, nvidia-smi)",
+                "restart nova-compute, which lets nvidia-modprobe create it, or create it with the "
+                "vendor's tool (nvidia-modprobe, nvidia-smi)",
             )
 
 
@@ -139,9 +137,12 @@ def _described(
     roots: host_roots.Roots,
     owner_uid: int,
 ) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
-    """Yield each card that a usable CDI device describes, with that device.
+    """Yield the cards of *gpus* and *slots* that have a CDI device, each with that device.
 
-    :raises DeviceUnavailable: if only an unusable file may describe a card
+    A device with an allowed node that libvirt cannot express is left out, with a warning.
+
+    :param allowed: the nodes that the guest may have
+    :raises DeviceUnavailable: if a card has no CDI device, and an ignored file may describe it
     """
     if not gpus and not slots:
         return
@@ -175,9 +176,9 @@ def _described(
             yield address, device
             continue
         LOG.warning(
-            "CDI device %(name)s of %(file)s is not used for GPU %(address)s, whose guests get its "
-            "nodes only: libvirt gives character devices, at their own path below /dev, and not "
-            "%(host_path)s at %(path)s",
+            "CDI device %(name)s of %(file)s is not used for GPU %(address)s, so its guests get "
+            "only device nodes and not the driver's files: libvirt cannot give the host's "
+            "%(host_path)s at %(path)s, only a character device below /dev at the same path",
             {
                 "name": device.name,
                 "file": device.file,
@@ -189,15 +190,15 @@ def _described(
 
 
 def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
-    """Return the nodes of a card that identify a CDI device as the card's."""
+    """Return the nodes of a card by which the CDI device that describes the card is found."""
     return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
 
 
 def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
-    """Return the device's nodes that are in *allowed*, by their path on the host or in the guest.
+    """Return those nodes of the CDI device whose path on the host or in the guest is in *allowed*.
 
-    Other nodes, such as /dev/nvidia-modeset in nvidia-ctk's own files, may give access to every
-    card.
+    Others are dropped, because they may give access to every card, such as /dev/nvidia-modeset in
+    the files that nvidia-ctk writes.
     """
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
@@ -205,8 +206,9 @@ def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
 def _is_expressible(node: cdi.Node, roots: host_roots.Roots) -> bool:
     """Return whether libvirt can give the specification's node to a guest.
 
-    A driver that runs in a container itself (NVIDIA's GPU Operator) has nodes of its own, such as
-    /run/nvidia/driver/dev/nvidia0: the host's node with the same number is the same device.
+    It can if the node is a character device below /dev with the same path or device number in the
+    guest and on the host. The number matters for a driver that runs in a container (NVIDIA's GPU
+    Operator): its /run/nvidia/driver/dev/nvidia0 is the host's /dev/nvidia0.
     """
     return (
         node.path.startswith("/dev/")
@@ -229,14 +231,20 @@ def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
 def _mounts(
     address: model.PciAddress, device: cdi.Device, owner_uid: int
 ) -> Iterator[values.Mount]:
-    """Yield the device's mounts that are not refused, each with the resolved path of its source."""
+    """Yield the mounts of the CDI device, their sources without symbolic links.
+
+    A mount whose source is not trusted, or that :func:`_refusal` refuses, is left out with a
+    warning.
+
+    :raises DeviceUnavailable: if a source does not exist
+    """
     for mount in device.edits.mounts:
         try:
             status = os.stat(mount.source)
         except OSError as error:
             raise exception.DeviceUnavailable(
                 str(address),
-                f"{device.file} gives it {mount.source}: {error.strerror}",
+                f"its CDI file {device.file} names {mount.source}: {error.strerror}",
                 "have the vendor's tool write that file again, as after every driver upgrade",
             ) from error
         reason = files.distrust(status, owner_uid) or _refusal(mount, status)
@@ -244,7 +252,8 @@ def _mounts(
             yield values.Mount(os.path.realpath(mount.source), mount.target)
         else:
             LOG.warning(
-                "Guests do not get %(source)s at %(target)s, which %(file)s asks for: %(reason)s",
+                "Guests do not get %(source)s at %(target)s, which CDI file %(file)s names: "
+                "%(reason)s",
                 {
                     "source": mount.source,
                     "target": mount.target,
@@ -255,15 +264,15 @@ def _mounts(
 
 
 def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
-    """Return why no guest may have *mount*, whose source has *status*, or ``None``."""
+    """Return why guests must not get *mount*, whose source has *status*, ``None`` if they may."""
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        return "a socket or device is a way to the host, not a file of the driver"
+        return "it is a socket or device, which is a way to the host and no file of the driver"
     if _KERNEL.fullmatch(mount.target):
-        return "that path belongs to the kernel"
+        return "the kernel's files are at that path in the guest"
     if mount.target in _SYSTEM_FOLDERS or mount.target in _SYSTEM_FILES:
-        return "it would hide what the guest's own system has there"
+        return "it would hide files of the guest's operating system"
     if f"{mount.target}/".startswith(f"{libraries.TARGET}/"):
-        return f"{libraries.TARGET} is where guests have the libraries"
+        return f"nova-gpu mounts the libraries at {libraries.TARGET}"
     return None
 
 
@@ -272,12 +281,12 @@ def _placed(
     links: Iterable[tuple[str, str]],
     library_root: pathlib.Path,
 ) -> list[values.Mount]:
-    """Return mounts that replace *mounts*, with which a guest of any image can start.
+    """Return mounts to use in place of *mounts*, so that a guest of any image can start.
 
-    Libraries are gathered in one folder, with *links*
-    (:func:`nova_gpu.host.container.libraries.gather`). Any other file is mounted alone if every
-    image has its folder; else its folder is mounted, if it is the driver's own; else the file is
-    left out.
+    libvirt does not start a guest whose image lacks the folder of a mounted file. So libraries are
+    gathered in one folder, with *links* (:func:`nova_gpu.host.container.libraries.gather`). Another
+    file is mounted alone if every image has its folder. If the folder is the driver's own, a folder
+    with all its files is mounted; otherwise the file is left out.
 
     :raises GuestFilesUnavailable: if a folder cannot be created below *library_root*
     """
@@ -296,8 +305,8 @@ def _placed(
             of_folders.setdefault(vendors[1], []).append(mount)
         else:
             LOG.info(
-                "Guests do not get %(target)s: an image without %(folder)s would not start, and "
-                "%(folder)s is not the GPU driver's to replace",
+                "Guests do not get %(target)s: a guest whose image lacks %(folder)s would not "
+                "start, and a mount over %(folder)s could hide other files than the GPU driver's",
                 {"target": mount.target, "folder": folder},
             )
     if of_libraries:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Script that ends processes, run by :mod:`nova_gpu.host.container.guest_processes`.
+"""Script that kills processes, run by :mod:`nova_gpu.host.container.guest_processes`.
 
-Its only argument is one JSON object. A process is identified by its number and its start time,
-because the kernel may give the number to another process later::
+Its only argument is one JSON object. A process is identified by its pid and its start time, because
+the kernel may give the pid to another process later::
 
     {"proc": "/proc", "processes": [[812, 33441], ...], "timeout_s": 30}
 
@@ -28,7 +28,7 @@ _STARTTIME = 19
 
 
 def started(process: str) -> int:
-    """Return when the process with this /proc folder was started, in ticks since the host's boot.
+    """Return when the process with the folder *process* in /proc started, in ticks since the boot.
 
     :raises OSError: if there is no such process
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that outlive their container and still have the nodes of its GPU open.
+"""Processes of an LXC guest that outlive it, and so may still have its GPUs' device nodes open.
 
-The kernel ends all processes in a container's process namespace. A process that entered its other
-namespaces from outside, or received an open node, is not among these; and a process that a driver
-blocks ends late.
+When a guest ends, the kernel kills all processes in its PID namespace. It does not kill a process
+outside of it that entered the guest's other namespaces or received an open node from the guest. A
+process that hangs in a driver ends late.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Range = tuple[int, int]
 class Process(NamedTuple):
     """A process of the host.
 
-    ``started`` is in ticks since the host's boot: a later process with the same number has another.
+    ``started`` is in ticks since the host's boot, and distinguishes it from a later process with
+    the same pid. ``command`` is its command line.
     """
 
     pid: int
@@ -50,9 +51,9 @@ class Process(NamedTuple):
 
 
 def ranges(uid_maps: Sequence[str]) -> list[Range]:
-    """Return the host's user ids of guests from ``[libvirt]uid_maps`` (``guest:host:count``).
+    """Return the ranges of user ids that guests' users have on the host, by ``[libvirt]uid_maps``.
 
-    Entries that Nova refuses are left out.
+    Its entries are ``guest:host:count``. Those that Nova refuses are left out.
     """
     spans = []
     for uid_map in uid_maps:
@@ -63,9 +64,9 @@ def ranges(uid_maps: Sequence[str]) -> list[Range]:
 
 
 def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
-    """Return whether a guest's process may exist outside of every running container.
+    """Return whether a process with one of *uids* may run outside of all running LXC guests.
 
-    It needs no privilege. If it cannot tell, it returns true.
+    Return true if it is unknown. Needs no root.
     """
     if not uids or not roots.shows_all_processes():
         return True
@@ -89,12 +90,12 @@ def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
 def end(
     device: model.GPU | Slot, means: Means, uids: Sequence[Range]
 ) -> tuple[list[Process], list[Process]]:
-    """Kill a guest's leftover processes that hold the device open. For root.
+    """Kill guests' processes that have *device*, whose guest has ended, open. Needs root.
 
     The host's own processes, such as nvidia-persistenced, are left alone.
 
-    :returns: the leftover processes, and those of them that still run
-    :raises Failed: if the search for them, or ending them, fails
+    :returns: all processes that were to be killed, and those that still have the device open
+    :raises Failed: if the search for the processes, or killing them, fails
     """
     devices = _numbers(device, means)
     holders = list(_left(devices, means, uids))
@@ -118,9 +119,9 @@ def _numbers(device: model.GPU | Slot, means: Means) -> Collection[open_devices.
 def _left(
     devices: Collection[open_devices.Number], means: Means, uids: Sequence[Range]
 ) -> Iterator[Process]:
-    """Yield the guests' processes that have one of *devices* open.
+    """Yield guests' processes that have one of *devices* open.
 
-    :raises Failed: if the child process that searches for them fails
+    :raises Failed: if the search for them fails
     """
     if not devices:
         return
@@ -136,8 +137,9 @@ def _left(
 
 
 def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
-    """Return whether the process runs as a guest's user or in a guest's control group.
+    """Return whether the process runs as a guest's user or in an LXC guest's control group.
 
+    :param process: its folder in /proc
     :raises OSError: if it has ended
     """
     groups = (process / "cgroup").read_text()
@@ -145,7 +147,7 @@ def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
 
 
 def _status(process: pathlib.Path) -> Mapping[str, str]:
-    """Return ``/proc/PID/status``, which all users may read."""
+    """Return the fields of the file ``status`` of *process*, a folder in /proc."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -156,7 +158,10 @@ def _is_guests(status: Mapping[str, str], uids: Sequence[Range]) -> bool:
 
 
 def _is_contained(status: Mapping[str, str], statuses: Mapping[str, Mapping[str, str]]) -> bool:
-    """Return whether libvirt's container controller is an ancestor of the process."""
+    """Return whether the process is in a running LXC guest: a descendant of libvirt_lxc.
+
+    :param statuses: the fields of all processes by pid
+    """
     seen: set[str] = set()
     while (parent := status.get("PPid", "0")) in statuses and parent not in seen:
         seen.add(parent)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a vendor's driver that a container needs, gathered in folders on the host.
+"""The files of a vendor's driver that LXC guests need, gathered in folders on the host.
 
-Nothing is written into a guest: its linker needs SONAME links, which the vendors' hooks would make
-inside the guest. They are made on the host, next to copies of the libraries, in one folder that the
-guest has as a read-only bind mount.
+The guest's linker needs SONAME links, which the hooks of CDI would create inside the guest. They
+are created on the host instead, next to hard links or copies of the libraries, in one folder that
+is mounted read-only in the guest.
 
 A folder is ``<library_root>/<digest>``. The digest covers the files with their sizes and times, so
-that guests of one driver version share a folder and a new version gets another. The old folder
-stays as long as a guest may have it mounted; :func:`prune` removes folders that no container uses.
+that guests of one driver version share a folder and a new version gets another. :func:`prune`
+removes folders that no guest has mounted.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ def gather(
 ) -> container.Mount:
     """Gather the libraries in *mounts* in one folder, and return its mount at ``TARGET``.
 
-    *links* are pairs of target and path, as in :class:`nova_gpu.host.container.cdi.Edits`. Those
-    that lead from one library to another are made in the folder, by their names alone.
+    Of two libraries with one name the 64-bit one is taken.
 
+    :param links: pairs of target and path, as in :class:`nova_gpu.host.container.cdi.Edits`; those
+        from one library to another are created in the folder, without their own folders
     :raises GuestFilesUnavailable: if the folder cannot be created
     """
     files: dict[str, str] = {}
@@ -60,7 +61,7 @@ def gather(
         other = files.setdefault(name, mount.source)
         if other != mount.source:
             LOG.info(
-                "Guests get %(one)s and not %(other)s, which has the same name",
+                "Guests get the library %(one)s and not %(other)s, which has the same name",
                 {"one": other, "other": mount.source},
             )
     names = (tuple(os.path.basename(path) for path in link) for link in links)
@@ -75,9 +76,10 @@ def gather(
 def gather_folder(
     mounts: Sequence[container.Mount], target: str, library_root: pathlib.Path
 ) -> container.Mount:
-    """Gather the files in *mounts* in one folder, and return its mount at *target*.
+    """Gather the files in *mounts* in one folder, and return its mount at the folder *target*.
 
-    libvirt creates a mount point that is a folder, but not the folder of a file.
+    A mount for each file would not do: libvirt creates a missing folder to mount a folder, but not
+    the missing folder of a file.
 
     :raises GuestFilesUnavailable: if the folder cannot be created
     """
@@ -88,11 +90,11 @@ def gather_folder(
 def prune(
     library_root: pathlib.Path, in_use: Collection[str], older_than_s: float = 3600
 ) -> list[str]:
-    """Remove the folders below *library_root* that *in_use* does not name; return their names.
+    """Remove the folders below *library_root* that are not in use, and return their paths.
 
-    *in_use* are the sources of mounts of every guest of this host, running or not. Folders younger
-    than *older_than_s* stay too, because their guest may be about to be defined.
-
+    :param in_use: the sources of the mounts of all guests of this host, running or not
+    :param older_than_s: folders that were used more recently stay, because their guest may not be
+        defined yet
     :raises OSError: if *library_root* cannot be listed
     """
     limit = time.time() - older_than_s
@@ -108,11 +110,14 @@ def prune(
 def _folder(
     files: dict[str, str], library_root: pathlib.Path, links: list[tuple[str, str]] | None
 ) -> pathlib.Path:
-    """Return the folder with *files*, source by name; create it unless it exists.
+    """Return the folder with *files* below *library_root*; create it unless it exists.
 
-    It is created under a temporary name and renamed when it is complete. If two starts create it at
-    once, the second finds the folder in place and removes its own. With *links*, a list that may be
-    empty, SONAME links are made as well.
+    It is created under a temporary name and renamed when it is complete. If two guests' starts
+    create it at once, the second removes its own.
+
+    :param files: the source of each file, by its path in the folder
+    :param links: the links to create as well as SONAME links; ``None`` for no links at all
+    :raises GuestFilesUnavailable: if it cannot be created
     """
     try:
         library_root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -160,7 +165,10 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
 
 
 def _copy(source: str, path: pathlib.Path) -> None:
-    """Create a hard link, or a copy if the file system or fs.protected_hardlinks forbids links."""
+    """Create a hard link at *path* to the file *source*, or a copy if a link is impossible.
+
+    The file system or the sysctl fs.protected_hardlinks may forbid links.
+    """
     real = os.path.realpath(source)
     try:
         os.link(real, path)
@@ -191,10 +199,7 @@ def _library_name(mount: container.Mount) -> str | None:
 
 
 def _is_64_bit(source: str) -> bool:
-    """Return whether the library is for 64 bits, by EI_CLASS of its ELF header (elf(5)).
-
-    A host with 32-bit libraries has two libraries of each name.
-    """
+    """Return whether the file is a 64-bit library, by EI_CLASS of its ELF header (elf(5))."""
     try:
         with open(source, "rb") as file:
             return file.read(5) == b"\x7fELF\x02"

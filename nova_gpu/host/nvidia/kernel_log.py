@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Xid errors that NVIDIA's driver reported in the kernel's log.
 
-NVML reports Xids too, but only those that occur while a process waits for them ("All events that
-occurred before this call are not recorded", nvmlDeviceRegisterEvents); that process would have to
-keep the cards open all the time. The log has all of them, also those from before nova-compute
-started.
+The log has all Xids since the host booted. NVML reports only those that occur while a process waits
+for them ("All events that occurred before this call are not recorded", nvmlDeviceRegisterEvents),
+and that process would have to keep the cards open all the time.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ _TEXT_LENGTH = 120
 class Xid:
     """An Xid error of a card or of a MIG instance.
 
-    ``text`` is the driver's, without the process that the card worked for. For a MIG instance it
-    has the id of the GPU instance and, if only one is affected, of the compute instance.
+    ``code`` is its number in NVIDIA's Xid catalog. ``text`` is the driver's message without the
+    name and pid of the tenant's process. For a MIG instance ``gpu_instance`` is set and, if only
+    one compute instance is affected, ``compute_instance``.
     """
 
     address: model.PciAddress
@@ -53,17 +53,20 @@ class Xid:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Position:
-    """The last record of the log that was read, by a number that counts from the host's boot."""
+    """The last record that was read of the kernel's log of one boot.
+
+    ``sequence`` is the number that the kernel has given to the record.
+    """
 
     boot_id: str
     sequence: int
 
 
 def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
-    """Return the number of the newest record, and the lines about Xids newer than *known*.
+    """Return the number of the log's newest record, and the lines about Xids after record *known*.
 
-    If *known* is higher than the newest record, it is of another log, and all lines count as newer.
-    Reading needs root if ``kernel.dmesg_restrict`` is set.
+    If the newest record has a lower number than *known*, the host has booted since, and the lines
+    about all Xids are returned. Needs root if ``kernel.dmesg_restrict`` is set.
 
     :raises KernelLogUnreadable: if the log cannot be read in time
     """
@@ -78,7 +81,7 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
 
 
 def parse(lines: Iterable[str]) -> list[Xid]:
-    """Return the Xids in lines of :func:`read`; lines that cannot be parsed are left out."""
+    """Return the Xids in *lines*, which :func:`read` has returned; skip those without an Xid."""
     matches = filter(None, map(_LINE.match, lines))
     return [
         Xid(
@@ -97,10 +100,7 @@ def _number(text: str | None) -> int | None:
 
 
 def load(path: pathlib.Path) -> Position | None:
-    """Return the position that :func:`save` wrote.
-
-    Return ``None`` if there is none; then all records of the log are new.
-    """
+    """Return the position in the file at *path*, ``None`` if the file has no valid one."""
     try:
         fields = files.read_json(path)
         return Position(str(fields["boot_id"]), int(fields["sequence"]))

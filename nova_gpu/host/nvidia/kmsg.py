@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Script that reads the kernel's log, run by :mod:`nova_gpu.host.nvidia.kernel_log`.
 
-It runs as a process of its own because, where ``kernel.dmesg_restrict`` is set, only a process that
-has been executed as root may read the log: privsep's daemon lacks the capability. It imports
-nothing of this package. Its arguments are the file, of which it reads what is there now (the file
-has no end), and the number of the last record that the caller knows. It prints JSON::
+It runs as a process of its own because, where ``kernel.dmesg_restrict`` is set, the process must
+have been started as root: the privsep daemon lacks the capability. It imports nothing of this
+package. Its arguments are the file (/dev/kmsg), which it reads up to the newest record, and the
+number of the last record that the caller has read. It prints JSON::
 
     {"last": 1234, "lines": [[1231, "NVRM: Xid (PCI:0000:3b:00): 79, ..."], ...]}
 
-``last`` is the number of the newest record of any kind, null if the caller knows that already. If
-it is lower than the caller's, the caller knows another log, and all records are new. The lines are
-Xids of NVIDIA's driver. A record (Documentation/ABI/testing/dev-kmsg) begins with ``priority and
-facility,sequence,microseconds,flags;``. Records that processes write have another facility than the
-kernel's 0 (kernel/printk/printk.c: devkmsg_write), so no process can forge a line.
+``last`` is the number of the newest record of any kind, null if the caller has read that already.
+If it is lower than the caller's number, the host has booted since, and all records are new. The
+lines are Xids of NVIDIA's driver. A record (Documentation/ABI/testing/dev-kmsg) begins with
+``priority and facility,sequence,microseconds,flags;``. Records that processes write have another
+facility than the kernel's 0 (kernel/printk/printk.c: devkmsg_write), so no process can forge a
+line.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
     """Return the number of the newest record, and the Xids after record *known*.
 
     An Xid is a pair: the number of its record, and its line. If the newest record is *known*,
-    return ``None`` and no Xids; if it is lower, return all Xids.
+    return ``None`` and no Xids; if its number is lower, return all Xids.
 
     :raises OSError: if the log cannot be read
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about NVIDIA cards from NVIDIA's management library (NVML).
 
-The process that calls the library is :mod:`nova_gpu.host.nvidia.nvml_probe`.
+A process of its own calls the library, the probe: :mod:`nova_gpu.host.nvidia.nvml_probe`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nova_gpu.host import child, products
 
 LOG = logging.getLogger(__name__)
 
-_Told = TypeVar("_Told")
+_Fact = TypeVar("_Fact")
 
 # The driver whose cards NVML sees
 DRIVER = "nvidia"
@@ -54,7 +54,8 @@ FABRIC_COMPLETED = 3
 class NvmlFacts:
     """The facts about one card; ``None`` for a fact that NVML does not report.
 
-    ``minor`` is the N of /dev/nvidiaN. ``mig`` are the MIG instances of a card in MIG mode.
+    ``minor`` is the N of /dev/nvidiaN. ``mig`` are the MIG instances of a card in MIG mode, which
+    may be none, and ``None`` for a card that is not in MIG mode.
     """
 
     name: str | None = None
@@ -70,7 +71,7 @@ class NvmlFacts:
 def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
     """Return the facts about every card that NVML sees.
 
-    If NVML fails, return an empty mapping and log the reason once. Never raise.
+    If NVML fails, return an empty mapping and log the reason once.
     """
     try:
         return _parse(run([], timeout_s))
@@ -82,15 +83,18 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
 def health(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, NvmlHealth]:
-    """Return the state of the cards; an empty mapping if NVML fails, as in :func:`query`."""
+    """Return the health of the cards: lost, errors of memory, state of the fabric.
+
+    If NVML fails, return an empty mapping, as :func:`query` does.
+    """
     return _of_cards((), addresses, timeout_s, NvmlHealth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilization of a card, in percent over the last moments, and bytes of its memory.
+    """The utilization of a card in percent, over NVML's last sample period, and bytes of memory.
 
-    A value that NVML does not report is ``None``.
+    All processes count. A value that NVML does not report is ``None``.
     """
 
     utilization: int | None = None
@@ -101,18 +105,18 @@ class Usage:
 def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
-    """Return the usage of the cards that NVML sees.
+    """Return the usage of those *addresses* that are cards which NVML sees.
 
-    If NVML fails, return an empty mapping, as in :func:`query`.
+    If NVML fails, return an empty mapping, as :func:`query` does.
     """
     return _of_cards(["--usage"], addresses, timeout_s, Usage)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Modes:
-    """The modes of a card: MIG and error correction of memory (ECC). 1 is on, 0 is off.
+    """Whether MIG mode and error correction of memory (ECC) are on: 1 is on, 0 is off.
 
-    ``None``: the card has no such mode.
+    ``None``: the card has no such mode, or NVML does not report it.
     """
 
     mig: int | None = None
@@ -122,9 +126,9 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """Return the modes of the cards that NVML sees.
+    """Return the modes of those *addresses* that are cards which NVML sees.
 
-    If NVML fails, return an empty mapping, as in :func:`query`.
+    If NVML fails, return an empty mapping, as :func:`query` does.
     """
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
@@ -132,9 +136,10 @@ def modes(
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
-    """Return the board modules of the cards that NVML sees.
+    """Return the module numbers of those *addresses* that are cards on a board with NVSwitches.
 
-    If NVML fails, return an empty mapping, as in :func:`query`.
+    A module number is the card's place on its board. If NVML fails, return an empty mapping, as
+    :func:`query` does.
     """
     answers = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
     numbers = {address: item.get("module") for address, item in answers.items()}
@@ -152,12 +157,12 @@ _hanging: list[subprocess.Popen[bytes]] = []
 
 
 class NoAnswer(Exception):
-    """The reason why NVML gave no answer."""
+    """The reason why NVML, or the probe that calls it, gave no valid answer."""
 
 
 @functools.cache
 def report(reason: str) -> None:
-    """Log *reason* once, because the periodic task queries NVML every minute."""
+    """Warn that NVML fails for *reason*, once, because NVML is queried every minute."""
     LOG.warning(
         "NVML does not answer about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
         "ECC errors are unknown. Set [gpu]nvml = false if this is intended.",
@@ -166,12 +171,14 @@ def report(reason: str) -> None:
 
 
 def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
-    """Return the facts in the probe's output.
+    """Parse the output of a probe without arguments into the facts by card.
 
     :raises NoAnswer: if the output is an error or invalid
     """
     cards = read(output, "gpus")
-    bricks = {address: told(address, "nvlinks", card, _bricks) for address, card in cards.items()}
+    bricks = {
+        address: parse_fact(address, "nvlinks", card, _bricks) for address, card in cards.items()
+    }
     known = {address: item for address, item in bricks.items() if item is not None}
     return {address: _facts(address, card, known) for address, card in cards.items()}
 
@@ -180,12 +187,12 @@ def _of_cards(
     question: Sequence[str],
     addresses: Iterable[model.PciAddress],
     timeout_s: float,
-    kind: Callable[..., _Told],
-) -> Mapping[model.PciAddress, _Told]:
-    """Return the answers of NVML about the cards that it sees, read into objects of *kind*.
+    kind: Callable[..., _Fact],
+) -> Mapping[model.PciAddress, _Fact]:
+    """Run the probe with the option *question* for *addresses*; return objects of *kind* by card.
 
-    If NVML fails, return an empty mapping, as in :func:`query`. Without *addresses* do not start
-    the probe.
+    Cards that NVML does not see are left out. If NVML fails, return an empty mapping, as
+    :func:`query` does. Without *addresses* do not run the probe.
     """
     wanted = [str(address) for address in addresses]
     try:
@@ -195,36 +202,38 @@ def _of_cards(
         return {}
 
 
-def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:
-    """Parse the probe's output into facts by card.
+def _parse_cards(output: bytes, kind: Callable[..., _Fact]) -> Mapping[model.PciAddress, _Fact]:
+    """Parse the output of a probe for certain cards into objects of *kind* by card.
 
-    :raises NoAnswer: if the probe printed no answer
+    :raises NoAnswer: if the output is an error or invalid
     """
     cards = {}
     for address, card in read(output, "cards").items():
-        answer = told(address, "answer", card, lambda c: kind(**_facts_of(c)))
+        answer = parse_fact(address, "answer", card, lambda c: kind(**_facts_of(c)))
         if answer is not None:
             cards[address] = answer
     return cards
 
 
 def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check the types of one card's facts.
+    """Return one card's facts without its address, after checking their types.
 
-    :raises TypeError: if a fact has another type
+    :raises TypeError: if a fact is not of the type that the probe's description has
     """
     kinds = {"refused": str}
     return {
-        name: known(kinds.get(name, int), value)
+        name: checked(kinds.get(name, int), value)
         for name, value in card.items()
         if name != "address"
     }
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
-    """Return the answer about each card whose address can be parsed.
+    """Return the objects in the list *name* of the probe's output, by the card's address.
 
-    :raises NoAnswer: if there is no answer
+    One whose address cannot be parsed is left out, with a warning.
+
+    :raises NoAnswer: if the output is an error or invalid
     """
     try:
         answer = json.loads(output)
@@ -242,15 +251,16 @@ def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any
     return facts
 
 
-def told(
+def parse_fact(
     address: model.PciAddress,
     what: str,
     card: Mapping[str, Any],
-    read: Callable[[Mapping[str, Any]], _Told],
-) -> _Told | None:
-    """Return one fact of one card, ``None`` if it cannot be parsed.
+    read: Callable[[Mapping[str, Any]], _Fact],
+) -> _Fact | None:
+    """Return what *read* returns for *card*, an object of the probe's output.
 
-    The other facts of the card stay valid.
+    Return ``None`` if *read* fails, and warn that the fact *what* counts as unknown. The card's
+    other facts stay valid.
     """
     try:
         return read(card)
@@ -274,7 +284,7 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
     switched = sum(kind == _PEER_IS_SWITCH for _, kind in links)
     fabric = _fabric(card.get("fabric"))
     # NVML may not report the other end of each link, but still how many links lead to switches.
-    more = max(known(int, card.get("switched_links")) or 0, switched) - switched
+    more = max(checked(int, card.get("switched_links")) or 0, switched) - switched
     return collections.Counter(
         [
             *((peer or fabric, kind) for peer, kind in links if peer or kind == _PEER_IS_SWITCH),
@@ -284,10 +294,10 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
 
 
 def _peer(spelled: str | None) -> model.PciAddress | None:
-    """Return the PCI address of the device at the other end of a link.
+    """Return the PCI address of the device at the other end of an NVLink.
 
-    Return ``None`` for a device that is not on PCI. NVML spells that ``FFFFFFFF:FF:FF.0``, as an
-    empty text or as bytes that are not text; nccl's src/graph/xml.cc reads all three too.
+    Return ``None`` for a device that is not on PCI. NVML's address of that is ``FFFFFFFF:FF:FF.0``,
+    an empty text, or bytes that are not text; nccl's src/graph/xml.cc reads all three, too.
     """
     try:
         return model.PciAddress.parse(spelled or "")
@@ -296,9 +306,10 @@ def _peer(spelled: str | None) -> model.PciAddress | None:
 
 
 def _fabric(fabric: Mapping[str, Any] | None) -> str:
-    """Return a name for the fabric of the card's NVSwitches, the same for all cards on it.
+    """Return a name of the fabric to which a card is connected by NVSwitches.
 
-    The switches of one host form one fabric, unless the cards report different clusters or cliques.
+    Cards of a host with the same name can reach each other. It is empty for all cards that have not
+    joined a fabric, because the switches of one host form one fabric then.
     """
     if fabric is None or fabric["state"] != FABRIC_COMPLETED:
         return ""
@@ -308,19 +319,19 @@ def _fabric(fabric: Mapping[str, Any] | None) -> str:
 def _facts(
     address: model.PciAddress, card: Mapping[str, Any], bricks: Mapping[model.PciAddress, _Bricks]
 ) -> NvmlFacts:
-    def fact(what: str, read: Callable[[Any], _Told | None]) -> _Told | None:
-        return told(address, what, card, lambda of: read(of[what]))
+    def fact(what: str, read: Callable[[Any], _Fact | None]) -> _Fact | None:
+        return parse_fact(address, what, card, lambda of: read(of[what]))
 
     return NvmlFacts(
-        name=fact("name", lambda name: products.short_name(known(str, name))),
+        name=fact("name", lambda name: products.short_name(checked(str, name))),
         architecture=fact(
-            "architecture", lambda number: _ARCHITECTURES.get(known(int, number) or 0)
+            "architecture", lambda number: _ARCHITECTURES.get(checked(int, number) or 0)
         ),
-        memory_mib=fact("memory", lambda memory: (known(int, memory) or 0) // 2**20 or None),
+        memory_mib=fact("memory", lambda memory: (checked(int, memory) or 0) // 2**20 or None),
         compute_capability=fact("compute_capability", _capability),
-        uuid=fact("uuid", lambda uuid: known(str, uuid)),
+        uuid=fact("uuid", lambda uuid: checked(str, uuid)),
         links=_links(address, bricks) if address in bricks else (),
-        minor=fact("minor", lambda minor: known(int, minor)),
+        minor=fact("minor", lambda minor: checked(int, minor)),
         mig=fact("mig", lambda mig: None if mig is None else tuple(sorted(map(_instance, mig)))),
     )
 
@@ -330,21 +341,21 @@ def _capability(capability: Sequence[Any] | None) -> tuple[int, int] | None:
 
 
 def _instance(instance: Mapping[str, Any]) -> MIGInstance:
-    """Parse a MIG instance. Its name ends with its profile: ``NVIDIA H200 MIG 1g.18gb``."""
-    name = known(str, instance["name"]) or ""
+    """Parse a MIG instance, whose name ends with its profile: ``NVIDIA H200 MIG 1g.18gb``."""
+    name = checked(str, instance["name"]) or ""
     _, _, profile = name.rpartition(" MIG ")
     return MIGInstance(
         gpu_instance=int(instance["gpu_instance"]),
         compute_instance=int(instance["compute_instance"]),
         profile=profile if name != profile else None,
-        memory_mib=known(int, instance["memory_mib"]),
-        slices=known(int, instance["slices"]),
-        uuid=known(str, instance["uuid"]),
+        memory_mib=checked(int, instance["memory_mib"]),
+        slices=checked(int, instance["slices"]),
+        uuid=checked(str, instance["uuid"]),
     )
 
 
-def known(kind: type[_Told], value: Any) -> _Told | None:
-    """Return *value*, which must be of the type *kind* or null.
+def checked(kind: type[_Fact], value: Any) -> _Fact | None:
+    """Return *value*, which must be of the type *kind*, or ``None`` if the fact is unknown.
 
     :raises TypeError: if it is of another type
     """
@@ -356,9 +367,9 @@ def known(kind: type[_Told], value: Any) -> _Told | None:
 def _links(
     address: model.PciAddress, bricks: Mapping[model.PciAddress, _Bricks]
 ) -> tuple[model.Link, ...]:
-    """Return the direct links of a card.
+    """Return the NVLinks of the card at *address* to other cards, directly or through NVSwitches.
 
-    They lead to peers at the other end of its NVLinks, and to the cards on the same NVSwitches.
+    :param bricks: the links of all cards, by card
     """
     widths: collections.Counter[model.PciAddress] = collections.Counter()
     mine = bricks[address]
@@ -379,7 +390,7 @@ def _links(
 def run(arguments: Sequence[str], timeout_s: float) -> bytes:
     """Run the probe and return what it printed.
 
-    :raises NoAnswer: if it cannot be started, fails or takes too long
+    :raises NoAnswer: if it fails, does not end in time, or an earlier one hangs in the driver
     """
     _hanging[:] = [process for process in _hanging if process.poll() is None]
     if _hanging:  # in every period there would be one more that cannot be killed
@@ -388,6 +399,6 @@ def run(arguments: Sequence[str], timeout_s: float) -> bytes:
         return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
     except child.TimedOut as error:
         _hanging.append(error.process)
-        raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
+        raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was killed") from error
     except child.Failed as error:
         raise NoAnswer(f"the probe {error}") from error

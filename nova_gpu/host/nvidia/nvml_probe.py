@@ -21,8 +21,8 @@ any text for a switch that is not on PCI. Unknown facts of a card are null. For 
     [{"gpu_instance": 9, "compute_instance": 0, "name": "NVIDIA H200 MIG 1g.18gb",
       "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
 
-With addresses as arguments it prints the state of these cards instead. For a card that the library
-does not have or cannot open ``refused`` is the reason, unless the caller lacks rights::
+With addresses as arguments it prints the health of these cards instead. If the library does not
+know a card or cannot open it, ``refused`` is the reason, unless the caller lacks rights::
 
     {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
@@ -43,8 +43,8 @@ With ``--modules`` it prints the place of each card on its board, null for a car
 
     {"cards": [{"address": "0000:86:00.0", "module": 1}, ...]}
 
-With ``--vgpus`` before the addresses it prints the vGPU types that the driver of a vGPU host can
-make of the cards. ``most`` is the number of vGPUs of the type on an otherwise empty card,
+With ``--vgpus`` before the addresses it prints the vGPU types that NVIDIA's vGPU driver supports on
+the cards. ``most`` is the number of vGPUs of the type on an otherwise empty card,
 ``per_instance`` the number on one GPU instance of the ``profile`` that the type needs,
 ``per_guest`` the number that one guest can have. ``instances`` is the number of GPU instances by
 profile, for a card in MIG mode; counting them takes root::
@@ -71,11 +71,11 @@ except ImportError as missing:  # it is not on all hosts
     sys.exit()
 
 
-def _asking(nvml: Any) -> Callable[..., Any]:
-    """Return a function that calls the library's function of a given name.
+def _caller(nvml: Any) -> Callable[..., Any]:
+    """Return a function that calls the function of NVML with a name, and never raises NVMLError.
 
-    It returns ``None`` if the library refuses, lacks the function, or returns what the binding
-    cannot decode.
+    It returns ``None`` if NVML returns an error, lacks the function, or returns a value that
+    nvidia-ml-py cannot decode.
     """
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -88,7 +88,7 @@ def _asking(nvml: Any) -> Callable[..., Any]:
 
 
 def _gpus(nvml: Any) -> list[dict[str, Any]]:
-    ask = _asking(nvml)
+    ask = _caller(nvml)
 
     def nvlinks(handle: Any) -> list[tuple[Any, Any]]:
         links = []
@@ -128,22 +128,22 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
 
 
 def _field(nvml: Any, card: Any, name: str) -> Any:
-    """Return the card's value of the field *name* of nvml.h, an integer.
+    """Return the value, an integer, of the field *name* (``NVML_FI_DEV_...``) of the card.
 
-    Return ``None`` if the card or the binding lacks the field.
+    Return ``None`` if the card or nvidia-ml-py lacks the field.
     """
     field = getattr(nvml, name, None)
-    values = _asking(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
+    values = _caller(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
     value = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
     return value.value.uiVal if value else None
 
 
 def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
-    """Return the state of the card's fabric in the newest form that the driver knows.
+    """Return how far the card has joined the fabric of its NVSwitches, ``None`` if unknown.
 
-    Drivers before 545 know the first form only.
+    Drivers before 545 have the first version of NVML's function only.
     """
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     for function, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
@@ -160,14 +160,14 @@ def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
 
 
 def _is_mig(nvml: Any, card: Any) -> bool:
-    mode = _asking(nvml)("nvmlDeviceGetMigMode", card)
+    mode = _caller(nvml)("nvmlDeviceGetMigMode", card)
     return mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
 
 
 def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
     if not _is_mig(nvml, card):
         return None
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     instances = []
     for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
         # Indices may have gaps.
@@ -209,7 +209,7 @@ def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    ask, kind = _asking(nvml), nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    ask, kind = _caller(nvml), nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     # One generation of cards retires pages, the next remaps rows.
     retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
@@ -227,34 +227,34 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def _held(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the address and the handle of each card that the library has."""
+def _handles(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield those *addresses* that are cards which NVML sees, each with the card's handle."""
     for address in addresses:
-        if (handle := _asking(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
+        if (handle := _caller(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
             yield address, handle
 
 
 def _modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     cards = []
-    for address, handle in _held(nvml, addresses):
+    for address, handle in _handles(nvml, addresses):
         mig, ecc = (ask(f"nvmlDeviceGet{kind}Mode", handle) for kind in ("Mig", "Ecc"))
         cards.append({"address": address, "mig": mig and mig[0], "ecc": ecc and ecc[0]})
     return cards
 
 
 def _modules(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     return [
         {"address": address, "module": ask("nvmlDeviceGetModuleId", handle)}
-        for address, handle in _held(nvml, addresses)
+        for address, handle in _handles(nvml, addresses)
     ]
 
 
 def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     cards = []
-    for address, handle in _held(nvml, addresses):
+    for address, handle in _handles(nvml, addresses):
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         memory = _memory_info(nvml, handle)
         reserved = getattr(memory, "reserved", 0)
@@ -272,12 +272,12 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _memory_info(nvml: Any, card: Any) -> Any:
-    """Return the card's memory, with the part that the driver reserves, if it reports that.
+    """Return NVML's structure about the card's memory, ``None`` if NVML does not report it.
 
-    The reserved part is half a GiB on an H100. NVML's guide for driver 470 has no such field, that
-    for 525 has.
+    It has the field ``reserved``, for the memory that the driver reserves, if the driver reports
+    that: half a GiB on an H100. NVML's guide for driver 470 has no such field, that for 525 has.
     """
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     second = getattr(nvml, "nvmlMemory_v2", None)
     memory = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
     return memory or ask("nvmlDeviceGetMemoryInfo", card)
@@ -290,9 +290,9 @@ _MOST_INSTANCES = 64
 
 
 def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     cards = []
-    for address, handle in _held(nvml, addresses):
+    for address, handle in _handles(nvml, addresses):
         if (ids := ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
         types = [_vgpu_type(nvml, handle, profile) for profile in ids]
@@ -309,7 +309,7 @@ def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _vgpu_type(nvml: Any, card: Any, number: int) -> dict[str, Any]:
-    ask = _asking(nvml)
+    ask = _caller(nvml)
     profile = ask("nvmlVgpuTypeGetGpuInstanceProfileId", number)
     return {
         "id": number,
@@ -327,14 +327,14 @@ def _vgpu_type(nvml: Any, card: Any, number: int) -> dict[str, Any]:
 def _instances(nvml: Any, card: Any, profile: int) -> int | None:
     count = ctypes.c_uint(_MOST_INSTANCES)
     handles = (ctypes.c_void_p * _MOST_INSTANCES)()
-    answer = _asking(nvml)("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
+    answer = _caller(nvml)("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
     return None if answer is None else count.value
 
 
 def text(value: Any) -> Any:
-    """Return a text of the binding, ``None`` for bytes that are not text.
+    """Return *value*, a text or bytes of nvidia-ml-py, as text; ``None`` for bytes that are none.
 
-    Old releases of the binding return bytes.
+    Old releases of nvidia-ml-py return bytes.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value
@@ -343,14 +343,14 @@ def text(value: Any) -> Any:
 
 
 def address(pci: Any) -> Any:
-    """Return a PCI address as the library spells it, ``None`` if it gives none."""
+    """Return the PCI address in NVML's structure *pci* as NVML writes it, ``None`` without one."""
     try:
         return None if pci is None else text(pci.busId)
     except ValueError:  # the binding makes text of it, which it may not be
         return None
 
 
-_ASKED = {"--usage": _usage, "--modes": _modes, "--modules": _modules, "--vgpus": _vgpus}
+_QUERIES = {"--usage": _usage, "--modes": _modes, "--modules": _modules, "--vgpus": _vgpus}
 
 
 def probe(addresses: Sequence[str]) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
-        if ask := _ASKED.get(addresses[0] if addresses else ""):
+        if ask := _QUERIES.get(addresses[0] if addresses else ""):
             return {"cards": ask(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
     except pynvml.NVMLError as error:

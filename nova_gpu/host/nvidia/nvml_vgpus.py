@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """vGPU types of a host's cards, as NVIDIA's management library (NVML) reports them.
 
-sysfs lists the names of the types that can be made now. Only NVML reports how many vGPUs of a type
-a card carries and what each has. That matters most for a card in MIG mode, where vGPUs of a type
-are made from the GPU instances of one profile, which the operator has made.
+sysfs has only the names of the types of which one more vGPU can be created now. NVML also reports
+how many vGPUs of a type a card carries, and the size of each. On a card in MIG mode these are
+limited by the GPU instances that the operator has created.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Types = Mapping[str, VGPUType]
 
 
 def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
-    """Return NVML's answer as text, for :func:`parse`; if NVML fails, the text has the reason.
+    """Return the probe's output about the vGPU types of the cards, as text for :func:`parse`.
 
-    It needs root, because GPU instances are counted.
+    If NVML fails, the text contains the reason. Needs root, because GPU instances are counted.
     """
     try:
         return nvml.run(["--vgpus", *map(str, addresses)], timeout_s).decode(errors="replace")
@@ -32,10 +32,10 @@ def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
 
 
 def parse(answer: str) -> Mapping[PciAddress, Types]:
-    """Parse NVML's answer into the vGPU types of each card, by type id.
+    """Parse the text of :func:`ask` into the vGPU types of each card, by type id.
 
-    They include types that the present division of the card excludes. If there are none, one log
-    line has the reason.
+    A type that the card's present division excludes has ``per_card`` 0. If the text contains an
+    error, log it once and return an empty mapping.
     """
     try:
         cards = nvml.read(answer.encode(), "cards")
@@ -46,48 +46,52 @@ def parse(answer: str) -> Mapping[PciAddress, Types]:
 
 
 def _of_card(address: PciAddress, card: Mapping[str, Any]) -> Types:
-    instances = nvml.told(address, "GPU instances", card, lambda c: c["instances"])
-    listed = nvml.told(address, "vGPU types", card, lambda c: list(c["types"])) or []
+    instances = nvml.parse_fact(address, "GPU instances", card, lambda c: c["instances"])
+    listed = nvml.parse_fact(address, "vGPU types", card, lambda c: list(c["types"])) or []
     types = (
-        nvml.told(address, "vGPU type", vgpu_type, functools.partial(_type, instances=instances))
+        nvml.parse_fact(
+            address, "vGPU type", vgpu_type, functools.partial(_type, instances=instances)
+        )
         for vgpu_type in listed
     )
     return {vgpu_type.id: vgpu_type for vgpu_type in types if vgpu_type is not None}
 
 
 def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
-    """Parse one vGPU type.
+    """Parse one vGPU type of the probe's output.
 
+    :param instances: the card's number of GPU instances by profile, ``None`` if not in MIG mode
     :raises TypeError, ValueError, LookupError: if it is invalid
     """
-    memory, profile = nvml.known(int, fields["memory"]), nvml.known(int, fields["profile"])
+    memory, profile = nvml.checked(int, fields["memory"]), nvml.checked(int, fields["profile"])
     resolution = fields["resolution"]
     return VGPUType(
         f"nvidia-{int(fields['id'])}",
-        nvml.known(str, fields["name"]),
+        nvml.checked(str, fields["name"]),
         memory_mib=memory // 2**20 if memory else None,
-        heads=nvml.known(int, fields["heads"]),
+        heads=nvml.checked(int, fields["heads"]),
         resolution=(int(resolution[0]), int(resolution[1])) if resolution else None,
         per_card=min(_most(fields, profile, instances), MAX_PER_CARD),
         profile=profile,
         # 0 would mean that no guest can have any.
-        per_guest=nvml.known(int, fields["per_guest"]) or None,
+        per_guest=nvml.checked(int, fields["per_guest"]) or None,
     )
 
 
 def _most(
     fields: Mapping[str, Any], profile: int | None, instances: Mapping[str, int | None] | None
 ) -> int:
-    """Return how many vGPUs of the type the card can have as it is divided now, 0 if none.
+    """Return how many vGPUs of the type the card can have with its present GPU instances.
 
-    A card in MIG mode can have the types of its GPU instances only, any other card none of these.
+    A card in MIG mode can have only types with a profile, any other card only types without one;
+    return 0 for the others.
     """
-    most = nvml.known(int, fields["most"]) or 0
+    most = nvml.checked(int, fields["most"]) or 0
     if (profile is None) != (instances is None):
         return 0
     if profile is None or instances is None:
         return most
-    there = nvml.known(int, instances[str(profile)])
+    there = nvml.checked(int, instances[str(profile)])
     if there is None:  # it could not be counted
         return most
-    return min(most, there * (nvml.known(int, fields["per_instance"]) or 1))
+    return min(most, there * (nvml.checked(int, fields["per_instance"]) or 1))

@@ -18,7 +18,9 @@ _VERSION = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)\s", re.MULTILIN
 
 
 def version(roots: Roots) -> str | None:
-    """Return the driver's version, ``550.54.16``; on a vGPU host that of the vGPU manager.
+    """Return the version of NVIDIA's driver, such as ``550.54.16``.
+
+    On a vGPU host it is that of the vGPU manager.
 
     Return ``None`` if the driver is not loaded or does not report it.
     """
@@ -27,19 +29,21 @@ def version(roots: Roots) -> str | None:
 
 
 def card(address: PciAddress, roots: Roots) -> Mapping[str, str]:
-    """Return the fields of the card's information file: ``Model``, ``Device Minor`` and others.
+    """Return the fields of the card's file ``information``: ``Model``, ``Device Minor`` and others.
+
+    Return an empty mapping if NVIDIA's driver does not have the card.
 
     The value of ``GPU UUID`` consists of question marks until the card is initialised.
     """
     return fields(roots.proc / f"driver/nvidia/gpus/{address}/information")
 
 
-def reset_mode(roots: Roots) -> int | None:
-    """Return the mode that nvidia-modprobe sets on device nodes when a program starts the driver.
+def device_file_mode(roots: Roots) -> int | None:
+    """Return the file mode that nvidia-modprobe sets on NVIDIA's device nodes whenever it runs.
 
-    Return ``None`` if it leaves the modes alone, or the driver does not report it. Both parameters
-    are decimal numbers (kernel-open/nvidia/nv-procfs.c); nvidia-modprobe reads them
-    (modprobe-utils/nvidia-modprobe-utils.c, init_device_file_parameters).
+    Return ``None`` if it leaves the modes alone, or the driver does not report it. The mode is a
+    decimal number in the driver's parameters (kernel-open/nvidia/nv-procfs.c), which
+    nvidia-modprobe reads (modprobe-utils/nvidia-modprobe-utils.c, init_device_file_parameters).
     """
     params = fields(roots.proc / "driver/nvidia/params")
     mode = params.get("DeviceFileMode", "")
@@ -49,7 +53,7 @@ def reset_mode(roots: Roots) -> int | None:
 
 
 def fields(path: pathlib.Path) -> Mapping[str, str]:
-    """Parse a file of lines ``name: value``; return an empty mapping if it cannot be read."""
+    """Return the lines ``name: value`` of the file at *path*, ``{}`` if it cannot be read."""
     lines = (line.partition(":") for line in _text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 

@@ -209,7 +209,7 @@ class ContainerHostHooks(HostHooks):
         Also remove the copied libraries of former driver versions that no guest uses.
         """
         nodes.make_nodes(cards, self._roots)
-        mode = proc.reset_mode(self._roots)
+        mode = proc.device_file_mode(self._roots)
         if mode is not None and mode & _OTHERS != _OTHERS:
             LOG.warning(
                 "NVIDIA's driver has its device nodes set to mode %04o whenever a program "
