@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for boards with NVSwitches, whose cards KVM guests get in Fabric Manager's partitions."""
+"""Boards with NVSwitches: KVM guests get their cards in Fabric Manager's partitions."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text about a host's board that the commands on the host print."""
+"""The text about a host's board with NVSwitches that the ``nova-gpu`` commands print."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The partitions of a board with NVSwitches and their instances, as the commands print them.
 
-The functions implement :class:`nova_gpu.cmd.board._Text`.
+The public functions implement :class:`nova_gpu.cmd.board._Text`, which describes them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def facts(sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]
 def table(
     sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
 ) -> Iterator[str]:
-    """Yield the lines about partitions that follow the tree of ``nova-gpu topology``."""
+    """Yield the lines about partitions that ``nova-gpu topology`` prints below its tree of cards.
+
+    :param held: the instances that have each card, by uuid
+    """
     if (board := _board(sets)) is None:
         return
     yield ""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers of a host's board: Fabric Manager with its library, and the modules of cards."""
+"""Access to a host's board with NVSwitches: Fabric Manager, and the module numbers of cards."""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of NVIDIA's Fabric Manager, which sets up a board's NVSwitches for partitions.
+"""The client of NVIDIA's Fabric Manager, the service that sets up a board's NVSwitches.
 
-It runs :mod:`nova_gpu.fabric.host.fabric_probe` as a process, which calls Fabric Manager's library.
+A partition is a set of cards that Fabric Manager can connect by the NVSwitches for one guest. The
+client runs :mod:`nova_gpu.fabric.host.fabric_probe` as a process, which calls Fabric Manager's
+library.
 """
 
 from __future__ import annotations
@@ -29,28 +31,31 @@ _TO_CONNECT = 0.5
 
 _INSTALL = "install nvidia-fabricmanager and its devel package, of the NVIDIA driver's version"
 _RESTART = "see systemctl status nvidia-fabricmanager and its log"
-_VERSION = "it ends where it is of another version than the driver"
+_VERSION = "it ends by itself if its version is not the driver's"
 
 # nv_fm_types.h: the codes FM_ST_*, with the reason and the remedy for each
 _TIMEOUT, _NOT_SUPPORTED, _VERSION_MISMATCH = -5, -3, -6
 NOT_ACTIVE, IN_USE, NOT_CONFIGURED, _NO_CONNECTION, NVLINK_ERROR = -4, -7, -8, -9, -10
-_SAID: Mapping[int, tuple[str, str]] = {
+_MEANINGS: Mapping[int, tuple[str, str]] = {
     -1: ("it does not know this partition", "restart nova-compute, which reads the table again"),
     _NOT_SUPPORTED: (
         "it does not share the NVSwitches between guests",
         "set FABRIC_MODE=1 in fabricmanager.cfg, or 2 for vGPUs, and restart it",
     ),
-    NOT_ACTIVE: ("the partition is not active", "nothing is to be done"),
-    _TIMEOUT: ("it did not do so in time", _RESTART),
+    NOT_ACTIVE: ("the partition is not active", "there is nothing to do"),
+    _TIMEOUT: ("it did not finish the request in time", _RESTART),
     _VERSION_MISMATCH: ("it is of another version than its library libnvfm", _INSTALL),
     IN_USE: (
-        "the partition is active, or one with a card of it",
-        "see nova-gpu topology for whose it is",
+        "the partition is active already, or another one with some of its cards is",
+        "see nova-gpu topology for the instances that have the partitions",
     ),
-    NOT_CONFIGURED: ("it is starting, or was not told what is active since it started", _RESTART),
+    NOT_CONFIGURED: (
+        "it is starting, or has not received the active partitions since it started",
+        _RESTART,
+    ),
     _NO_CONNECTION: (
         "it does not answer",
-        f"{_RESTART} ({_VERSION}); [gpu]fabric_manager_address says where it is",
+        f"{_RESTART} ({_VERSION}), and check [gpu]fabric_manager_address",
     ),
     NVLINK_ERROR: (
         "the NVLinks of the partition's cards could not be brought up",
@@ -68,7 +73,7 @@ _MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
 
 
 def mode(roots: Roots) -> int | None:
-    """Return the ``FABRIC_MODE`` of the Fabric Manager that runs on this host.
+    """Return the ``FABRIC_MODE`` of the Fabric Manager that runs on this host, such as 1.
 
     Return ``None`` if it is unknown, or if several run with different modes. The mode is read from
     the configuration file, because Fabric Manager's library does not report it.
@@ -82,9 +87,12 @@ def mode(roots: Roots) -> int | None:
 
 
 def _config_of(process: pathlib.Path) -> pathlib.Path | None:
-    """Return the configuration file of the process, ``None`` if it is not root's Fabric Manager.
+    """Return the configuration file of a Fabric Manager process, ``None`` for other processes.
 
-    Any user can give a process that name, and can start a setuid program such as sudo by that name.
+    The process must belong to root or this process's user, and so must its program: any user can
+    give a process that name, and can start a setuid program such as sudo by that name.
+
+    :param process: the folder of the process in /proc
     """
     try:
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -120,10 +128,9 @@ def _mode_in(config: pathlib.Path) -> int | None:
 
 
 class Refused(Exception):
-    """A request that Fabric Manager refused or did not answer.
+    """The reason why Fabric Manager refused or did not answer a request, and the remedy.
 
-    ``reason`` and ``remedy`` are for operators. ``code`` is the library's FM_ST_* code, ``None`` if
-    the library was not reached.
+    ``code`` is the FM_ST_* code that its library returned, ``None`` if the library returned none.
     """
 
     def __init__(self, reason: str, remedy: str, code: int | None = None) -> None:
@@ -136,7 +143,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FailedDevice:
-    """A card or an NVSwitch with failed NVLinks, and the numbers of their ports."""
+    """A card or an NVSwitch with failed NVLinks; ``ports`` are the numbers of these links."""
 
     address: str
     is_switch: bool
@@ -145,11 +152,10 @@ class FailedDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fabric:
-    """The partitions that Fabric Manager offers now.
+    """Fabric Manager's answer: the partitions that it offers now, and the faults that it reports.
 
-    ``unsupported`` are the partitions that it cannot offer because of a fault, and ``failed`` the
-    devices with failed NVLinks that it knows as a cause. Each is ``None`` if it does not report
-    them.
+    ``unsupported`` are the partitions that it cannot offer because of a fault, ``failed`` are the
+    cards and NVSwitches with failed NVLinks. Each is ``None`` if Fabric Manager does not report it.
     """
 
     partitions: tuple[Partition, ...]
@@ -162,7 +168,7 @@ class FabricManager:
     """The client of the Fabric Manager at *address*.
 
     :param address: an IPv4 address, with or without a port, or the path of a Unix socket
-    :param timeout_s: the longest time that a call may take, in seconds
+    :param timeout_s: the longest time that a request may take, in seconds
     """
 
     address: str
@@ -177,26 +183,28 @@ class FabricManager:
         try:
             return _fabric(answer)
         except (ValueError, LookupError, TypeError) as error:
-            raise Refused(f"its table cannot be understood: {error!r}", _INSTALL) from error
+            raise Refused(
+                f"Fabric Manager's table of partitions cannot be understood: {error!r}", _INSTALL
+            ) from error
 
     def activate(self, number: int, functions: Sequence[PciAddress] = ()) -> None:
-        """Activate the partition *number*, which joins its cards for one guest.
+        """Activate the partition *number*, which connects its cards for one guest.
 
-        :param functions: for a guest with vGPUs, its virtual functions, one for each card, in the
-            partition's order
-        :raises Refused: if Fabric Manager refuses, also if the partition is active already
+        :param functions: for a guest with vGPUs, their virtual functions, one for each card, in the
+            order of the partition's cards
+        :raises Refused: if Fabric Manager refuses, as it does if the partition is active already
         """
         self._run("activate", str(number), *map(str, functions))
 
     def deactivate(self, number: int) -> None:
-        """Deactivate the partition *number*, whose guest is gone.
+        """Deactivate the partition *number*, which disconnects its cards.
 
-        :raises Refused: if Fabric Manager refuses, also if the partition is not active
+        :raises Refused: if Fabric Manager refuses, as it does if the partition is not active
         """
         self._run("deactivate", str(number))
 
     def set_active(self, numbers: Collection[int]) -> None:
-        """Send the numbers of all active partitions, after Fabric Manager has restarted.
+        """Send Fabric Manager the numbers of the active partitions, as it needs after its restart.
 
         :raises Refused: if Fabric Manager refuses
         """
@@ -213,12 +221,14 @@ class FabricManager:
         except child.TimedOut as late:
             raise self._refused(str(late), _RESTART) from late
         except (child.Failed, ValueError, AttributeError) as bad:
-            raise self._refused(f"its library failed: {bad}", _INSTALL) from bad
+            raise self._refused(
+                f"the process that calls its library failed: {bad}", _INSTALL
+            ) from bad
         if error is None:
             return dict(answer)
         if code is None:
             raise Refused(f"Fabric Manager's library cannot be used: {error}", _INSTALL)
-        reason, remedy = _SAID.get(code, (f"{error} failed with {code}", _RESTART))
+        reason, remedy = _MEANINGS.get(code, (f"{error} failed with {code}", _RESTART))
         raise self._refused(reason, remedy, code)
 
     def _refused(self, reason: str, remedy: str, code: int | None = None) -> Refused:
@@ -226,9 +236,9 @@ class FabricManager:
 
 
 def _fabric(answer: Mapping[str, Any]) -> Fabric:
-    """Parse the probe's answer to ``partitions``.
+    """Parse the probe's answer to the request ``partitions``.
 
-    :raises ValueError, LookupError, TypeError: if the answer is malformed
+    :raises ValueError, LookupError, TypeError: if the answer is invalid
     """
     unsupported, failed = answer["unsupported"], answer["failed"]
     return Fabric(

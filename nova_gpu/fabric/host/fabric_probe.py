@@ -16,7 +16,7 @@ Manager, the longest time to connect in milliseconds, and the operation with its
     127.0.0.1 5000 set 1 9                 (all active partitions, after Fabric Manager's restart)
     {"done": true}
 
-    {"error": "fmConnect", "code": -9}, {"error": "why the library is not there"}
+    {"error": "fmConnect", "code": -9}, {"error": "why the library cannot be used"}
 
 ``unsupported`` and ``failed`` are null if Fabric Manager does not report them. Only NVML knows the
 card of each module: from H100 on Fabric Manager leaves the addresses of cards empty.
@@ -143,7 +143,7 @@ class _UnsupportedPartitions(ctypes.Structure):
 
 
 class Failed(Exception):
-    """A failed call of the library: the function's name and its return code."""
+    """A call of the library that failed: the function's name and its return code FM_ST_*."""
 
     def __init__(self, name: str, code: int) -> None:
         super().__init__(name, code)
@@ -151,14 +151,17 @@ class Failed(Exception):
 
 
 def _versioned(kind: Any, number: int = 1) -> Any:
-    """Return an empty structure whose version field is set as by MAKE_FM_PARAM_VERSION."""
+    """Return an empty structure of *kind*, its field ``version`` as MAKE_FM_PARAM_VERSION sets it.
+
+    :param number: the version of the structure
+    """
     return kind(version=ctypes.sizeof(kind) | number << 24)
 
 
 def _call(library: Any, name: str, *arguments: Any) -> None:
-    """Call a function of the library.
+    """Call the library's function *name*.
 
-    :raises Failed: if the function does not return success
+    :raises Failed: if the function does not return FM_ST_SUCCESS
     :raises AttributeError: if the library has no function of that name
     """
     function = getattr(library, name)
@@ -272,7 +275,7 @@ def _do(library: Any, handle: ctypes.c_void_p, verb: str, *words: str) -> dict[s
 
 
 def _library() -> Any:
-    """Load and return libnvfm.
+    """Load and return Fabric Manager's library, libnvfm.
 
     :raises OSError: if it is not installed
     """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file with the module number of each card on a board, by PCI address.
+"""The file with the module number of each card on a board with NVSwitches, by PCI address.
 
-A module is a place on the board. NVML reports the module number of a card that NVIDIA's driver has,
-but no library reports it for a card that a guest has. So the numbers are saved; they stay valid if
-a card is replaced. The file is ignored if the cards of the board now have other addresses, because
-the firmware may have numbered the buses anew.
+A module number is a place on the board. NVML reports it for a card with NVIDIA's driver, but
+nothing reports it for a card that a guest has. So the numbers are saved; they stay valid if a card
+is replaced. The file is ignored if the cards of the board now have other addresses, because the
+firmware may have numbered the buses anew.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Modules = Mapping[PciAddress, Module]
 
 
 def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Modules) -> Modules:
-    """Return *modules*, completed from the file at *path* for the other cards of *board*.
+    """Return *modules* and, for the other cards of *board*, the module numbers in the file.
 
-    Return *modules* alone if the file contradicts them, or is about other cards.
+    Return only *modules* if the file contradicts them, or is not about the cards of *board*.
 
+    :param path: the file that :func:`keep` writes
     :param modules: the module numbers that NVML reports now
     """
     former = _kept(path)
@@ -37,9 +38,9 @@ def completed(path: pathlib.Path, board: Collection[PciAddress], modules: Module
 
 
 def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> None:
-    """Save the module numbers of the cards of *board* if all are known and the file differs.
+    """Save *known*, the module numbers of the cards of *board*, if no card's number is missing.
 
-    If only some are known, remove a file that contradicts them.
+    If one is missing, only remove a file that contradicts *known*. A failure is logged.
     """
     former = _kept(path)
     if known == former:
@@ -52,11 +53,15 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
         elif any(former.get(card, known[card]) != known[card] for card in known):
             files.remove(path)
     except OSError as error:
-        LOG.warning("Failed to record which board modules hold the host's GPUs: %s", error)
+        LOG.warning(
+            "Failed to save the module numbers of the host's GPUs, which are needed while guests "
+            "have GPUs: %s",
+            error,
+        )
 
 
 def _kept(path: pathlib.Path) -> Modules:
-    """Return the module numbers saved at *path*; empty if :func:`keep` did not write the file."""
+    """Return the module numbers in the file at *path*; none if there is no valid file."""
     try:
         content = files.read_json(path)["modules"].items()
         modules = {PciAddress.parse(card): int(module) for card, module in content}

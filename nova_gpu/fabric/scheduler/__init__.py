@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's part: whether a partition of the requested size is free."""
+"""The scheduler's check whether a host has a free partition of the requested size."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reasons why no host has a free NVSwitch partition, although it has enough free GPUs.
+"""The reasons why no host has a free NVSwitch partition, although each has enough free GPUs.
 
-Placement counts GPUs and does not know partitions. A host's report states its free partitions, but
-may be a period old. The traits of the host's providers are as new as the last claim or release.
+A set is a partition: the GPUs that a guest gets together. Placement counts GPUs and does not know
+sets. A host reports its free sets every period; the traits of its resource providers, which are
+updated with each claim and release, are newer.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _MOST_HOSTS = 10
 def shortage(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> Reason | None:
-    """Return why none of *hosts* has a free set of the requested size; ``None`` if one may have.
+    """Return why none of *hosts* has a free set of the size that *request* needs.
 
-    By Placement each of the hosts has enough free GPUs.
+    Return ``None`` if one of them may have such a set.
 
-    :param hosts: the hosts that passed the filter
+    :param hosts: the hosts that passed the scheduler's filters; by Placement each of them has
+        enough free GPUs
     """
     # Not for multi-create: after an error Nova would keep the claims of the earlier instances.
     if multi_create.has(spec) or not hosts or len(hosts) > _MOST_HOSTS:
@@ -66,9 +68,10 @@ def _shortage(
     hosts: Collection[HostState],
     reports: Collection[Report],
 ) -> Reason | None:
-    """Return the reason why no set is free, by Placement's current data.
+    """Return why none of *hosts* has a free set of the size of *part*, a part of *request*.
 
-    Return ``None`` if a set is free or may be, or Placement does not answer.
+    Query Placement, whose data are newer than *reports*. Return ``None`` if a set may be free, or
+    Placement does not answer.
     """
     context = nova_context.get_admin_context()
     free = total = 0
@@ -88,7 +91,11 @@ def _shortage(
             if is_late and _may_have_set(context, offers, part.count, there):
                 return None
         except exception.PlacementFailed as error:
-            LOG.warning("Cannot ask Placement for free partitions, so each host decides: %s", error)
+            LOG.warning(
+                "Cannot query Placement for free NVSwitch partitions, so a host may refuse the "
+                "instance: %s",
+                error,
+            )
             return None
         free, total = free + there, total + sum(offer.total for offer in offers.values())
     return reasons.without_partition(request, part, free, total)
@@ -97,11 +104,11 @@ def _shortage(
 def _may_have_set(
     context: nova_context.RequestContext, providers: Iterable[str], count: int, free: int
 ) -> bool:
-    """Return whether a set of *count* GPUs may be free, by the providers' traits.
+    """Return whether a set of *count* GPUs may be free, by the traits of the resource providers.
 
-    Return true also if the traits do not cover all *free* GPUs.
+    Return true, too, if the traits do not cover all free GPUs.
 
-    :param free: the number of free GPUs of these providers
+    :param free: the number of free GPUs of *providers*
     """
     boards = [set_traits.board(placement.traits(context, uuid)) for uuid in providers]
     known = [board for board in boards if board]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board with NVSwitches of a KVM host: its cards, and its partitions by Fabric Manager."""
+"""The board with NVSwitches of a KVM host: its cards, and Fabric Manager's partitions of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TIMEOUT_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
-    """The cards, module numbers and partitions of a board, and Fabric Manager's mode.
+    """The state of a board with NVSwitches when it was last read.
 
-    ``modules`` has the module number of each card whose number is known. ``fabric`` are Fabric
-    Manager's partitions; if they are unknown it is ``None``, and ``fault`` is the reason. ``mode``
-    is that of :func:`nova_gpu.fabric.host.fabric_manager.mode`.
+    ``modules`` has the module number, the place on the board, of each card for which it is known.
+    ``fabric`` is Fabric Manager's answer; without an answer it is ``None``, and ``fault`` is the
+    reason. ``mode`` is Fabric Manager's FABRIC_MODE, ``None`` if it is unknown.
     """
 
     cards: frozenset[PciAddress]
@@ -37,9 +37,12 @@ class Board:
     mode: int | None = None
 
     def wrong_mode(self, *, in_parts: bool) -> Refused | None:
-        """Return why Fabric Manager's mode does not suit; ``None`` if it does or is unknown.
+        """Return why Fabric Manager's mode prevents partitions; ``None`` if it does not.
 
-        :param in_parts: whether guests get vGPUs that occupy a whole card each, else whole cards
+        Return ``None`` for an unknown mode, too.
+
+        :param in_parts: whether guests are to get vGPUs, each of which occupies a whole card; if
+            false, they are to get whole cards
         """
         right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
         if in_parts:
@@ -52,13 +55,16 @@ class Board:
         )
 
     def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
-        """Return the cards of each partition, by number, if all its cards are known."""
+        """Return the cards of each partition by its number, without partitions of unknown cards."""
         return (
             {} if self.fabric is None else partitions.joined(self.fabric.partitions, self.modules)
         )
 
     def partitions_of(self, card: PciAddress) -> list[Partition]:
-        """Return the partitions of a card, the largest first; none if its module is unknown."""
+        """Return the partitions that contain *card*, the largest first.
+
+        Return none if the card's module number is unknown.
+        """
         if self.fabric is None or card not in self.modules:
             return []
         module = self.modules[card]
@@ -66,13 +72,13 @@ class Board:
         return sorted(table, key=lambda partition: (-partition.size, partition.id))
 
     def faults(self) -> list[str]:
-        """Return the texts of the board's faults, for operators."""
+        """Return the texts, for operators, of all faults of the board and Fabric Manager."""
         faults = [str(self.fault)] if self.fault else []
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
             faults.append(
-                f"which module of its board a card is, is not known of {cards}; NVML tells it of "
-                "cards that NVIDIA's driver has ([gpu]nvml)"
+                f"the module numbers of the cards {cards} are unknown; NVML reports them for cards "
+                "with NVIDIA's driver ([gpu]nvml)"
             )
         if self.fabric is None:
             return faults
@@ -82,7 +88,9 @@ class Board:
             faults.append(f"NVLinks of the {kind} {device.address} have failed (ports {ports})")
         if lost := self.fabric.unsupported:
             numbers = ", ".join(str(card.id) for card in lost)
-            faults.append(f"Fabric Manager does not offer the partitions {numbers} as it is now")
+            faults.append(
+                f"Fabric Manager cannot offer the partitions {numbers} because of a fault"
+            )
         for part in self.fabric.partitions:
             if part.degraded:
                 weak = ", ".join(map(str, sorted(part.degraded)))
@@ -91,23 +99,23 @@ class Board:
 
 
 def modules_file() -> pathlib.Path:
-    """Return the path of the file of :mod:`nova_gpu.fabric.host.modules`."""
+    """Return the path of the file in which the cards' module numbers are saved."""
     return pathlib.Path(CONF.state_path, "gpu-modules.json")
 
 
 def manager() -> FabricManager:
-    """Return the client of this host's Fabric Manager, at the address of the option."""
+    """Return the client of the Fabric Manager at ``[gpu]fabric_manager_address``."""
     return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
 
 
 def read(
     cards_: Iterable[GPU], roots: Roots, path: pathlib.Path, client: FabricManager
 ) -> Board | None:
-    """Return the board that some of *cards_* are on.
+    """Read and return the board with NVSwitches of this host.
 
-    Return ``None`` if no card is on a board whose switches a Fabric Manager on this host can set
-    up.
+    Return ``None`` if none of *cards_* is on a board that a Fabric Manager on this host can set up.
 
+    :param cards_: the cards of this host
     :param path: the file of :mod:`nova_gpu.fabric.host.modules`
     :param client: the client of this host's Fabric Manager
     """
@@ -122,7 +130,7 @@ def read(
     known = modules.completed(path, cards, {})
     if known.keys() != cards:
         # Query NVML only if needed: it opens cards, which may be about to be bound for guests.
-        known = modules.completed(path, cards, _told(gpus))
+        known = modules.completed(path, cards, _modules(gpus))
     try:
         fabric = client.read()
     except Refused as error:
@@ -131,14 +139,17 @@ def read(
 
 
 def keep_modules(cards_: Iterable[GPU], roots: Roots, path: pathlib.Path) -> None:
-    """Save the module numbers of the cards, while NVIDIA's driver has the cards."""
+    """Save the module numbers of the board's cards, which must still have NVIDIA's driver.
+
+    :param path: the file of :mod:`nova_gpu.fabric.host.modules`
+    """
     gpus = [gpu for gpu in cards_ if nvswitch.board(gpu, roots)]
     if gpus:
         cards = frozenset(gpu.address for gpu in gpus)
-        modules.keep(path, cards, modules.completed(path, cards, _told(gpus)))
+        modules.keep(path, cards, modules.completed(path, cards, _modules(gpus)))
 
 
-def _told(gpus: Iterable[GPU]) -> modules.Modules:
-    """Return NVML's module numbers of the cards that NVIDIA's driver has."""
+def _modules(gpus: Iterable[GPU]) -> modules.Modules:
+    """Return the module numbers that NVML reports; it knows only cards with NVIDIA's driver."""
     held = sorted(gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER)
     return nvml.modules(held, CONF.gpu.nvml_timeout) if held and CONF.gpu.nvml else {}

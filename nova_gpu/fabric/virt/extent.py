@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extent of a device: whether it occupies its whole card."""
+"""The cards that devices occupy completely: only these take part in NVSwitch partitions.
+
+A vGPU that occupies its whole card does, a smaller one does not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from nova_gpu.host.roots import Roots
 
 
 class Extent:
-    """The extents of vGPU types, by the last inspection of each card.
+    """The knowledge which vGPU types occupy a whole card, from the last inspection of each card.
 
     An unknown type counts as a whole card, so that a guest that may need a partition keeps it.
     """
@@ -27,19 +30,19 @@ class Extent:
         self._card_by_function: dict[PciAddress, PciAddress] = {}
 
     def look_at_parts(self, card: PciAddress, divided: DividedCard) -> None:
-        """Record the vGPU types that *card* can be divided into."""
+        """Record which of the vGPU types of *card*, as *divided* lists them, occupy all of it."""
         cards = frozenset(divided.types) - vgpu_capacity.whole_types(divided)
         self._shares = {**self._shares, card: cards}
 
     def is_whole(self, card: PciAddress, type_id: str) -> bool:
-        """Return whether one vGPU of the type occupies the whole *card*."""
+        """Return whether one vGPU of the type occupies the whole *card*, true if it is unknown."""
         return type_id not in self._shares.get(card, ())
 
     def card(self, part: Device) -> PciAddress | None:
-        """Return the card that *part* occupies completely, ``None`` if it does not.
+        """Return the card that *part*, a card or a vGPU, occupies completely, or ``None``.
 
-        The result is ``None`` for a vGPU that is not at a virtual function: Fabric Manager joins
-        vGPUs by their virtual functions only.
+        It is ``None`` for a vGPU that occupies less, and for one that is not at a virtual function,
+        because Fabric Manager activates partitions for virtual functions only.
         """
         function, type_id = device.function(part), device.vgpu_type(part)
         if type_id is None:

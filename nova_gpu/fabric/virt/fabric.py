@@ -47,9 +47,10 @@ _Functions = tuple[PciAddress, ...]
 
 
 class Fabric(Sets):
-    """The board of one host, if it has one, and the activation of its partitions.
+    """The board with NVSwitches of this host, if it has one, and the activation of its partitions.
 
-    :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
+    :param ledger: nova-compute's record of the devices of each instance; ``None`` in the
+        ``nova-gpu`` commands, which change nothing
     """
 
     def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
@@ -68,7 +69,7 @@ class Fabric(Sets):
         self._mode: int | None = None
         self._has_looked = self._has_answered = False
         self._extent = Extent(roots)
-        self._said: list[str] = []
+        self._faults: list[str] = []
 
     # State of the host
 
@@ -77,7 +78,10 @@ class Fabric(Sets):
         return self.board.modules if self.board else {}
 
     def look(self, cards: Collection[GPU]) -> None:
-        """Read the board; the first call in nova-compute also saves the cards' module numbers."""
+        """Read the board of *cards*, this host's cards, and log new faults.
+
+        The first call in nova-compute also saves the cards' module numbers.
+        """
         if self._ledger is not None and not self._has_looked:
             # NVIDIA's driver still has the cards, because no guest has been resumed yet.
             board.keep_modules(cards, self._roots, self._kept)
@@ -89,9 +93,9 @@ class Fabric(Sets):
         self._seen = frozenset(gpu.address for gpu in cards)
         faults = self.board.faults() if self.board else []
         for fault in faults:
-            if fault not in self._said:
-                LOG.warning("Problem of the board with this host's GPUs: %s", fault)
-        self._said = faults
+            if fault not in self._faults:
+                LOG.warning("Fault of the NVSwitches or GPUs of this host's board: %s", fault)
+        self._faults = faults
 
     def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
         if not in_parts and self.board and (wrong := self.board.wrong_mode(in_parts=False)):
@@ -107,25 +111,25 @@ class Fabric(Sets):
             if card.address in self._seen:
                 return None
             name = nvswitch.board(card, self._roots)
-            return name and f"{name} is a module of an HGX board that was not looked at yet"
+            return name and f"{name} is a module of an HGX board that has not been read yet"
         if self.board.fault:
             return str(self.board.fault)
         if card.address not in self.board.modules:
             return (
-                "which module of its board it is, is not known; give it back to NVIDIA's driver "
-                "and restart nova-compute, for NVML to tell ([gpu]nvml)"
+                "its module number is unknown; bind it to NVIDIA's driver and restart "
+                "nova-compute, so that NVML reports the number ([gpu]nvml)"
             )
         if not any(
             self.board.modules[card.address] in partition.modules for partition in self._offered()
         ):
-            return "Fabric Manager has no partition with it; see nova-gpu host check"
+            return "Fabric Manager offers no partition with it; see nova-gpu host check"
         return None
 
     def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         """Record the vGPU types of *card*; return those that no guest can use, with the reason.
 
-        If Fabric Manager has answered before, and does not now, the types stay usable: they must
-        not disappear from Placement because of a short failure.
+        If Fabric Manager has answered before and does not now, types that occupy a whole card stay
+        usable, so that a short failure does not remove them from Placement.
         """
         self._extent.look_at_parts(card.address, divided)
         whole = vgpu_capacity.whole_types(divided)
@@ -139,7 +143,11 @@ class Fabric(Sets):
         return unfit_types(divided, name, reason)
 
     def _offered(self) -> list[Partition]:
-        """Return the partitions whose cards are all known, without those with failed NVLinks."""
+        """Return the partitions that guests can get.
+
+        The module numbers of all their cards are known, and their activation has not failed because
+        of NVLinks since nova-compute started.
+        """
         if self.board is None or self.board.fabric is None:
             return []
         known = frozenset(self.board.modules.values())
@@ -155,14 +163,14 @@ class Fabric(Sets):
         count: int,
         beside: Beside[PciAddress] | None = None,
     ) -> tuple[PciAddress, ...] | None:
-        """Return *count* cards of the best free partition of that size, else of the next larger.
+        """Return *count* of the *free* cards, all of one free partition.
 
-        A claim draws its cards one by one, so a larger partition may suit when it asks for one
-        more. Return ``None`` if none is free, or one of *free* is not on the board; the pool then
-        chooses any cards.
+        The partition has *count* cards or, if no such partition is free, more: a claim takes its
+        cards one by one, and may take further cards of it. Return ``None`` if no partition is free,
+        or one of *free* is not on the board; then the caller chooses any cards.
 
-        :param beside: the cost of a choice by ``gpu:near``, which counts more than how few cards
-            the partition leaves free
+        :param beside: the costs of a choice by ``gpu:near``; the lowest wins, and among equal ones
+            the partition that leaves the most large partitions free
         """
         if self.board is None or not self.board.cards.issuperset(free):
             return None
@@ -199,10 +207,12 @@ class Fabric(Sets):
     # Actions
 
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
-        """Activate the partition of the *devices* that occupy whole cards of the board.
+        """Activate the partition for an instance that is about to start with *devices*.
 
-        :raises BetterElsewhere: if the cards are not those of a partition
-        :raises DeviceUnavailable: if Fabric Manager cannot activate it
+        Do nothing if none of them occupies a whole card of the board.
+
+        :raises BetterElsewhere: if the cards they occupy are not exactly those of a partition
+        :raises DeviceUnavailable: if Fabric Manager cannot activate the partition
         """
         if self.board is None or not (
             joined := frozenset(dev for dev in devices if self._extent.card(dev) in self._cards)
@@ -234,9 +244,11 @@ class Fabric(Sets):
         LOG.info("Activated NVSwitch partition %s", wanted.id)
 
     def _activate(self, wanted: Partition, slots: frozenset[Slot], instance_uuid: str) -> None:
-        """Activate the partition *wanted* for the instance.
+        """Activate the partition *wanted* for the instance, unless it is active for it.
 
-        :param slots: the vGPUs of the instance on the partition's cards
+        Deactivate partitions without an owner first.
+
+        :param slots: the vGPUs of the instance on the partition's cards; none for whole cards
         :raises Refused: if it cannot be activated
         """
         try:
@@ -259,9 +271,12 @@ class Fabric(Sets):
         return bool(usage and slots <= usage.domains.get(instance_uuid, frozenset()))
 
     def _activate_inactive(self, wanted: Partition, functions: _Functions) -> None:
-        """Activate a partition that is not active.
+        """Activate the partition *wanted*, which is not active.
 
-        :param functions: the virtual functions of the guest's vGPUs, in the partition's order
+        If Fabric Manager has restarted, send it the active partitions first.
+
+        :param functions: the virtual functions of the guest's vGPUs, in the order of the
+            partition's cards
         :raises Refused: if it cannot be activated
         """
         manager = self._manager
@@ -282,9 +297,9 @@ class Fabric(Sets):
             self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
     def part(self) -> None:
-        """Activate the partitions of guests, and deactivate those that no guest needs.
+        """Activate the partitions of all guests, and deactivate those that no guest needs.
 
-        Raise nothing.
+        A failure is logged, never raised.
         """
         if self._ledger is None or self.board is None or self.board.fault:
             return
@@ -292,12 +307,16 @@ class Fabric(Sets):
             with self._lock:
                 self._compare()
         except Refused as error:
-            LOG.warning("Cannot compare the NVSwitch partitions with the guests: %s", error)
+            LOG.warning(
+                "Cannot activate and deactivate NVSwitch partitions as guests need them, will "
+                "retry in the next period: %s",
+                error,
+            )
 
     def _compare(self, wanted: Partition | None = None) -> None:
-        """Deactivate partitions without an owner, and activate those of guests.
+        """Deactivate the partitions that no guest needs, and activate those of all guests.
 
-        :param wanted: the partition of a guest that is about to start; partitions that share a card
+        :param wanted: the partition of a guest that is about to start; others that share a card
             with it are deactivated
         :raises Refused: if Fabric Manager does not answer or refuses
         """
@@ -321,7 +340,7 @@ class Fabric(Sets):
             LOG.warning("Sent Fabric Manager the active partitions again: %s", [*guests])
 
     def _active(self) -> Mapping[int, Partition]:
-        """Return the active partitions, by number.
+        """Read the partitions from Fabric Manager, and return the active ones by number.
 
         :raises Refused: if Fabric Manager does not report them
         """
@@ -330,10 +349,10 @@ class Fabric(Sets):
         }
 
     def _read(self) -> fabric_manager.Fabric:
-        """Read Fabric Manager's partitions into the board.
+        """Read Fabric Manager's answer into ``board``, and return it.
 
         :raises Refused: if it does not answer. The board then records the fault, so that
-            :meth:`part` does not wait for it again before the next :meth:`look`.
+            :meth:`part` does not query Fabric Manager again before the next :meth:`look`.
         """
         assert self.board is not None
         try:
@@ -349,8 +368,11 @@ class Fabric(Sets):
     ) -> list[int]:
         """Return the numbers of the *active* partitions to deactivate.
 
-        They are those that share a card with a *needed* one, and those whose cards no instance has
-        and all are clean.
+        They are those that share a card with another, *needed* partition, and those of which no
+        instance has all cards and no card is still to be cleaned. Those that share a card with a
+        domain whose cards are no partition are left alone.
+
+        :param usage: the devices of each instance
         """
         owned = [self._modules(devices) for devices in _owned(usage).values()]
         dirty = usage.used | usage.devices(State.CLEANING)
@@ -380,7 +402,11 @@ class Fabric(Sets):
         return self.board.fabric.partitions if self.board and self.board.fabric else ()
 
     def _of_guests(self, usage: Snapshot) -> Iterator[tuple[Partition, _Functions]]:
-        """Yield the partition of each domain that has one, with the functions of its vGPUs."""
+        """Yield the partition of each libvirt domain that has one.
+
+        With it yield the virtual functions of the domain's vGPUs, in the order of the partition's
+        cards.
+        """
         for named in usage.domains.values():
             if partition := partitions.exactly(self._table(), self._modules(named)):
                 yield partition, self._functions(device.slots(named), partition)
@@ -388,7 +414,7 @@ class Fabric(Sets):
     # The board's modules and functions of devices
 
     def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
-        """Return the modules of the cards that *devices* occupy completely."""
+        """Return the module numbers of the board's cards that *devices* occupy completely."""
         assert self.board is not None
         known = self.board.modules
         return frozenset(
@@ -396,16 +422,16 @@ class Fabric(Sets):
         )
 
     def _functions(self, slots: Iterable[Slot], wanted: Partition) -> _Functions:
-        """Return the virtual functions of *slots*, in the order of the partition's cards."""
+        """Return the virtual functions of *slots* in the order of the cards of *wanted*."""
         by_module = {module: slot.parent for slot in slots for module in self._modules([slot])}
         return tuple(by_module[module] for module in wanted.order if module in by_module)
 
 
 def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
-    """Return the devices of each instance, by all sources.
+    """Return the devices that each instance has or will need again, by its uuid.
 
-    The sources are starts, domains, live migrations, the database, and the devices kept for an
-    instance whose domain is gone and will come back.
+    They are those of its start, its domain, its live migration and the database, and those that are
+    reserved while its domain is gone and will come back.
     """
     owners: dict[str, frozenset[Device]] = {}
     for state in (State.STARTING, State.IN_USE, State.MOVING):

@@ -103,7 +103,7 @@ class FabricTest(base.HostTestCase):
     def test_not_remembered(self) -> None:
         self.host.bind(FIRST, "vfio-pci")
         shown = self.check(1)
-        self.assertIn(f"which module of its board a card is, is not known of {FIRST};", shown)
+        self.assertIn(f"the module numbers of the cards {FIRST} are unknown;", shown)
         self.assertIn("  1  modules 1, 2, 3, 4\n", self.topology())
 
     def test_fabric_manager_is_down(self) -> None:
@@ -118,7 +118,7 @@ class FabricTest(base.HostTestCase):
         self.manager.says("links 3 16 18", "switch 00000000:05:00.0 33", lost=[0])
         shown = self.topology()
         self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed (ports 33)", shown)
-        self.assertIn("Fabric Manager does not offer the partitions 0 as it is now", shown)
+        self.assertIn("Fabric Manager cannot offer the partitions 0 because of a fault", shown)
         self.assertIn("partition 1 is degraded: modules 3 lack NVLinks", shown)
 
     def test_switches_of_a_service_vm(self) -> None:

@@ -175,7 +175,7 @@ class FaultsTest(FabricTestCase):
 
     def test_a_table_that_cannot_be(self) -> None:
         self.manager.folder.joinpath("table").write_text("partition 0 1,1\n")
-        self.assertIn("its table cannot be understood", str(self.refused(self.ours.read)))
+        self.assertIn("table of partitions cannot be understood", str(self.refused(self.ours.read)))
 
 
 class ModeTest(base.BaseTestCase):

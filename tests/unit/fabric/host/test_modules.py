@@ -71,7 +71,7 @@ class ModulesTest(base.BaseTestCase):
     def test_where_it_cannot_be_written(self) -> None:
         log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
         modules.keep(self.path / "no" / "folder", BOARD, KNOWN)
-        self.assertIn("Failed to record which board modules", log.output)
+        self.assertIn("Failed to save the module numbers", log.output)
 
 
 class NvmlTest(base.BaseTestCase):

@@ -219,7 +219,7 @@ class FaultsTest(FabricTestCase):
         guest, stopped = self.boot(4), self.stopped(4)
         self.manager.says("switch 00000000:05:00.0 33", lost=[0, 1, 2])
         self.compute.period()
-        self.assertIn("does not offer the partitions 0, 1, 2", self.log.output)
+        self.assertIn("cannot offer the partitions 0, 1, 2", self.log.output)
         self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed", self.log.output)
         self.assertIn("no partition of 4 (sizes: 1, 2)", self.refused(stopped))
         self.assertEqual({}, self.free())
