@@ -19,7 +19,10 @@ _REAP_S = 1.0
 
 
 class Failed(Exception):
-    """A child process that failed. The message lacks its subject: ``ended with 1: ...``."""
+    """A child process that failed.
+
+    The message is such as ``ended with 1: ...``; callers put the name of the process before it.
+    """
 
 
 class TimedOut(Failed):
@@ -115,7 +118,7 @@ def status_and_output(
 
 
 def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own, so that all its descendants can be killed.
+    """Start the process in a session of its own, so that its children can be killed with it.
 
     :param kwargs: arguments of :class:`subprocess.Popen`
     """
@@ -139,7 +142,7 @@ def _communicate(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and its descendants. Do not wait long for one that hangs in the kernel."""
+    """Kill the process with its process group. Do not wait long if it hangs in the kernel."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -20,7 +20,7 @@ _HOSTS_PID_NAMESPACE = "pid:[4026531836]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Roots:
-    """The options ``[gpu]sysfs_root``, ``dev_root``, ``proc_root`` and ``cdi_spec_dirs``."""
+    """The folders that are read as the host's /sys, /dev and /proc, and those of CDI files."""
 
     sysfs: pathlib.Path = pathlib.Path("/sys")
     dev: pathlib.Path = pathlib.Path("/dev")
@@ -40,7 +40,7 @@ class Roots:
         return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
 
     def shows_all_processes(self) -> bool:
-        """Return whether ``proc`` lists all processes of the host, not those of one container.
+        """Return whether ``proc`` lists all processes of the host, not only those of a container.
 
         ``ns/pid`` of process 1 or of this process tells it. An unprivileged process cannot read
         that of process 1. Neither file exists on a kernel without PID namespaces, where ``proc``

@@ -89,8 +89,8 @@ def mode(roots: Roots) -> int | None:
 def _config_of(process: pathlib.Path) -> pathlib.Path | None:
     """Return the configuration file of a Fabric Manager process, ``None`` for other processes.
 
-    The process must belong to root or this process's user, and so must its program: any user can
-    give a process that name, and can start a setuid program such as sudo by that name.
+    The process must belong to root or this process's user, and so must its program if that can be
+    read: any user can give a process that name, and can start a setuid program by that name.
 
     :param process: the folder of the process in /proc
     """

@@ -41,7 +41,7 @@ _uint = ctypes.c_uint
 
 
 class _ConnectParams(ctypes.Structure):
-    """fmConnectParams_v2."""
+    """The library's fmConnectParams_v2: where to connect, and how long to wait."""
 
     _fields_ = (
         ("version", _uint),
@@ -53,13 +53,13 @@ class _ConnectParams(ctypes.Structure):
 
 
 class _PciDevice(ctypes.Structure):
-    """fmPciDevice_t."""
+    """The library's fmPciDevice_t: a PCI address."""
 
     _fields_ = (("domain", _uint), ("bus", _uint), ("device", _uint), ("function", _uint))
 
 
 class _Gpu(ctypes.Structure):
-    """fmFabricPartitionGpuInfo_t."""
+    """The library's fmFabricPartitionGpuInfo_t: a card of a partition."""
 
     _fields_ = (
         ("physicalId", _uint),
@@ -72,7 +72,7 @@ class _Gpu(ctypes.Structure):
 
 
 class _Partition(ctypes.Structure):
-    """fmFabricPartitionInfo_t."""
+    """The library's fmFabricPartitionInfo_t: a partition."""
 
     _fields_ = (
         ("partitionId", _uint),
@@ -83,7 +83,7 @@ class _Partition(ctypes.Structure):
 
 
 class _Partitions(ctypes.Structure):
-    """fmFabricPartitionList_v2, although its version field is 1."""
+    """The library's fmFabricPartitionList_v2: all partitions. Its version field is 1."""
 
     _fields_ = (
         ("version", _uint),
@@ -94,7 +94,7 @@ class _Partitions(ctypes.Structure):
 
 
 class _Activated(ctypes.Structure):
-    """fmActivatedFabricPartitionList_v1."""
+    """The library's fmActivatedFabricPartitionList_v1: the numbers of active partitions."""
 
     _fields_ = (
         ("version", _uint),
@@ -104,7 +104,7 @@ class _Activated(ctypes.Structure):
 
 
 class _FailedDevice(ctypes.Structure):
-    """fmNvlinkFailedDeviceInfo_t."""
+    """The library's fmNvlinkFailedDeviceInfo_t: a card or switch with failed NVLinks."""
 
     _fields_ = (
         ("uuid", ctypes.c_char * 80),
@@ -115,7 +115,7 @@ class _FailedDevice(ctypes.Structure):
 
 
 class _FailedDevices(ctypes.Structure):
-    """fmNvlinkFailedDevices_v1."""
+    """The library's fmNvlinkFailedDevices_v1: all cards and switches with failed NVLinks."""
 
     _fields_ = (
         ("version", _uint),
@@ -127,13 +127,13 @@ class _FailedDevices(ctypes.Structure):
 
 
 class _Unsupported(ctypes.Structure):
-    """fmUnsupportedFabricPartitionInfo_t."""
+    """The library's fmUnsupportedFabricPartitionInfo_t: a partition that cannot be offered."""
 
     _fields_ = (("partitionId", _uint), ("numGpus", _uint), ("gpuPhysicalIds", _uint * _MAX_GPUS))
 
 
 class _UnsupportedPartitions(ctypes.Structure):
-    """fmUnsupportedFabricPartitionList_v1."""
+    """The library's fmUnsupportedFabricPartitionList_v1: all partitions that cannot be offered."""
 
     _fields_ = (
         ("version", _uint),

@@ -140,9 +140,10 @@ def _warn(text: str) -> None:
 
 
 def describing(nodes: Iterable[str], devices: Mapping[str, Device]) -> Device | None:
-    """Return the one of *devices* that has one of *nodes* and the fewest others, or ``None``.
+    """Return the one of *devices* that has one of *nodes*, ``None`` if none has.
 
-    A specification may have a device for one card and a device for all cards; this is the former.
+    Of several the one with the fewest nodes is returned, because a specification may also have a
+    device for all cards.
     """
     wanted = frozenset(nodes)
     matches = (

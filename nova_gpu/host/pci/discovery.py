@@ -102,9 +102,12 @@ def _names(root: pathlib.Path) -> list[str]:
 
 
 def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
-    """Yield the cards among *names* that *selection* takes, with the facts in sysfs only.
+    """Yield the cards among *names* that *selection* selects, with the facts in sysfs only.
 
-    Warn of functions that cannot be read.
+    Warn of PCI functions that cannot be read.
+
+    :param devices: the folder of PCI functions in sysfs
+    :param names: the addresses of all PCI functions
     """
     present = frozenset(names)
     slots = set()

@@ -81,7 +81,7 @@ def entry(
     until_boot: str | None = None,
     seen: Seen | None = None,
 ) -> Entry:
-    """Return a new entry that quarantines *card* from now on. It is not written."""
+    """Return a new entry that quarantines *card* once :func:`put` has written it."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
@@ -252,7 +252,6 @@ def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]
     """Remove the entries that ended with an earlier boot of the host, and return them.
 
     :param boot_id: that of the present boot
-
     :raises OSError: if the folder cannot be read or changed
     """
     over = [

@@ -167,7 +167,7 @@ def _take(
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
-    :param formers: the drivers that they have now, which they get back after a failure
+    :param formers: the former drivers of the functions to bind, which they get back after a failure
     :param formers_kept: the records of the card's other functions
     :returns: their present driver_override, which differs from *overrides* if nothing was bound
     :raises _NotMoved: if not all of them could be bound

@@ -62,7 +62,7 @@ def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
 
 
 def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
-    """Yield the numbers of the card's device nodes, because sysfs does not show NVIDIA's."""
+    """Yield the device numbers of the card's nodes in /dev, because sysfs lacks NVIDIA's."""
     yield from _numbers(nodes.card_nodes(gpu, roots), roots)
 
 

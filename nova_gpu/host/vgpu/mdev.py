@@ -34,7 +34,10 @@ _MDPY = re.compile(r"virtual display, ([0-9]{1,9}x[0-9]{1,9}) framebuffer")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediatedDevice:
-    """A mediated device. ``parent`` is the PCI function it is on, ``None`` on another bus."""
+    """A mediated device, of the vGPU type ``type_id`` (``nvidia-35``).
+
+    ``parent`` is the PCI function that has created it, ``None`` for a device on another bus.
+    """
 
     parent: PciAddress | None
     type_id: str
