@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inspection of a host's cards: which are offered, and the reasons against the others."""
+"""The inspection of a host's cards: which of them instances can get, and why not the others."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from nova_gpu.virt.reporter import Reporter
 LOG = logging.getLogger(__name__)
 
 UNREAD = Unavailable(
-    "Nova's database has not said yet which cards instances have parts of", "", Source.SERVICE
+    "instances may have vGPUs of it, and nova-compute could not read Nova's database yet",
+    "",
+    Source.SERVICE,
 )
 UNSEEN = Unavailable(
-    "the last look at this host's GPUs failed", "see nova-compute's log", Source.SERVICE
+    "nova-compute failed to read this host's GPUs", "see nova-compute's log", Source.SERVICE
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """The cards of one host, whole and in parts, with all sources of reasons against them."""
+    """All cards of one host, whole and divided, and whatever can make them unavailable."""
 
     discovery: Discovery
     watch: Watch
@@ -44,15 +46,16 @@ class Cards:
     xids: Xids
 
     def look(self) -> Callable[[], None]:
-        """Inspect the cards, and return a function that reports their state.
+        """Read the host's cards, and decide which of them new instances can get.
 
-        Call that function after the owners of the cards have been read.
+        Return a function that reports changes in the log and by notifications. Call it after the
+        ledger has read which instances have the cards.
         """
         self.published.begin_look()
         try:
             gpus = self.discovery.find()
         except exception.DiscoveryFailed as error:
-            LOG.error("%s. The former state of the GPUs stays in force.", error)
+            LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
             return lambda: None
         given_whole = self.published.given_whole()
         divided = self.vgpus.cards.read(gpus, given_whole, self.vgpus.published.held_slots())
@@ -82,7 +85,10 @@ class Cards:
         )
 
     def note_faults(self) -> None:
-        """Record the faults of cards and their parts from the kernel's log and failed starts."""
+        """Withhold cards and vGPUs with a fatal Xid in the kernel's log or repeated failed starts.
+
+        A Xid is an error that NVIDIA's driver reports. Instances keep what they have.
+        """
         cards = (*self.published.cards(), *self.vgpus.containers_cards())
         self.xids.look(cards, self.releases.quarantine_fault)
         self.vgpus.keep_failed()
@@ -90,12 +96,12 @@ class Cards:
         self.vgpus.cards.reserve_parts(Source.XID, faulty)
 
     def withhold(self) -> None:
-        """Offer no card to new instances until an inspection succeeds."""
+        """Offer no card and no vGPU to new instances until :meth:`look` succeeds."""
         self._reserve_whole(UNSEEN)
         self.vgpus.cards.reserve(dict.fromkeys(self.vgpus.cards.look.cards, (UNSEEN,)))
 
     def withhold_whole(self) -> None:
-        """Offer no whole card while the cards of which instances have parts are unknown."""
+        """Offer no whole card until Nova's database was read: instances may have vGPUs of it."""
         self._reserve_whole(UNREAD)
 
     def _reserve_whole(self, reason: Unavailable) -> None:

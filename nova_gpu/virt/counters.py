@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counters of nova-compute's claims, failures and cleanings, for ``nova-gpu exporter``.
+"""The counters of claims, failed starts and cleanings in nova-compute, for ``nova-gpu exporter``.
 
 They are in one file in the state path, so that they outlive the service and the exporter, another
 process, can read them. No decision depends on them, and no operation fails because of them: a count
@@ -71,18 +71,21 @@ def _read(folder: pathlib.Path) -> Counters:
     except FileNotFoundError:
         return Counters()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        LOG.debug("The GPU counters start from zero: %s", error)
+        LOG.debug("The file of the GPU counters is invalid, so they start from zero: %s", error)
         return Counters()
 
 
 def begin(folder: pathlib.Path) -> None:
-    """Count from now on, in *folder*; only the service calls this."""
+    """Write later counts to the state path *folder*; without this call nothing is counted.
+
+    Only nova-compute calls it, not the commands.
+    """
     global _folder
     _folder = folder
 
 
 def claimed(cards: int, vgpus: int) -> None:
-    """Count the devices of one instance's claim."""
+    """Add the numbers of *cards* and *vgpus* that one instance claimed to the counters."""
     _change(
         lambda now: dataclasses.replace(
             now, claims=now.claims + cards, vgpu_claims=now.vgpu_claims + vgpus
@@ -97,7 +100,10 @@ def failed(error: Exception) -> None:
 
 
 def cleaned(seconds: float, *, clean: bool) -> None:
-    """Count one cleaning of a card, successful or failed, and its duration."""
+    """Count one cleaning of a card or vGPU, and add its duration in seconds.
+
+    :param clean: whether the cleaning succeeded
+    """
     outcome = OUTCOMES[0 if clean else 1]
     _change(
         lambda now: dataclasses.replace(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of a running guest for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
+"""The GPUs of a guest in the answer to ``GET /servers/{id}/diagnostics`` before microversion 2.48.
 
-From that microversion on the answer has only Nova's own fields.
+From that microversion on Nova's answer has fixed fields, and none for GPUs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ def gpus(
     roots: Roots,
     modules: Mapping[PciAddress, Module],
 ) -> dict[str, Any]:
-    """Return the diagnostics of the guest's GPUs, numbered from 0 in the order of addresses.
+    """Return facts of the guest's GPUs, such as ``gpu0_name``, to be added to Nova's diagnostics.
 
-    The keys are built by :data:`nova_gpu.core.names.DIAGNOSTIC`.
+    The GPUs are numbered from 0: whole cards by address, then vGPUs by slot.
 
     :param guest: a nova.virt.libvirt.guest.Guest
-    :param modules: the module number of each card on a board with NVSwitches
-    :returns: an empty map if the guest's XML cannot be read, so that Nova's own fields are shown
+    :param shared: the cards that are divided into vGPUs
+    :param modules: the number of each card's module on a board with NVSwitches
+    :returns: an empty map if the guest's XML cannot be read: Nova's own fields are then shown alone
     """
     if not assigned:
         return {}
@@ -66,7 +67,7 @@ def gpus(
 def _facts(
     offer: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each fact of a card; nothing if the card is gone."""
+    """Yield the facts of a whole card as names and values; nothing if no group has the card."""
     for group in offer.values():
         if gpu := group.gpus.get(address):
             yield "product", gpu.product.key
@@ -80,7 +81,7 @@ def _facts(
 def _facts_of_vgpu(
     cards: Iterable[SharedCard], slot: Slot, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each fact of the vGPU's card; nothing if the card is gone."""
+    """Yield the facts of the vGPU's card as names and values; nothing if the card is gone."""
     for card in cards:
         if card.has(slot):
             yield "product", card.gpu.product.key

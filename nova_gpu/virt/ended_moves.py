@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cleanup after moves of instances: domains and allocations that Nova leaves behind."""
+"""The cleanup after resizes and migrations: Nova leaves GPUs in domains and in allocations."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _abandoned() -> AbandonedMoves:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndedMoves:
-    """The moves from and to one host that have ended.
+    """The resizes and migrations from and to one host that have ended or were interrupted.
 
-    :param parts: return the devices of the host that a domain may name
+    :param parts: return the mapping from device nodes and PCI functions to the host's devices
     """
 
     host: libvirt_host.Host
@@ -41,9 +41,10 @@ class EndedMoves:
     _orphans: Orphans = dataclasses.field(default_factory=Orphans)
 
     def settle(self) -> None:
-        """Release domains and allocations that remain if nova-compute ended during a move.
+        """Release GPUs that a failed or interrupted move left in domains and in Placement.
 
-        Raise nothing.
+        Remove the GPUs from definitions of shut-off domains, and correct or delete allocations of
+        GPUs. Raise nothing.
         """
         left_domains.release(self.host, self.ledger.now, self.releases, self.parts)
         client: Any = self.assigned.placement()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of one compute host: the object that the driver calls, and its parts."""
+"""The GPUs of one compute host: the object that the driver calls, made of all the others."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class HostGPUs:
     """The GPUs of this host, for the driver.
 
     Their state is derived from sysfs, libvirt's domains and Nova's database. These are read when
-    the service starts, in every period, and after a guest was started or removed, but never while a
-    claim waits.
+    the service starts, in every period, and after a guest was started or removed. No claim waits
+    for that.
     """
 
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
-        """Make the parts and connect them, in the order of their dependencies."""
+        """Make the objects and connect them, in the order of their dependencies."""
         self._host = host
         state, nodename = pathlib.Path(CONF.state_path), host.get_hostname
 
@@ -127,7 +127,7 @@ class HostGPUs:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether this host offers any GPUs, whole or in parts."""
+        """Whether this host publishes any cards or vGPUs."""
         return bool(self.assigned)
 
     @property
@@ -135,16 +135,19 @@ class HostGPUs:
         return self._discovery.roots
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
-        """Return the diagnostics of a guest's GPUs, as :func:`nova_gpu.virt.diagnostics.gpus`."""
+        """Return facts of the guest's GPUs for the API, by :func:`nova_gpu.virt.diagnostics.gpus`.
+
+        :param guest: a nova.virt.libvirt.guest.Guest
+        """
         modules = self._discovery.ways.sets.modules
         return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 
     def end(self, instance: objects.Instance) -> None:
-        """Wait for the end of a guest that Nova is about to destroy.
+        """Stop a container that Nova is about to destroy, and wait until its processes have ended.
 
-        On a host without GPUs do nothing.
+        Do nothing for other guests, and on a host without GPUs.
 
-        :raises nova.exception.InstancePowerOffFailure: if the guest does not end
+        :raises nova.exception.InstancePowerOffFailure: if its processes do not end
         """
         if self.has_gpus:
             self._discovery.ways.host_hooks.ending(self._host, instance)

@@ -31,7 +31,7 @@ _MAPPING = r"(VFIO_MAP_DMA failed|IOMMU_IOAS_MAP(_FILE)? failed|vfio_(container_
 
 
 class _Of(enum.Enum):
-    """The place of a cause: the device itself, its host, or the requested guest."""
+    """What is at fault in a failed start: the device, its host, or the guest as requested."""
 
     DEVICE = enum.auto()
     HOST = enum.auto()
@@ -43,10 +43,10 @@ class _Of(enum.Enum):
 class _Cause:
     """A cause of a failed start that a message of libvirt or QEMU identifies.
 
-    :param of: the place of the cause
-    :param pattern: the regular expression of the message; the text that its group ``others``
-        matches, such as another domain's name, is not shown to the instance's user
-    :param reason: the cause, for the error; ``{name}`` stands for the text of a group
+    :param of: what is at fault
+    :param pattern: the regular expression that finds the cause in the message; the text of its
+        group ``others``, such as another domain's name, is not shown to the instance's user
+    :param reason: the cause in nova-gpu's words; ``{who}`` stands for the text of group ``who``
     :param remedy: what the operator can do
     :param for_user: what the instance's user can do
     """
@@ -254,10 +254,12 @@ _LONGEST = 160
 
 @contextlib.contextmanager
 def defining(then: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
-    """Mark an error of libvirt in the block that comes before the guest was defined.
+    """Mark libvirt's error if the block raises it before libvirt has defined the guest.
 
-    :param then: Nova's callback for the time when the guest is defined, ``None`` without one
-    :returns: the callback that Nova must use in place of *then*
+    :func:`translated` and :func:`unusable` read the mark: such an error is about the definition.
+
+    :param then: the callback that Nova makes once the guest is defined, ``None`` without one
+    :returns: the callback to give to Nova in place of *then*, which it calls
     """
     is_defined = False
 
@@ -276,7 +278,7 @@ def defining(then: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[None]:
-    """Translate libvirt's errors in the start of a guest with *devices*.
+    """Raise nova-gpu's error in place of libvirt's if a guest with *devices* fails to start.
 
     Any other error passes unchanged.
 
@@ -293,7 +295,7 @@ def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[
 
 
 def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
-    """Return the address or slot of each device, by all names that libvirt and QEMU use for it.
+    """Map each name of a device in libvirt's and QEMU's messages to its card's address or its slot.
 
     The names are the addresses of PCI functions and the UUIDs of mediated devices.
     """
@@ -307,14 +309,13 @@ def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
 
 
 def translate(message: str, device_by_name: Mapping[str, str]) -> exception.GuestError | None:
-    """Return nova-gpu's error for *message* of libvirt, about a guest with these devices.
+    """Return nova-gpu's error for libvirt's *message* about the start of a guest with GPUs.
 
-    Return ``None`` if the message is about anything else.
+    Return ``None`` if the message has no known cause, or names only devices that are not in
+    *device_by_name*, such as other passthrough devices of the guest. A message that names no device
+    is taken to be about the first one.
 
-    A message without a device's name counts for the first device. A message that names only other
-    devices is about none of these: the guest may have further devices of the host.
-
-    :param device_by_name: the result of :func:`names`
+    :param device_by_name: the guest's GPUs, as :func:`names` returns them
     """
     if not device_by_name:
         return None
@@ -340,11 +341,12 @@ def translate(message: str, device_by_name: Mapping[str, str]) -> exception.Gues
 
 
 def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
-    """Return those *functions* that the *error* of a guest's start shows to be unusable.
+    """Return the *functions* that are at fault themselves in the *error* of a guest's start.
 
-    An error whose cause is the host or the request shows nothing about a function: a user could
-    otherwise make functions count as unusable. The same holds for a refused definition, whose
-    message may quote the request.
+    Return none if the host or the request is at fault, or if libvirt refused the definition, whose
+    message may quote the request: a user could otherwise have functions withheld.
+
+    :param functions: the addresses of the guest's virtual functions
     """
     if not isinstance(error, libvirt.libvirtError) or getattr(error, _AT_DEFINITION, False):
         return frozenset()
@@ -357,10 +359,10 @@ def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[P
 
 
 def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
-    """Return the first cause whose pattern matches *message*, and the match; else two ``None``.
+    """Return the first of ``_CAUSES`` whose pattern matches *message*, and the match.
 
-    Lines with a warning are skipped: libvirt quotes all of QEMU's output, with its warnings and
-    parts of the request.
+    Return ``None`` twice if no pattern matches. Lines with a warning are skipped: libvirt quotes
+    all of QEMU's output, with its warnings and parts of the request.
     """
     lines = (line for line in message.splitlines() if "warning: " not in line)
     message = printable.lines("\n".join(lines))
@@ -371,7 +373,7 @@ def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
 
 
 def _named(message: str) -> Iterator[str]:
-    """Yield the PCI addresses and UUIDs of devices in *message*, in their order."""
+    """Yield the PCI addresses and mediated devices' UUIDs in *message*, first to last."""
     for match in _NAMED.finditer(message):
         yield match["function"] or match["uuid"]
 
@@ -379,9 +381,9 @@ def _named(message: str) -> Iterator[str]:
 def _unfit(
     error: libvirt.libvirtError, devices: Collection[GPU | Slot]
 ) -> exception.GuestUnfit | None:
-    """Return the error for a definition that libvirt refuses and no other host would accept.
+    """Return nova-gpu's error if libvirt refuses a definition that no other host would accept.
 
-    Return ``None`` for any other error of libvirt.
+    Return ``None`` for any other *error* of libvirt, or if the guest has no GPUs.
     """
     codes = {getattr(libvirt, name, None) for name in _WRONG} - {None}
     if not (devices and getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
@@ -397,13 +399,13 @@ def _unfit(
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:
-    """Return why one of these vGPUs cannot be moved, by the *error* of a live migration.
+    """Return why one of the guest's vGPUs cannot be live migrated, from libvirt's *error*.
 
     Return ``None`` if the error is about anything else. A message that names none of the vGPUs
-    counts for the first one.
+    is taken to be about the first one.
 
-    :param slot_by_name: the slot of each vGPU by QEMU's name for it: the address of a function or
-        the UUID of a mediated device
+    :param slot_by_name: the slots of the guest's vGPUs, by QEMU's name for each: the address of a
+        function or the UUID of a mediated device
     """
     if not isinstance(error, libvirt.libvirtError) or not slot_by_name:
         return None

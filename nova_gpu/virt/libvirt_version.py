@@ -12,12 +12,12 @@ from nova_gpu.conf import novas
 
 
 class LibvirtVersion:
-    """The version that libvirt last reported of itself or of its hypervisor.
+    """The version of libvirt, or that of QEMU, as libvirt reports it.
 
-    Call the object for the version as one number, 10000000 for 10.0.0. It is ``None`` before the
-    first answer. While libvirt does not answer, the last version stays in force.
+    Call the object for the version as one number, 10000000 for 10.0.0. If libvirt does not answer,
+    the call returns its last answer, or ``None`` before the first one.
 
-    :param ask: read the version from libvirt
+    :param ask: ask libvirt for the version
     """
 
     def __init__(self, ask: Callable[[], int]) -> None:

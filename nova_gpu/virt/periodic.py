@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The periodic task for a host's GPUs; its failures do not affect instances without GPUs."""
+"""The periodic work on a host's GPUs; its failures do not affect instances without GPUs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ LOG = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def contained(what: str) -> Iterator[None]:
-    """Log any error of the block, and continue: instances without GPUs also depend on the caller.
+    """Log any error that the block raises, and raise nothing.
 
-    :param what: the failure and its consequence, for the log
+    The caller runs in Nova's periodic task, on which instances without GPUs also depend.
+
+    :param what: the text of the log: what failed, and what follows
     """
     try:
         yield
@@ -45,7 +47,7 @@ def contained(what: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Periods:
-    """The periods of a service on its host: one when it starts, then Nova's periodic ones."""
+    """The work on a host's GPUs in each period: when nova-compute starts, and periodically then."""
 
     host: libvirt_host.Host
     ledger: Ledger
@@ -66,7 +68,7 @@ class Periods:
     def begin(self) -> None:
         """Read the host and prepare its cards at service start, before guests are resumed.
 
-        :raises nova.exception.InvalidConfiguration: if another nova-compute of this host also
+        :raises nova.exception.InvalidConfiguration: if another nova-compute on this host already
             gives its GPUs to guests
         """
         self._refuse_second()
@@ -77,7 +79,7 @@ class Periods:
                 "VMs get no GPU that the host's driver holds, and no GPU counts as clean after a "
                 "guest. Run its container in the host's PID namespace (pid_mode: host)."
             )
-        with contained("Device nodes and libraries of guests were not looked at"):
+        with contained("Failed to check the device nodes and libraries of containers"):
             cards = (*self.assigned.whole.cards(), *self.vgpus.containers_cards())
             self.discovery.ways.host_hooks.began(cards, self.host)
 
@@ -88,18 +90,19 @@ class Periods:
             return  # no card is offered before the host can be read
         if has_cards and (other := service_socket.claim(self.discovery.roots)):
             raise nova_exception.InvalidConfiguration(
-                f"another nova-compute ({other}) gives the GPUs of this host; stop it first, or "
-                "have this one use Nova's own driver (compute_driver = libvirt.LibvirtDriver)"
+                f"another nova-compute ({other}) already gives this host's GPUs to guests; stop it "
+                "first, or let this one use Nova's own driver (compute_driver = "
+                "libvirt.LibvirtDriver)"
             )
 
     def refresh(self, *, starting: bool = False) -> None:
-        """Read the host, libvirt and the database, and act on changes.
+        """Read the host, libvirt and Nova's database, and act on what has changed.
 
-        If one of these sources cannot be read, its last state stays in force. After any other
-        failure new instances get no card until a later call succeeds.
+        If one of these sources cannot be read, nova-compute goes on with its last known state.
+        After any other failure new instances get no card until a later call succeeds.
 
-        :param starting: whether the service starts; then read all sources even without a card,
-            because an instance may have a card that is gone
+        :param starting: whether the service starts; then read all sources even if the host has no
+            card, because an instance may have a card that is gone
         """
         failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
         with (

@@ -22,7 +22,7 @@ from nova_gpu.virt.verify.startup_check import Reconciliation
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Publication:
-    """The publication of one host's GPUs, from the state of the last period.
+    """The publication of one host's GPUs, as the last period found them.
 
     :param hypervisor_type: return the hypervisor type that the host reports to Nova, ``LXC`` or
         ``QEMU``
@@ -40,10 +40,10 @@ class Publication:
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Write the host's GPU groups into the provider tree, without reading the host.
 
-        Nova calls this inside every claim.
+        Nova calls this inside every claim. If it fails, claims of the host's GPUs fail.
         """
         with self.repeats.left_out():
-            with periodic.contained("Placement may not be told of all of this host's GPUs"):
+            with periodic.contained("Failed to publish all of this host's GPUs to Placement"):
                 with contextlib.ExitStack() as failure:
                     refuse = provider_tree.refuse_claims
                     failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
@@ -56,7 +56,9 @@ class Publication:
                 self.reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
                 self.reporter.report_shared(self.usage_reader.opened)
                 self.reconciliation.is_due = True
-            with periodic.contained("Nova's own passthrough takes any of its devices first"):
+            with periodic.contained(
+                "Nova's own PCI passthrough may choose devices far from the free GPUs"
+            ):
                 self.assigned.whole.sort_neighbours()
 
     def stats(self) -> str | None:
@@ -65,12 +67,14 @@ class Publication:
         Return ``None`` if the host has no GPUs, or the report failed. Then the scheduler sends no
         instance with GPUs to this host.
         """
-        with periodic.contained("The scheduler is not told of this host's GPUs"):
+        with periodic.contained(
+            "Failed to report this host's GPUs to the scheduler, which sends none to it"
+        ):
             if self.assigned:
                 reserved, divided = stranding.reserved(), self.assigned.parts.divided()
                 return self.assigned.whole.report(self.hypervisor_type(), reserved, divided)
         return None
 
     def free(self) -> int:
-        """Return the number of cards that are free, or of which a part is free."""
+        """Return the number of free whole cards, and of divided cards that have a free vGPU."""
         return len(self.assigned.whole.free()) + self.assigned.parts.divided().free

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handling of running guests that reach GPUs other than their own."""
+"""The handling of running containers that reach GPUs which Nova does not assign to them.
+
+A container reaches a GPU if its device nodes lead to it, now or earlier since its start: the driver
+may give the number of a node to another card.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,10 @@ class Reaching:
     reporter: Reporter
 
     def settle(self) -> None:
-        """Record the GPUs that guests reach and do not own, and stop these guests if configured.
+        """Record in the domains which GPUs they reach and do not own, and stop these guests.
 
-        ``[gpu]stop_guests_that_reach_others`` decides whether they are stopped. Guests with a task
-        under way, and domains that are not Nova's, keep running.
+        They are stopped only if ``[gpu]stop_guests_that_reach_others`` is set. Instances with a
+        task in progress, and domains that are not Nova's, keep running.
         """
         now = self.ledger.now
         if now.reached:
@@ -37,7 +41,8 @@ class Reaching:
                 domains.note_reached(self.host, now.reached)
             except exception.DomainsUnreadable as error:
                 LOG.warning(
-                    "%s. The GPUs that guests reach are not recorded in their domains.", error
+                    "%s. The GPUs of others that guests reach are not recorded in their domains.",
+                    error,
                 )
         if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
             return
@@ -48,6 +53,6 @@ class Reaching:
             try:
                 self.reporter.report_stopped(domains.stop(self.host, uuids), reached)
             except exception.DomainsUnreadable as error:
-                LOG.error("%s. Guests that reach other GPUs than their own keep running.", error)
+                LOG.error("%s. Guests that reach GPUs of others keep running.", error)
                 return
             self.usage_reader.look_again()

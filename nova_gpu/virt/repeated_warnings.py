@@ -21,10 +21,10 @@ _Key = tuple[str, str, str, str]
 
 
 class Repeats:
-    """The warnings and errors of one host's last two periods.
+    """The warnings and errors of the last two periods, of which repeats are not logged.
 
-    A message that occurred in this period or in the one before is not logged again. A message that
-    did not occur for a whole period is.
+    A message that occurred in this period or in the one before is a repeat. If it did not occur for
+    a whole period, it is logged again.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,9 @@ class Repeats:
 
     @contextlib.contextmanager
     def left_out(self, *, begins: bool = False) -> Iterator[None]:
-        """Drop repeated messages that the block logs, in this thread and those that it waits for.
+        """Drop repeated warnings and errors that the block logs.
+
+        That holds in this thread, and in those that :mod:`nova_gpu.virt.threads` begins for it.
 
         :param begins: whether a new period begins with the block
         """
@@ -56,7 +58,7 @@ _current: contextvars.ContextVar[Repeats | None] = contextvars.ContextVar("repea
 
 
 def carried(function: Callable[[Item], None]) -> Callable[[Item], None]:
-    """Wrap *function* for another thread, so that repeated messages are dropped there as here."""
+    """Wrap *function* for another thread, so that repeats are dropped there as in this thread."""
     repeats = _current.get()
 
     def call(item: Item) -> None:
@@ -83,7 +85,7 @@ _FILTER = _Filter()
 
 
 def _filter_all() -> None:
-    """Add the filter to this package's loggers.
+    """Add the filter to each logger of nova_gpu.
 
     The handlers are not suitable, because other packages log through them, too.
     """

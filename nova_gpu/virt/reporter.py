@@ -29,7 +29,10 @@ _TOLD = (Source.QUARANTINE, Source.PROOF)
 
 
 class Reporter:
-    """The reports of one host's GPUs; each state is reported once, until it changes."""
+    """The log messages and notifications about one host's GPUs.
+
+    A state that lasts is reported once, and again after it has changed.
+    """
 
     def __init__(self) -> None:
         self._compute_host = CONF.host
@@ -44,7 +47,10 @@ class Reporter:
     # Guests
 
     def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """Report that a guest is about to start with devices that it did not have before here."""
+        """Report that an instance's guest is about to start here with devices that are new to it.
+
+        :param products: the product of each new device, by device
+        """
         for product in products:
             if (instance.uuid, product) in self._released:
                 self._released.remove((instance.uuid, product))
@@ -55,7 +61,9 @@ class Reporter:
     def released(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
         """Report that the instance no longer has these devices on this host.
 
-        After a failed start Nova removes the domain twice; both calls together are one release.
+        Report a device once: after a failed start Nova removes the domain twice.
+
+        :param products: the product of each released device, by device
         """
         news = {
             dev: product
@@ -68,9 +76,9 @@ class Reporter:
     # Cards
 
     def quarantined(self, card: GPU, reason: str, owner: Owner | None = None) -> None:
-        """Send the notification that *card* is in quarantine until it is released.
+        """Send the notification that *card* is in quarantine; the caller has logged that.
 
-        The caller has logged it.
+        :param owner: the instance that has the card, if any
         """
         self._emit(EventType.QUARANTINE, {card.address: card.product}, owner, reason)
 
@@ -81,10 +89,10 @@ class Reporter:
         card_groups: CardGroups,
         owners: Mapping[Device, Owner],
     ) -> None:
-        """Report the cards that are newly offered or not offered, have a fault, or recovered.
+        """Report which whole cards are offered now, no longer offered, faulty, or recovered.
 
-        :param gpus: the cards that the last inspection found, except divided ones
-        :param unavailable: the reasons against cards, by the last inspection
+        :param gpus: the host's cards, except divided ones
+        :param unavailable: the cards that instances cannot get, with the reasons
         :param card_groups: the groups of whole cards that are published
         :param owners: the instances that have the cards
         """
@@ -118,7 +126,7 @@ class Reporter:
             LOG.info("GPU %s (%s) is offered to instances", address, _name(card))
         elif reason is None:
             LOG.info(
-                "GPU %s (%s) is offered again; the reason against it is gone: %s",
+                "GPU %s (%s) is offered again; this is over: %s",
                 address,
                 _name(card),
                 before,
@@ -130,9 +138,9 @@ class Reporter:
 
     def _log_fault(self, card: GPU, reason: Unavailable, owner: Owner | None) -> None:
         if owner is None:
-            text = "GPU %s (%s) is given to no instance now: %s"
+            text = "GPU %s (%s) is not given to instances: %s"
         elif reason.scope is Scope.ALL:
-            text = "GPU %s (%s) fails the instance that has it: %s"
+            text = "GPU %s (%s) does not work for the instance that has it: %s"
         else:
             text = "GPU %s (%s) stays with the instance that has it, and is given to no other: %s"
         instance: dict[str, Any] = {"instance_uuid": owner.instance_uuid} if owner else {}
@@ -144,12 +152,12 @@ class Reporter:
         unjudged: Mapping[Device, str],
         reached: Mapping[str, frozenset[Device]] = MappingProxyType({}),
     ) -> None:
-        """Report devices of domains to which Nova does not assign them.
+        """Log devices that a domain has although Nova does not assign them to its instance.
 
-        :param strangers: the UUID of the domain, by device
-        :param unjudged: the same for devices whose owner is unknown until the database answers
-        :param reached: the devices that running containers can open and do not own, by UUID; they
-            are reported elsewhere
+        :param strangers: the UUID of the domain that has the device, by device
+        :param unjudged: likewise, for devices whose owner is unknown until Nova's database answers
+        :param reached: the devices that each running container reaches and does not own, by UUID;
+            they are left out, because :meth:`report_reached` reports them
         """
         strangers = _without(strangers, reached)
         unjudged = _without(unjudged, reached)
@@ -171,10 +179,10 @@ class Reporter:
         self._strangers, self._unjudged = strangers, unjudged
 
     def report_shared(self, opened: Mapping[str, frozenset[Device]]) -> None:
-        """Report GPUs that several guests can open.
+        """Log the GPUs that several guests can open, and when only one guest is left.
 
-        nova-gpu never starts two such guests. An operator or the driver has changed the device
-        behind a node, or a domain was edited.
+        nova-gpu never starts two such guests. Either the driver or the operator has changed which
+        card a device node leads to, or a domain was edited.
 
         :param opened: the devices that each guest can open, by the guest's UUID
         """
@@ -197,11 +205,12 @@ class Reporter:
         usage: Snapshot,
         products: Callable[[frozenset[Device]], Mapping[Device, Product]],
     ) -> None:
-        """Report running guests that reach GPUs other than their own.
+        """Report running guests that reach GPUs other than their own, and those that ended.
 
-        A notification is sent for the guest, and one for each instance that has the GPU.
+        Log an error. Send a notification for the guest, and one for each instance that has the GPU.
 
-        :param products: return the products of those given devices that are known
+        :param usage: the present snapshot of the ledger
+        :param products: return the product of each device that it is given, without unknown ones
         """
         now = {
             (uuid, dev): usage.counted_instances(dev) - {uuid}
@@ -239,10 +248,10 @@ class Reporter:
     def report_stopped(
         self, stopped: Mapping[str, str | None], reached: Mapping[str, frozenset[Device]]
     ) -> None:
-        """Report guests that were stopped because they *reached* other guests' GPUs.
+        """Log which guests were stopped, or could not be, because they reach GPUs of others.
 
-        :param stopped: by the guest's UUID, why it could not be stopped; ``None`` if it was
-        :param reached: the GPUs that each guest reached, by UUID
+        :param stopped: why the guest could not be stopped, ``None`` if it was, by its UUID
+        :param reached: the GPUs of others that each guest reaches, by its UUID
         """
         for uuid, why in stopped.items():
             cards = ", ".join(sorted(map(str, reached.get(uuid, ()))))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface to boards whose cards guests can only get in fixed sets.
+"""The interface to boards with NVSwitches, whose cards guests can only get in fixed sets.
 
-Cards on a board with NVSwitches are joined in such sets, Fabric Manager's partitions
-(:mod:`nova_gpu.fabric` implements the interface). The inventory and the start of guests use it.
+A set is one of Fabric Manager's partitions: while it is active, the NVSwitches join its cards.
+:mod:`nova_gpu.fabric` implements the interface; the inventory and the start of guests use it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ _NOT_INSTALLED = (
 
 
 class Sets(Protocol):
-    """The cards of a host that guests get only in fixed sets.
+    """The sets in which guests can get a host's cards.
 
-    A vGPU that occupies a whole card counts as that card here.
+    A vGPU that occupies a whole card counts as that card.
     """
 
     @property
     @abc.abstractmethod
     def modules(self) -> Mapping[PciAddress, Module]:
-        """The module number of each card, which is its place on the board, by address."""
+        """The number of each card's module, which is its place on the board, by address."""
 
     # Updates
 
     def look(self, cards: Collection[GPU]) -> None:
-        """Record the host's cards; call it before any query about one of them."""
+        """Note the cards that the host has; call it before any query about one of them."""
         return
 
     def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """Record the vGPU types of *card*, as *divided* lists them.
+        """Note the vGPU types of *card*, and return those that no guest can use, with the reasons.
 
-        Return the types that no guest could use, each with the reason.
+        :param divided: the vGPU types and functions of *card*
+        :returns: the reason, by the type's id
         """
         return _NOTHING
 
@@ -60,7 +61,7 @@ class Sets(Protocol):
 
     @abc.abstractmethod
     def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
-        """Return why new guests cannot be given *card*, and the remedy; ``None`` if they can.
+        """Return why new guests cannot get *card*, and the remedy; ``None`` if they can.
 
         :param in_parts: whether the guests would get a vGPU that occupies the whole card
         """
@@ -69,35 +70,38 @@ class Sets(Protocol):
     def offered(
         self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
     ) -> Board | None:
-        """Return the sets of *cards*, ``None`` if guests can get any combination of them.
+        """Return the sets in which guests can get *cards*, and which of these are free.
 
-        :param free: the cards that a guest could be given now
-        :param vgpu_type: the type of the vGPUs that guests get, ``None`` for whole cards
+        Return ``None`` if guests can get any combination of the cards.
+
+        :param free: the addresses of the free cards
+        :param vgpu_type: the id of the vGPU type that guests get, ``None`` for whole cards
         """
 
     @abc.abstractmethod
     def choose(
         self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
-        """Return *count* of the *free* cards for a guest, sorted.
+        """Return which *count* of the *free* cards an instance should get, sorted by address.
 
-        Return ``None`` if any *count* of them will do, or no set fits.
+        Return ``None`` if any *count* of them will do, or no set fits: the caller chooses then.
 
-        :param beside: the costs of a choice by the flavor's arrangement, such as its distance from
-            the instance's network device; the lowest cost wins
+        :param beside: the cost of a choice, such as its distance from the instance's network
+            device, if the flavor asks for that; the lowest cost wins
         """
 
     # Actions
 
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
-        """Join the cards of *devices* for a guest that is about to start with them.
+        """Activate the set of the cards of *devices*, for a guest that is about to start with them.
 
-        :raises BetterElsewhere, DeviceUnavailable: if they cannot be joined
+        :raises BetterElsewhere: if the cards are no set
+        :raises DeviceUnavailable: if the set cannot be activated
         """
         return
 
     def part(self) -> None:
-        """Join the sets of guests, and separate those of ended guests; raise nothing."""
+        """Activate the sets that guests have, and deactivate all others; raise nothing."""
         return
 
 
@@ -123,7 +127,7 @@ class NoSets(Sets):
 
 
 class Unjoined(NoSets):
-    """A host where :mod:`nova_gpu.fabric` is not installed; cards on HGX boards are not offered."""
+    """A KVM host without :mod:`nova_gpu.fabric`: it offers no cards of boards with NVSwitches."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -138,9 +142,9 @@ class Unjoined(NoSets):
 
 
 def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
-    """Return the sets of a KVM host's cards.
+    """Return the sets in which virtual machines can get this host's cards.
 
-    :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
+    :param ledger: the owners of devices, in nova-compute; ``None`` in the commands
     """
     door = extensions.load(extensions.SETS)
     sets: Sets = door.Fabric(roots, ledger) if door else Unjoined(roots)
@@ -148,10 +152,11 @@ def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
 
 
 def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[str, str]:
-    """Return the vGPU types that occupy a whole card of a board, each with why no guest can use it.
+    """Return why no guest can use the vGPU types that occupy the whole card, by the type's id.
 
+    :param divided: the vGPU types of a card on a board with NVSwitches
     :param name: the name of the card
-    :param reason: why guests cannot use the board's sets; ``None`` makes the result empty
+    :param reason: why the board's sets cannot be activated; ``None`` makes the result empty
     """
     return {
         type_id: (
@@ -166,18 +171,21 @@ def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[
 def room(
     sets: Sets, free: Collection[PciAddress], vgpu_type: str | None = None
 ) -> Mapping[int, int]:
-    """Return how many guests could get a set of the *free* cards, by the size of the set.
+    """Return how many guests can get a set of the *free* cards, by the number of its cards.
 
     The result is empty if guests can get any combination of the cards.
 
-    :param free: all free cards of the group
+    :param free: all free cards of a group
+    :param vgpu_type: the id of the vGPU type that guests get, ``None`` for whole cards
     """
     board = sets.offered(free, free, vgpu_type)
     return board.room() if board else {}
 
 
 def withheld(sets: Sets, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-    """Return the vGPU types of *card* that new guests cannot be given, each with the reason.
+    """Return why new guests cannot get the vGPU types that occupy the whole *card*, by type id.
+
+    The result is empty if they can.
 
     :param divided: the vGPU types and functions of *card*
     """
@@ -186,7 +194,10 @@ def withheld(sets: Sets, card: GPU, divided: DividedCard) -> Mapping[str, str]:
 
 
 def unmovable(sets: Sets, card: PciAddress, slot: Slot) -> str | None:
-    """Return why a guest with the vGPU *slot* of *card* cannot be live migrated, else ``None``."""
+    """Return why a guest cannot be live migrated if its vGPU at *slot* occupies the whole *card*.
+
+    Return ``None`` for a smaller vGPU, and for a card whose set needs no activation.
+    """
     if card == slot.parent or sets.offered([card], (), slot.type_id) is None:
         return None
     return (

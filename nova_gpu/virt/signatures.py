@@ -19,9 +19,10 @@ Class = TypeVar("Class", bound=type)
 
 
 def of_parent(cls: Class) -> Class:
-    """Give each override in the class the signature of the overridden method in this Nova release.
+    """Let each override in *cls* show the signature that the method has in this Nova release.
 
-    This is a class decorator. Nova's tests compare the signatures with those of ``ComputeDriver``.
+    This is a class decorator for the driver. Nova's own tests compare a driver's signatures with
+    those of ``ComputeDriver``.
     """
     parent = cls.__mro__[1]
     for name, method in vars(cls).items():
@@ -36,7 +37,7 @@ def nova_release() -> int:
 
 
 def untested() -> str | None:
-    """Return the warning about an untested Nova release, ``None`` if this release was tested."""
+    """Return a warning if nova-gpu was not tested with the installed Nova, else ``None``."""
     if nova_release() in RELEASES:
         return None
     return (
@@ -46,6 +47,6 @@ def untested() -> str | None:
 
 
 def say_if_untested() -> None:
-    """Log an untested Nova release when the service starts; its problems may only show later."""
+    """Log an error at service start if nova-gpu was not tested with the installed Nova release."""
     if message := untested():
         LOG.error("%s Until then nova-gpu may miss ways in which Nova starts guests.", message)

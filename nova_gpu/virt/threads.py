@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parallel slow work: in native threads, or in green threads if the service runs on eventlet."""
+"""Slow work in parallel: in native threads, or in green threads if the service runs on eventlet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Call *function* with each of *items* in parallel, and return when all calls have ended.
+    """Call *function* with each item in parallel, and return when all calls have ended.
 
     If a call raises, the others continue, and the first error is raised at the end. Log messages
     carry the caller's request id.
@@ -44,7 +44,10 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 
 def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]:
-    """Begin to call *function* with *item* in another thread, and return the future."""
+    """Call *function* with *item* in another thread, without waiting, and return the future.
+
+    Log messages carry the caller's request id.
+    """
     executor = _executor(1)
     begun = executor.submit(_within_request(function), item)
     # Only when the call has ended: an executor that is shut down drops calls that have not begun.
@@ -54,7 +57,7 @@ def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]
 
 
 def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
-    """Wrap *function* so that its log messages carry the caller's request id."""
+    """Wrap *function* for another thread, so that its messages carry the caller's request id."""
     context, carried = request_context.get_current(), repeated_warnings.carried(function)
 
     def call(item: Item) -> None:
@@ -66,7 +69,10 @@ def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
 
 
 def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThreadPoolExecutor:
-    """Return an executor like Nova's (``nova.utils``, from 34 ``nova.thread_pool_factory``)."""
+    """Return an executor with native threads, or with green ones if Nova runs on eventlet.
+
+    Nova chooses the same way, in ``nova.utils``, from 34 on in ``nova.thread_pool_factory``.
+    """
     # Nova up to 31 has only green threads, and no such function.
     is_threading = getattr(utils, "concurrency_mode_threading", lambda: False)
     if is_threading():
@@ -75,10 +81,10 @@ def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThrea
 
 
 class DaemonShare:
-    """A half of the threads of privsep's daemon, which has one for each CPU by default.
+    """The half of the privsep daemon's threads that slow calls may occupy.
 
-    Work that may take minutes, such as a reset or a call of a driver that hangs, uses only this
-    half, so that the other threads stay available.
+    The daemon has one thread for each CPU by default. A call that may take minutes, such as the
+    reset of a card, first enters :meth:`one`, so that the other half stays free for quick calls.
     """
 
     def __init__(self) -> None:
@@ -88,9 +94,9 @@ class DaemonShare:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Occupy one of these threads during the block; wait until one is free.
+        """Count as one slow call during the block; wait until fewer than half the threads have one.
 
-        A block inside such a block, in the same thread, does not occupy another one.
+        A nested block in the same thread counts only once.
         """
         if getattr(self._own, "has_one", False):
             yield

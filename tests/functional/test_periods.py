@@ -86,7 +86,7 @@ class PeriodTest(base.GPUServersTestBase):
 class RepeatsTest(base.GPUServersTestBase):
     """A warning that comes each minute hides what is new."""
 
-    SAID = "The former state of the GPUs stays in force"
+    SAID = "nova-compute goes on with the GPUs' last known state"
 
     def setUp(self) -> None:
         super().setUp()

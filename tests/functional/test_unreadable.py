@@ -91,7 +91,7 @@ class LibvirtTest(alone.Alone, _Libvirt):
         happened = self._once_unreachable("list_guests", only_running=False)
         self.period()
         self.assertEqual(["host1"], happened)
-        self.assertIn("The former state of the GPUs stays in force", self.stdlog.logger.output)
+        self.assertIn("goes on with the GPUs' last known state", self.stdlog.logger.output)
         self.assertInventory(reserved=1)
 
     def test_libraries_of_no_guest_go_at_start(self) -> None:

@@ -535,7 +535,7 @@ def _answers(look: Callable[[], Named]) -> bool:
     try:
         look()
     except exception.DomainsUnreadable as error:
-        LOG.error("%s. The former state of the GPUs stays in force.", error)
+        LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
         return False
     return True
 

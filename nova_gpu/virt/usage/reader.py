@@ -70,7 +70,7 @@ class UsageReader:
         try:
             self.look_at_domains()
         except exception.DomainsUnreadable as error:
-            LOG.error("%s. The former state of the GPUs stays in force.", error)
+            LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
 
     def read_records(self) -> bool:
         """Read the database into the ledger, and return whether it answered."""

@@ -68,4 +68,4 @@ class CardsTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", find))
         self.cards.look()()
         self.assertEqual({WELL: None, ILL: None}, self.offered())
-        self.assertIn("The former state of the GPUs stays in force", self.log.output)
+        self.assertIn("nova-compute goes on with the GPUs' last known state", self.log.output)

@@ -56,7 +56,7 @@ class PublicationTest(base.BaseTestCase):
         self.compute.tree.update_resources(self.provider, {})
         with fixtures.MockPatchObject(CardInventory, "publish", self.fail):
             self.compute.publish()
-        self.assertIn("Placement may not be told", self.log.output)
+        self.assertIn("Failed to publish all of this host's GPUs", self.log.output)
         self.assertEqual(set(), set(self.resources()))
         self.compute.publish()
         self.assertEqual(set(devices_of["PGPU"]), set(self.resources()))

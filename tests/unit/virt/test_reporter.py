@@ -82,7 +82,7 @@ class ReportTest(BulletinTest):
         self.report()
         for _ in range(2):
             self.report(reserved={FIRST: "2 ECC errors; reset it"})
-        self.assertSaid(1, f"GPU {A} (Tesla M2090) is given to no instance now: 2 ECC errors")
+        self.assertSaid(1, f"GPU {A} (Tesla M2090) is not given to instances: 2 ECC errors")
         (fault,) = self.events
         self.assertEqual(["gpu.fault"], self.types())
         self.assertEqual(("gpu1", (A,), None, 1), _main(fault))
@@ -97,7 +97,7 @@ class ReportTest(BulletinTest):
 
     def test_an_instances(self) -> None:
         for faults, reserved, words in (
-            ({FIRST: "gone"}, {}, "fails the instance that has it: gone"),
+            ({FIRST: "gone"}, {}, "does not work for the instance that has it: gone"),
             ({}, {FIRST: "2 ECC errors"}, "stays with the instance that has it"),
         ):
             self.report(faults=faults, reserved=reserved, owners=OWNERS)
