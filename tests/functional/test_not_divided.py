@@ -110,7 +110,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         self.assertWhole(of_25b6=1)
         self.assertNothingToVerify()
         self.assertIn(
-            "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions has it divided",
+            "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions divides it",
             self.stdlog.logger.output,
         )
 

@@ -137,7 +137,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
         if os.getuid():
             self.skipTest("only root can make device nodes")
         self.start_host()
-        self.assertIn("device nodes set to mode 0660 whenever", self.stdlog.logger.output)
+        self.assertIn("sets its device nodes to mode 0660 whenever", self.stdlog.logger.output)
         self._initialise()
         server = self.boot(self.gpu_flavor(1))
         self.assertEqual({0o666}, self._modes())
@@ -171,7 +171,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
         before = len(self._log())
         params.write_text("DeviceFileMode: 432\nModifyDeviceFiles: 0\n")
         self.restart_host("host1")
-        self.assertNotIn("device nodes set to mode", "\n".join(self._log()[before:]))
+        self.assertNotIn("sets its device nodes to mode", "\n".join(self._log()[before:]))
 
     def _log(self) -> list[str]:
         return str(self.stdlog.logger.output).splitlines()

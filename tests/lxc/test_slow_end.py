@@ -48,7 +48,7 @@ class SlowEndTest(base.LXCTestCase):
             self.assertEqual(2, self.usage(), "GPUs of a guest that is still there")
 
         fault = self.api.get_server(self._server["id"])["fault"]["message"]
-        self.assertIn("of its guest there are still: init (pid ", fault)
+        self.assertIn("these processes of its guest still run: init (pid ", fault)
         self.delete(self._server)
         self.assertEqual(0, self.usage())
 

@@ -28,7 +28,7 @@ def folder() -> pathlib.Path:
 
 
 class BindFailures:
-    """The cards that could not be bound; new instances do not get them for 5 minutes.
+    """The cards that could not be bound to vfio-pci; new instances do not get them for 5 minutes.
 
     A new claim of such a card would fail again, while other cards may be free. The list is in
     memory, and is empty when the service starts.
@@ -46,7 +46,12 @@ class BindFailures:
         try:
             quarantine.put(self._folder, quarantine.entry(card, error.fact, error.remedy))
         except OSError as failure:
-            LOG.warning("Failed to record for nova-gpu list that %s: %s", error, failure)
+            LOG.warning(
+                "nova-gpu list does not show the failed binding of GPU %s, because its file cannot "
+                "be written: %s",
+                card.address,
+                failure,
+            )
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
         now = time.monotonic()
@@ -57,7 +62,7 @@ class BindFailures:
             self._remove(address)
 
     def prune(self) -> None:
-        """Remove the files of cards whose time is over, and those of an earlier service."""
+        """Remove the files of cards that new instances get again, and of an earlier service."""
         with contextlib.suppress(OSError):
             for address in quarantine.load(self._folder).keys() - self.unavailable():
                 self._remove(address)
@@ -68,9 +73,9 @@ class BindFailures:
 
 
 def unavailable(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-    """Return the reasons of the *cards* with a file in *folder*, by address.
+    """Return which of *cards* could not be bound, by their files in *folder*, with the reasons.
 
-    The result is empty if the folder cannot be read.
+    The commands call it. The result is empty if the folder cannot be read.
     """
     try:
         entries = quarantine.load(folder)
@@ -79,8 +84,8 @@ def unavailable(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, 
     return {
         card.address: (
             Unavailable(
-                f"it could not be given to a guest at {entry.since}, and is given to none of a new "
-                f"instance for {_RETRY_AFTER_S / 60:g} minutes from then: {entry.reason}",
+                f"it could not be bound for a guest at {entry.since}, and new instances do not get "
+                f"it for {_RETRY_AFTER_S / 60:g} minutes from then: {entry.reason}",
                 entry.remedy,
                 Source.BINDING,
             ),

@@ -32,11 +32,13 @@ from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
-_JUDGED = Unavailable("it is inspected, as the host has it back", "", Source.BINDING)
+_JUDGED = Unavailable(
+    "it is being inspected after its return to the host's driver", "", Source.BINDING
+)
 
 
 class Bindings(HostHooks):
-    """The driver bindings of a host's cards; each card is rebound by one thread at a time."""
+    """The binding of a host's cards to drivers; each card is rebound by one thread at a time."""
 
     def __init__(self, roots: Roots, ledger: Ledger, folder: pathlib.Path) -> None:
         self._roots = roots
@@ -53,13 +55,13 @@ class Bindings(HostHooks):
         self._failures: dict[PciAddress, tuple[str, int]] = {}
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
-        """Begin to bind *card* in a thread, while Nova prepares the rest of the instance."""
+        """Begin to bind *card* to vfio-pci in a thread, while Nova prepares the instance."""
         if not passthrough.is_with_vfio(card, self._roots):
             begun = threads.begin(self.give_to_guests, card)
             self._begun[card.address] = (instance_uuid, begun)
 
-    def end(self, card: GPU, instance_uuid: str) -> None:
-        """Bind *card* for the instance's guest; first wait for the binding that was begun, if any.
+    def finish(self, card: GPU, instance_uuid: str) -> None:
+        """Wait for the binding that :meth:`begin` began, and bind *card* to vfio-pci if it is not.
 
         :raises BindingFailed: if one of the card's functions cannot be bound
         """
@@ -70,11 +72,11 @@ class Bindings(HostHooks):
         self.give_to_guests(card)
 
     def give_to_guests(self, card: GPU) -> None:
-        """Bind the functions of *card* to vfio-pci that are not bound to it yet.
+        """Bind the PCI functions of *card* to vfio-pci, if they are not.
 
         :raises BindingFailed: if one of them cannot be bound
         """
-        with self._part_for(card), _lock(card.address):
+        with self._slow_call(card), _lock(card.address):
             if not passthrough.is_with_vfio(card, self._roots):
                 self._prepared.discard(card.address)
                 try:
@@ -86,34 +88,34 @@ class Bindings(HostHooks):
                 LOG.info("Bound GPU %s to vfio-pci for guests", card.address)
             self._bind_failures.forget(card.address)
 
-    def _part_for(self, card: GPU) -> contextlib.AbstractContextManager[None]:
-        """Return a context that holds a thread of privsep's daemon while *card* is bound.
+    def _slow_call(self, card: GPU) -> contextlib.AbstractContextManager[None]:
+        """Return a context for a slow call of privsep, or an empty one if *card* is bound already.
 
-        The context does nothing if the card is bound already. Enter it before the card's lock, in
-        the same order as the cleaning of the card.
+        Enter it before the card's lock, in the same order as the cleaning of the card.
         """
         if passthrough.is_with_vfio(card, self._roots):
             return contextlib.nullcontext()
         return self.share.one()
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the reasons of cards that failed to bind in the last minutes, by address.
+        """Return the cards that new instances cannot get now, by address, with the reasons.
 
-        The result includes cards that are being inspected after their return to the host.
+        Either their binding failed in the last minutes, or they are being inspected after their
+        return to the host's driver.
         """
         judged = dict.fromkeys(tuple(self._judged_now), (_JUDGED,))
         return {**judged, **self._bind_failures.unavailable()}
 
     def forgive(self, address: PciAddress) -> None:
-        """Remove the card from :meth:`unavailable`, because another reason applies to it now."""
+        """Forget the card's failed binding: it is in quarantine now, which is reason enough."""
         self._bind_failures.forget(address)
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """Return unassigned *cards* to the host's drivers, except those that are to *stay*.
+        """Return *cards* that no instance has to the host's drivers, except those in *stay*.
 
-        Call it after reading the database. The first call also binds the cards of this host's
-        instances to vfio-pci again, even those of stopped instances: a host boot left them with the
-        host's drivers.
+        Call it in each period, after reading Nova's database. The first call also binds the cards
+        of this host's instances to vfio-pci again, even those of stopped instances: after a host
+        boot they are with the host's drivers.
         """
         counted = device.cards(self._ledger.now.counted())
         self._bind_failures.prune()
@@ -134,7 +136,7 @@ class Bindings(HostHooks):
                 LOG.error("Failed to bind GPU %s to vfio-pci: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return the *cards* that no instance has to the drivers that had them before."""
+        """Return *cards* to the drivers that had them before, except those that an instance has."""
         for card in cards:
             with _lock(card.address):
                 # Read under the lock, so that a guest that starts meanwhile keeps its card.
@@ -159,9 +161,11 @@ class Bindings(HostHooks):
             self.judge(card)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
-        """Return cards that an option excludes now, all except the *known* ones, to the host.
+        """Return cards that the options no longer select to the host's drivers.
 
-        A card that a guest has open stays bound to vfio-pci.
+        Only cards that nova-gpu bound return; one that a guest has open stays with vfio-pci.
+
+        :param known: the cards that are selected or that instances have
         """
         for address in _recorded().difference(known):
             with _lock(address):
@@ -178,10 +182,10 @@ class Bindings(HostHooks):
         return True
 
     def _report(self, address: PciAddress, error: Exception) -> None:
-        """Log a failed return once.
+        """Log once that *address* could not be returned to the host's drivers.
 
-        If a process has the card open, log at info first and warn if it lasts: guests take time to
-        end.
+        If a process has the card open, log at info first, and a warning if that lasts: guests take
+        time to end.
         """
         reason, times = self._failures.get(address, ("", 0))
         times = times + 1 if reason == str(error) else 1
@@ -206,7 +210,7 @@ class Bindings(HostHooks):
 
 
 def _recorded() -> frozenset[PciAddress]:
-    """Return the addresses of cards with a record of their former drivers."""
+    """Return the cards that nova-gpu bound to vfio-pci: those with a record of their drivers."""
     return former_drivers.recorded(nova_gpu.privsep.vfio.records())
 
 

@@ -49,7 +49,7 @@ _PROC = pathlib.Path("/proc")
 
 
 def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) -> bool:
-    """Return whether the guest runs; false if no domain is defined, as after a failed start."""
+    """Return whether the container runs; false if it has no domain, as after a failed start."""
     try:
         state: int = libvirt_driver.get_info(instance).state
     except nova_exception.InstanceNotFound:
@@ -58,12 +58,12 @@ def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) 
 
 
 def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
-    """Remove the recorded loop device from the instance if Nova must not detach it by name.
+    """Forget the loop device that Nova recorded for the instance's disk, if it is another's by now.
 
     Whenever Nova destroys a guest it detaches the recorded device, even if the guest was stopped
     before or its start failed. The device may belong to another guest by then, which would lose its
-    disk while it starts. If the root filesystem is still mounted, Nova finds the device by the
-    mount, and would detach it twice.
+    disk while it starts. Forget it also if the root filesystem is still mounted: Nova then finds
+    the device by the mount, and would detach it twice.
     """
     device = instance.system_metadata.get(_DEVICE)
     if device and (_is_mounted(_folder(instance)) or not _is_its(device, instance, sysfs)):
@@ -71,7 +71,7 @@ def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
 
 
 def detach_left_devices(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
-    """Detach every loop device whose backing file still belongs to the instance.
+    """Detach every loop device whose backing file belongs to the instance.
 
     Nova detaches only the device that it recorded, and nova-compute may have died between making a
     device and recording it. Call it when the guest and the mount of its root filesystem are gone.
@@ -106,9 +106,9 @@ def _is_mounted(folder: str) -> bool:
 
 
 def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> bool:
-    """Return whether the backing file of the loop device belongs to the instance.
+    """Return whether the loop device's backing file belongs to the instance.
 
-    Return true for a device of another kind, such as nbd.
+    Return true for a device of another kind, such as nbd, and false for a detached one.
     """
     name = os.path.basename(device)
     if not name.startswith("loop"):
@@ -120,9 +120,10 @@ def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> boo
 
 
 def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
-    """Ask libvirt to end the container of *instance* until all of its processes have ended.
+    """Power off the instance's container, again and again until all its processes have ended.
 
-    Other errors of libvirt end the wait: Nova then destroys the guest itself and handles them.
+    Do nothing more after any other error of libvirt: Nova then destroys the guest itself and
+    handles the error.
 
     :raises nova.exception.InstancePowerOffFailure: if processes are left after two minutes. The
         instance keeps its GPUs then, and can be stopped or deleted again.
@@ -130,19 +131,22 @@ def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     level = python_logging.INFO
     while (controller := _refused(host, instance)) is not None:
-        left = f"of its guest there are still: {', '.join(processes(controller)) or 'none'}"
+        left = ", ".join(processes(controller)) or "none that /proc shows"
         if time.monotonic() > deadline:
             raise nova_exception.InstancePowerOffFailure(
-                reason=f"after {_PATIENCE_S:.0f} s {left}; stop or delete it again when they have "
-                f"ended, or boot the host again if they cannot"
+                reason=f"after {_PATIENCE_S:.0f} s these processes of its guest still run: {left}; "
+                "stop or delete it again when they have ended, or boot the host again if they "
+                "cannot end"
             )
-        LOG.log(level, "Waiting, since %s", left, instance=instance)
+        LOG.log(
+            level, "Waiting for these processes of its guest to end: %s", left, instance=instance
+        )
         level = python_logging.DEBUG
         time.sleep(_PAUSE_S)
 
 
 def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
-    """Power off the guest; return its controller's pid if libvirt reports unkillable processes.
+    """Power off the guest; return its controller's pid if some of its processes did not end.
 
     Return ``None`` if the guest ended, does not exist, or libvirt reports another error.
     """
@@ -159,10 +163,10 @@ def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
 
 
 def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
-    r"""Yield a text such as ``python3 (pid 4711, state D)`` for each process of the guest.
+    r"""Yield a text such as ``python3 (pid 4711, state D)`` for each process of a container.
 
-    They are the processes in the guest's control group, which is named after the pid of its
-    controller: ``lxc-4710-instance-00000001.libvirt-lxc``. systemd writes ``\x2d`` for -.
+    Its control group is named after the pid of its *controller*, libvirt's process for it:
+    ``lxc-4710-instance-00000001.libvirt-lxc``. systemd writes ``\x2d`` for -.
     """
     dash = r"(-|\\x2d)"
     group = re.compile(rf"lxc{dash}{controller}{dash}")

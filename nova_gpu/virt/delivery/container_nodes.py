@@ -32,7 +32,7 @@ from nova_gpu.virt.delivery.delivery import (
     Delivery,
     Grant,
     Operation,
-    told_of_cards,
+    described,
 )
 from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.usage import domains
@@ -69,6 +69,7 @@ class ContainerNodes(Delivery):
 
     Processes of the host and of guests may have a card open at the same time. The whole cards and
     the MIG instances of a container are rendered together, because they share nodes and files.
+    :class:`nova_gpu.virt.delivery.mig_instance.MIGInstances` adds what is special to the latter.
 
     :param reason_kept: return why a card stays with the host as its display, else ``None``
     :param serves: whether this process gives cards to guests, as nova-compute does and the commands
@@ -120,7 +121,7 @@ class ContainerNodes(Delivery):
     # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
-        """Check that a MIG instance exists; the nodes of a whole card are read by :meth:`render`.
+        """Check that a MIG instance exists; do nothing for a whole card.
 
         :raises DeviceUnavailable: if the MIG instance does not exist
         """
@@ -138,9 +139,10 @@ class ContainerNodes(Delivery):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        """Add the devices to the container's configuration.
+        """Add the nodes and driver files of the devices to the container's libvirt configuration.
 
-        The container sees the host's sysfs, so PCI addresses are the same on both sides.
+        Open the nodes to the container's users. The container sees the host's sysfs, so PCI
+        addresses are the same on both sides.
 
         :returns: the whole cards as the guest's metadata describes them
         """
@@ -161,13 +163,13 @@ class ContainerNodes(Delivery):
             self.host_hooks.rights.open(instance, devices, mounts.nodes)
         service.guest_config.add_nodes(guest, devices, mounts)
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
-        return told_of_cards(cards, places, self._roots)
+        return described(cards, places, self._roots)
 
     def clean(self, grant: Grant) -> bool:
-        """End the processes of ended guests on the device.
+        """End the processes that ended guests left on the device.
 
-        A card is not reset, because other processes may use it, so the result is false for a card.
-        For a MIG instance the result is whether it exists: its removal cleans it.
+        Return false for a card, which is not reset, because other processes may use it. For a MIG
+        instance return whether it exists: one that was removed needs no cleaning.
 
         :raises NotClean: if one of the processes does not end
         """
@@ -197,14 +199,14 @@ def _library_root() -> pathlib.Path:
 
 
 class ContainerHostHooks(HostHooks):
-    """The device nodes and driver libraries of an LXC host, kept ready for containers."""
+    """The care for an LXC host's device nodes and driver libraries, which containers use."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self.rights: NodeRights | None = None
 
     def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Make missing device nodes, and restore the modes of those that ended guests had.
+        """Make missing device nodes of *cards*, and restore the modes of those without a guest.
 
         Also remove the copied libraries of former driver versions that no guest uses.
         """
@@ -212,8 +214,8 @@ class ContainerHostHooks(HostHooks):
         mode = proc.device_file_mode(self._roots)
         if mode is not None and mode & _OTHERS != _OTHERS:
             LOG.warning(
-                "NVIDIA's driver has its device nodes set to mode %04o whenever a program "
-                "initialises it, so that running guests lose them until the next period. %s",
+                "NVIDIA's driver sets its device nodes to mode %04o whenever a program initialises "
+                "it, and running guests cannot open them until the next period. %s",
                 *(mode, _SET_MODE),
             )
         self.rights = rights = NodeRights(host, self._roots)
@@ -245,9 +247,9 @@ class ContainerHostHooks(HostHooks):
 
 
 class NodeRights:
-    """The modes of device nodes, which are open to every user while a guest has them.
+    """The modes of device nodes: every user may open a node while a guest has it.
 
-    A guest with mapped user ids counts as "others" for the host's nodes. The privileged process
+    For the host, the users of a guest with mapped user ids are "others". The privileged process
     records the former mode at the node itself, so that the record outlives the service and goes
     away with the node.
     """
@@ -283,7 +285,7 @@ class NodeRights:
     ) -> None:
         """Let every user open the nodes in *paths*, which a guest with *devices* is about to get.
 
-        The nodes stay open until :meth:`started`, and then as long as the guest's domain has them.
+        They stay open until :meth:`started` is called, and then as long as a domain has them.
         """
         with self._lock:
             self._starts += 1
@@ -301,7 +303,7 @@ class NodeRights:
                     )
 
     def started(self, instance_uuid: str) -> None:
-        """Forget the nodes of a starting guest: its domain names them now, or its start failed."""
+        """Note that the guest's start has ended: only its domain keeps its nodes open now."""
         with self._lock:
             self._starting.pop(instance_uuid, None)
 
@@ -334,7 +336,7 @@ class NodeRights:
             self._opened &= in_use
 
     def open_again(self) -> None:
-        """Open nodes of running guests that another program has closed since the guests started.
+        """Let every user open the nodes of running guests again, if another program changed a mode.
 
         The first time for a node is logged as a warning, later ones at info: a vendor's tool closes
         a node every time that it runs.
@@ -355,7 +357,11 @@ class NodeRights:
             with boundary.crossed():
                 opened = self._privileged.open_to_guests(str(device), closed)
         except boundary.Failure as error:
-            LOG.error("Guests cannot open their device nodes %s: %s", ", ".join(closed), error)
+            LOG.error(
+                "Failed to let guests open their device nodes %s again: %s",
+                ", ".join(closed),
+                error,
+            )
             return
         self._opened.update(opened)
         for node in opened:

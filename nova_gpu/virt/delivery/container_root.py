@@ -16,17 +16,17 @@ _REPAIRED = 34
 
 
 def replace_change_of_owners() -> None:
-    """Replace Nova's ``chown_for_id_maps`` before 2026.2 (34), where it always fails.
+    """Replace Nova's ``chown_for_id_maps`` in releases before 2026.2 (34), where it always fails.
 
-    Before that release ``nova.privsep.idmapshift.shift`` swaps the arguments of ``confirm_dir``,
-    and raises ValueError for every container with id maps.
+    There ``nova.privsep.idmapshift.shift`` swaps the arguments of ``confirm_dir``, and raises
+    ValueError for every container with id maps.
     """
     if signatures.nova_release() < _REPAIRED:
         libvirt_utils.chown_for_id_maps = change_owners
 
 
 def change_owners(path: str, id_maps: list[vconfig.LibvirtConfigGuestIDMap]) -> None:
-    """Change the owners in an instance's mounted root disk to the mapped ids of the options.
+    """Map the owners of all files in an instance's mounted root disk to ids of the container.
 
     :param path: the mount, ``UUID/rootfs`` below ``[DEFAULT]instances_path``
     :param id_maps: unused: the privileged process reads ``[libvirt]uid_maps`` and ``gid_maps``

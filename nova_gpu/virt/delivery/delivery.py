@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a delivery: how a host gives one kind of device to guests.
+"""The interface of a delivery: a way in which a host gives one kind of device to guests.
 
 Examples are PCI passthrough of whole cards, device nodes for containers and mediated devices. The
-commands also use it, to list a host's devices and the obstacles to them. So a module of a delivery
-imports slow modules that only guests need through :mod:`nova_gpu.virt.delivery.service`.
+commands also use it, to list a host's devices and why guests cannot get some. So a module of a
+delivery imports slow modules that only guests need through :mod:`nova_gpu.virt.delivery.service`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Operation(enum.Enum):
 
 
 class Delivery(abc.ABC):
-    """A delivery of one kind of device to guests.
+    """A way in which guests of this host get one kind of device.
 
-    A host has one delivery of whole cards, and may have several of parts of cards: vGPUs, virtual
-    functions or MIG instances. Every delivery implements :meth:`render`, and one of parts also
-    :meth:`is_there`. The other methods do nothing unless a delivery overrides them.
+    A host has one delivery of whole cards, and may have several of parts of cards: mediated
+    devices, virtual functions or MIG instances. Every delivery implements :meth:`render`, and one
+    of parts also :meth:`is_there`. The other methods do nothing unless a delivery overrides them.
 
     Attributes of a delivery of whole cards. ``shares_driver``: the host's driver keeps driving a
     card that a guest has, so NVML may open the card, and the card stays divided. If
@@ -72,7 +72,7 @@ class Delivery(abc.ABC):
     # Queries
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
-        """Return why guests cannot be given *card*, and the remedy; ``None`` if they can.
+        """Return why guests cannot get *card* or its parts, with the remedy; ``None`` if they can.
 
         :param functions: for a delivery of parts, the functions of the card at which parts are made
         :raises OSError, ValueError: if the host's facts about parts cannot be read
@@ -80,7 +80,7 @@ class Delivery(abc.ABC):
         return None
 
     def unsupported(self, operation: Operation, *, has_gpus: bool = True) -> str | None:
-        """Return why a guest cannot have the operation, for its user; ``None`` if it can.
+        """Return why Nova refuses the operation, as a text for the guest's user, else ``None``.
 
         :param has_gpus: whether the guest has devices of this delivery; some hosts refuse an
             operation to guests without any, too
@@ -92,7 +92,7 @@ class Delivery(abc.ABC):
     ) -> None:
         """Refuse a guest that could not start with its devices, before they are prepared for it.
 
-        :param request: the GPU request of the instance's flavor, here and below
+        :param request: what the instance's flavor requests, here and in :meth:`render`
         :param grants: the devices; empty if only the flavor and the image are known
         :raises GPUError: if the request or one of the devices does not allow a start
         """
@@ -101,7 +101,7 @@ class Delivery(abc.ABC):
     # Actions
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
-        """Prepare the device for the instance's guest, which is about to start.
+        """Prepare the device for the instance's guest, which is about to start: bind or make it.
 
         :raises BindingFailed, DeviceUnavailable: if it cannot be prepared now
         """
@@ -115,14 +115,14 @@ class Delivery(abc.ABC):
         guest: vconfig.LibvirtConfigGuest,
         grants: Sequence[Grant],
     ) -> list[GuestDevice]:
-        """Add the devices to the guest's configuration.
+        """Add the devices to the guest's libvirt configuration.
 
-        :returns: the whole cards as the guest's metadata describes them
+        :returns: the descriptions of the whole cards for the guest's metadata
         :raises GuestError: if one of them cannot be given to the guest
         """
 
     def clean(self, grant: Grant) -> bool:
-        """Clean a device that no guest has any more.
+        """Remove what the last guest left on a device, which no guest has now.
 
         :returns: for a whole card whether it was reset, for a part whether there was anything to
             clean
@@ -131,10 +131,10 @@ class Delivery(abc.ABC):
         return False
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
-        """Release the part at *slot* from the instance.
+        """Remove or clean the part at *slot*, which the instance no longer has.
 
         :param instance_uuid: ``None`` if the instance is unknown
-        :param clean: the function that cleans the slot by :meth:`clean`, unless options prevent it
+        :param clean: clean the part at a slot by :meth:`clean`, unless options prevent that
         :raises NotClean: if data of the guest may be left
         """
         return
@@ -142,18 +142,18 @@ class Delivery(abc.ABC):
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
         """Return whether the instance's part at *slot* exists on the host.
 
-        :param parent: the facts of the slot's PCI function, ``None`` if it is unknown
+        :param parent: what is known of the slot's PCI function, ``None`` if the host has none
         :raises OSError: if the host cannot be read
         """
         raise NotImplementedError
 
 
-def told_of_cards(
+def described(
     cards: Sequence[GPU], places: Mapping[PciAddress, Place], roots: Roots
 ) -> list[GuestDevice]:
-    """Return the *cards* as the guest's metadata describes them.
+    """Return the descriptions of *cards* for the guest's metadata.
 
-    :param places: the places of the cards in the guest, by their addresses on the host
+    :param places: the cards' addresses and NUMA nodes in the guest, by their host addresses
     """
     switches = (card.pcie_switch for card in cards if card.pcie_switch is not None)
     pcie = {

@@ -30,15 +30,15 @@ _MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
 
 
 def of_host(roots: Roots) -> Room:
-    """Return the address space of guests by the host's options alone, without flavor or image."""
+    """Return how much address space this host's guests can have if flavor and image set nothing."""
     return _room(roots, None, None)
 
 
 def most(cards: Collection[GPU], roots: Roots) -> int:
-    """Return how many of *cards*, all of one product, any guest of this host can have at most.
+    """Return how many of *cards*, all of one product, fit into the address space of any one guest.
 
-    The guest with the largest address space for cards counts: it has little memory, and the
-    firmware and the address bits (by its flavor) that leave most.
+    That is the guest with the most room: little memory, and the firmware and the address bits (by
+    its flavor) that leave most.
     """
     bars = []
     for card in cards:
@@ -69,7 +69,7 @@ def refuse(
 
 
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
-    """Return how many of *cards* need I/O ports from the instance's UEFI; 0 for a BIOS.
+    """Return how many of *cards* get I/O ports from the guest's firmware; 0 unless it is UEFI.
 
     :raises DeviceUnavailable: if a card cannot be read
     """
@@ -92,11 +92,11 @@ def setting(
     is_uefi: bool,
     tree: bool = False,
 ) -> address_space.Setting:
-    """Return the address space setting of the guest's domain for its cards.
+    """Return what the guest's domain must set, so that the BARs of its cards fit.
 
     :param is_uefi: whether the guest's firmware is UEFI, else BIOS
     :param tree: whether the guest gets the host's PCI Express tree, with several PCI roots
-    :raises GuestUnfit: if the guest has too little address space for them
+    :raises GuestUnfit: if they do not fit with any setting
     :raises DeviceUnavailable: if a card cannot be read
     """
     properties = instance.image_meta.properties

@@ -32,12 +32,12 @@ from nova_gpu.virt.usage import domains
 
 
 class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
-    """The domain metadata that names a guest's GPUs; :mod:`nova_gpu.virt.usage.domains` reads it.
+    """The metadata element of a domain that names its GPUs, by address or slot.
 
-    Other elements do not identify the GPUs for long. The driver assigns the numbers of a
-    container's device nodes, and may assign them to another card later, which a running container
-    then reaches. The UUID of a mediated device means nothing after a host boot, which removes the
-    device.
+    :mod:`nova_gpu.virt.usage.domains` reads it. Other elements do not identify the GPUs for long.
+    The driver assigns the numbers of a container's device nodes, and may assign them to another
+    card later, which a running container can then open. The UUID of a mediated device means nothing
+    after a host boot, which removes the device.
     """
 
     def __init__(self, addresses: tuple[Device, ...]) -> None:
@@ -52,7 +52,10 @@ class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
 
 
 class GuestHostdevMisc(vconfig.LibvirtConfigGuestHostdev):  # type: ignore[misc]
-    """A device node; libvirt makes it in the container and allows it in the device cgroup."""
+    """The hostdev element of a device node, which libvirt makes in the container.
+
+    libvirt also allows the node in the container's device cgroup.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -68,7 +71,7 @@ class GuestHostdevMisc(vconfig.LibvirtConfigGuestHostdev):  # type: ignore[misc]
 
 
 class GuestMount(vconfig.LibvirtConfigGuestFilesys):  # type: ignore[misc]
-    """A bind mount: a file, node or folder of the host that the guest sees at ``target``."""
+    """The element of a bind mount: the container sees *source*, a path of the host, at *target*."""
 
     def __init__(self, source: str, target: str, readonly: bool) -> None:
         super().__init__()
@@ -84,9 +87,9 @@ class GuestMount(vconfig.LibvirtConfigGuestFilesys):  # type: ignore[misc]
 
 
 def isolate(guest: vconfig.LibvirtConfigGuest) -> None:
-    """Give the guest a network namespace of its own.
+    """Give a container a network namespace of its own.
 
-    A container without a NIC would otherwise share the host's network namespace.
+    Without a NIC it would otherwise share the host's network namespace.
     """
     guest.features.append(vconfig.LibvirtConfigGuestFeature("privnet"))
 
@@ -134,7 +137,7 @@ class _GIDMap(_IDMap, vconfig.LibvirtConfigGuestGIDMap):  # type: ignore[misc]
 
 
 def id_map(plain: vconfig.LibvirtConfigGuestIDMap) -> vconfig.LibvirtConfigGuestIDMap:
-    """Return a copy of the id map *plain* that privsep can send, too."""
+    """Return a copy of Nova's id map *plain* that privsep can send to its daemon."""
     return _UIDMap(plain) if isinstance(plain, vconfig.LibvirtConfigGuestUIDMap) else _GIDMap(plain)
 
 
@@ -254,7 +257,7 @@ class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
 
 
 def with_cliques(guest: vconfig.LibvirtConfigGuest) -> vconfig.LibvirtConfigGuest:
-    """Return *guest*, or a :class:`GuestWithCliques` in its place if its cards have cliques."""
+    """Return *guest*, as a :class:`GuestWithCliques` if its cards have clique numbers."""
     return GuestWithCliques(guest) if _with_clique(guest) else guest
 
 
@@ -264,10 +267,7 @@ def _with_clique(guest: vconfig.LibvirtConfigGuest) -> list[GuestFunction]:
 
 
 def machine_type(instance: objects.Instance) -> str | None:
-    """Return the machine type of the instance's guest, by its image and the host's options.
-
-    Return ``None`` if neither states one.
-    """
+    """Return the machine type, such as q35, by image or host options; ``None`` if not stated."""
     stated: str | None = libvirt_utils.get_machine_type(instance.image_meta)
     return stated
 
@@ -292,7 +292,7 @@ def add_cards(
 
     :param option_rom: whether the guest sees the cards' option ROMs
     :param tree: the tree whose ports the cards use; without one the ports are on the guest's root
-    :param cliques: the number of each card's clique that the guest is told, by address
+    :param cliques: the number of each card's GPUDirect clique, by address; others have none
     :raises GuestUnfit: for a machine type without PCI Express
     """
     machine_types.refuse_without_pci_express(guest.os_mach_type)
@@ -367,7 +367,7 @@ def has_uefi(guest: vconfig.LibvirtConfigGuest) -> bool:
 
 
 def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
-    """Set the address space of the guest's cards in the domain.
+    """Write the address space that the guest's cards need into its configuration.
 
     Change nothing if QEMU's defaults suffice, or the machine type is not q35.
     """
@@ -387,10 +387,10 @@ def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
 
 
 def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
-    """Set the guest's address bits, unless flavor or image set them.
+    """Set the number of the guest's physical address bits, unless flavor or image set it.
 
-    With ``bits`` ``None``, state explicitly that the guest has the host's bits if its CPU mode is
-    the host's: upstream QEMU does so by default, but not every distribution's QEMU.
+    Without *bits*, state explicitly that the guest has the host's bits if its CPU mode is the
+    host's: upstream QEMU does so by default, but not every distribution's QEMU.
     """
     if guest.cpu is None or guest.cpu.maxphysaddr is not None:
         return
@@ -405,7 +405,7 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
 
 
 def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
-    """Add the CPU feature for pages of 1 GiB, which some of QEMU's models lack."""
+    """Add the CPU feature for memory pages of 1 GiB, which some of QEMU's CPU models lack."""
     if guest.cpu is None or guest.cpu.mode not in _NAMED:
         return
     if all(feature.name != _GIB_PAGES for feature in guest.cpu.features):
@@ -415,10 +415,12 @@ def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
 def define_again(
     nova: Any, context: Any, instance: objects.Instance, *args: Any, **kwargs: Any
 ) -> None:
-    """Define the domain again with the GPUs that the instance holds now.
+    """Write a new definition of the instance's domain, with the GPUs that the instance has now.
+
+    Called before a rescue, because the unrescue starts the domain by this definition.
 
     :param nova: nova.virt.libvirt.driver.LibvirtDriver
-    :param args: the arguments of its ``rescue``, which has ``share_info`` since Nova 32
+    :param args: the arguments of Nova's ``rescue``, with ``share_info`` from Nova 32 on
     """
     arguments = inspect.signature(nova.rescue).bind(context, instance, *args, **kwargs).arguments
     image, block_devices = instance.image_meta, arguments["block_device_info"]

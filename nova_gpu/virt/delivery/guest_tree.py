@@ -46,7 +46,7 @@ def of(
     machine_type: str | None,
     roots: Roots,
 ) -> Tree | None:
-    """Return the PCI Express tree for the instance's guest.
+    """Return the PCI Express tree of *cards* that the guest gets: the host's switches and nodes.
 
     Return ``None`` if all cards are to be on the guest's PCI root.
 
@@ -69,9 +69,10 @@ def of(
 def _refuse(
     instance: objects.Instance, host_tree: Tree | None, machine_type: str | None, with_io: int
 ) -> None:
-    """Refuse a guest that cannot have the whole tree and the host's NUMA nodes.
+    """Refuse a guest that cannot have the PCI Express tree and NUMA nodes that its flavor requires.
 
-    :param with_io: the number of cards that need I/O ports from UEFI
+    :param host_tree: the tree, ``None`` if it does not fit into a guest
+    :param with_io: the number of cards that get I/O ports from UEFI
     :raises GuestUnfit: with the reason
     """
     if "q35" not in (machine_type or ""):
@@ -110,9 +111,9 @@ def _refuse(
 
 
 class GuestController(vconfig.LibvirtConfigGuestController):  # type: ignore[misc]
-    """The controller element of one bridge, port or expander of the tree.
+    """The controller element of one bridge, port or expander of a guest's PCI Express tree.
 
-    :param cell: the NUMA cell of the guest that an expander belongs to
+    :param cell: the id of the guest's NUMA cell that an expander belongs to, else ``None``
     """
 
     def __init__(self, controller: Controller, cell: int | None) -> None:
@@ -159,7 +160,7 @@ def controllers(
 
 
 def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddress, Place]:
-    """Return the place of each card in the guest, with the guest's NUMA node, by host address."""
+    """Return the address and NUMA node of each card in the guest, by its host address."""
     by_node = _cells(guest)
     return {
         card: dataclasses.replace(place, node=by_node.get(-1 if place.node is None else place.node))
@@ -178,7 +179,7 @@ def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
 
 
 def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -> None:
-    """Give a guest NUMA cells on the nodes of its cards, unless its flavor or image states some.
+    """Give a guest a NUMA cell on each node of its cards, unless its flavor or image states cells.
 
     Nova counts neither memory nor processors of such a guest by node. So each cell's memory only
     prefers its node, and its vCPUs are pinned to all processors of the node that the guest may use.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks by which a host keeps its cards and device nodes in order between guests.
+"""The hooks that nova-compute calls when it starts, in periods, and around a guest's start and end.
 
-A delivery implements them: for KVM they rebind cards to drivers, for LXC they change the modes of
-device nodes.
+A KVM host rebinds cards to drivers in them, an LXC host changes the modes of device nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HostHooks:
-    """The hooks of a host, which do nothing unless overridden; the commands use them as they are.
+    """The hooks of a host. They do nothing unless a subclass overrides them.
 
     ``judge`` is a callback that inspects each card after its return to the host's driver, before
     another guest gets it. The callback must not raise.
@@ -30,45 +29,51 @@ class HostHooks:
     # Events
 
     def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Make what *cards* lack, such as device nodes, at service start, before guests resume."""
+        """Prepare the host when the service starts, before Nova resumes guests.
+
+        On an LXC host make missing device nodes of *cards*.
+        """
         return
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """Return the *cards* that no instance has to the host's drivers, except those to *stay*.
+        """Return *cards* that no instance has to the host's drivers, except those in *stay*.
 
-        Call it after reading the database.
+        Called in each period, after reading Nova's database.
         """
         return
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
-        """Begin to take *card* from the host while Nova prepares the rest of the instance."""
+        """Begin to bind *card* for a guest, while Nova prepares the rest of the instance."""
         return
 
     def started(self, instance_uuid: str) -> None:
-        """Record that the start of the instance's guest has ended: it has a domain, or failed."""
+        """Note that the start of the instance's guest has succeeded or failed."""
         return
 
     def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        """Wait for the end of a guest that Nova is about to destroy, if that may take long.
+        """Stop a container that Nova is about to destroy, and wait until its processes have ended.
 
-        :raises nova.exception.InstancePowerOffFailure: if the guest does not end
+        :raises nova.exception.InstancePowerOffFailure: if they do not end
         """
         return
 
     def domain_gone(self) -> None:
-        """Undo changes of the host, such as modes of device nodes, for guests without a domain."""
+        """Restore the modes of device nodes that no domain has any more.
+
+        Called in each period, and after the domain of an instance was removed.
+        """
         return
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return *cards*, which are clean now, to the host's drivers, except those of instances."""
+        """Return cleaned *cards* to the host's drivers, except those that an instance has."""
         return
 
     # Queries
 
     def unavailable(self) -> Mapping[PciAddress, Reasons]:
-        """Return the reasons of cards whose last binding failed, by address."""
+        """Return the cards that new instances cannot get now, by address, with the reasons."""
         return {}
 
     def forgive(self, address: PciAddress) -> None:
-        """Remove the card from :meth:`unavailable`, because another reason applies to it now."""
+        """Forget the card's failed binding: it is in quarantine now, which is reason enough."""
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delivery of parts of cards as libvirt hostdevs: the base classes.
+"""The delivery of vGPUs as libvirt hostdevs: the base classes.
 
 :class:`HostdevParts` is common to mediated devices and virtual functions, :class:`VirtualFunctions`
 to virtual functions with and without a vGPU type.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class HostdevParts(Delivery):
-    """A delivery of parts that are made when a guest starts, and removed when it is gone."""
+    """A delivery of vGPUs that are made before a guest starts, and removed after its end."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -56,7 +56,7 @@ class HostdevParts(Delivery):
 
     @abc.abstractmethod
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
-        """Return the hostdev element of the part at *slot*."""
+        """Return the hostdev element of the instance's vGPU at *slot*."""
 
     def release(self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]) -> None:
         if instance_uuid is not None:
@@ -68,22 +68,25 @@ class HostdevParts(Delivery):
     # While the guest runs
 
     def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
-        """Return why the state of the part at *slot* cannot be saved or restored.
+        """Return why the state of the vGPU at *slot* cannot be saved, for a live migration.
 
         Return ``None`` if no obstacle is known.
 
-        :param is_running: whether a guest has the part now; if not, libvirt may bind a more capable
+        :param is_running: whether a guest has the vGPU now; if not, libvirt may bind a more capable
             driver for the guest
         """
         return None
 
     @abc.abstractmethod
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
-        """Record in Nova's migrate data that *new* replaces *old* at the destination."""
+        """Write into Nova's migrate data that the vGPU at *new* replaces *old* at the destination.
+
+        :param data: a LibvirtLiveMigrateData
+        """
 
 
 class VirtualFunctions(HostdevParts):
-    """A delivery of virtual functions.
+    """A delivery of SR-IOV virtual functions, with or without a vGPU type.
 
     ``managed``: whether libvirt binds the function to vfio-pci while the domain runs.
     """
@@ -108,7 +111,7 @@ class VirtualFunctions(HostdevParts):
         return None
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Return whether a part of the slot's type exists; it may belong to another instance."""
+        """Return whether the function has the slot's vGPU type; another instance may have it."""
         return parent is not None and slot.type_id in parent.made
 
     # Actions
@@ -122,7 +125,7 @@ class VirtualFunctions(HostdevParts):
         try:
             driver = iommu.driver(slot.parent, self._roots)
         except OSError as error:
-            return f"what drives {slot.parent} cannot be read: {error}"
+            return f"the driver of {slot.parent} cannot be read: {error}"
         if driver == iommu.DRIVER or (is_running and driver is None):
             return (
                 f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "

@@ -31,7 +31,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class MadeVGPUs:
-    """The records of made vGPUs in a folder.
+    """The records of the vGPUs that nova-gpu made, one file each in a folder.
 
     :param folder: the folder, which need not exist yet
     """
@@ -66,13 +66,13 @@ class MadeVGPUs:
         return added
 
     def instances(self) -> Mapping[Slot, str]:
-        """Return the UUID of the instance that a vGPU was made for, by slot."""
+        """Return the UUID of the instance that each vGPU was made for, by the vGPU's slot."""
         return self._instances
 
-    def told(self) -> division.TypesByFunction:
-        """Return all vGPU types of the cards with recorded vGPUs, by PCI function and type id.
+    def recorded_types(self) -> division.Told:
+        """Return the vGPU types of cards with vGPUs, by PCI function and then by the type's id.
 
-        They are those of the records that existed when the folder was read.
+        They come from the files that existed when the folder was read.
         """
         return {
             slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
@@ -95,7 +95,7 @@ class MadeVGPUs:
         try:
             files.remove(self._path(slot, instance_uuid))
         except OSError as error:
-            LOG.warning("vGPU %s was given back, but its record cannot be deleted: %s", slot, error)
+            LOG.warning("vGPU %s was removed, but its record cannot be deleted: %s", slot, error)
         with self._lock:
             left = dict(self._instances)
             if left.get(slot) == instance_uuid:
@@ -107,7 +107,7 @@ class MadeVGPUs:
 
 
 def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
-    """Return the instance and the type names of each record, in two maps by slot.
+    """Return the instance's UUID and the card's vGPU type names of each record, by slot.
 
     :raises OSError: if the folder cannot be listed
     """
@@ -124,9 +124,9 @@ def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str
 
 
 def _names(path: pathlib.Path) -> Mapping[str, str]:
-    """Return the type names in a record, by type id.
+    """Return the names of vGPU types in a record, by the type's id.
 
-    The result is empty if the file is not a complete one by :meth:`MadeVGPUs.add`.
+    The result is empty if the file is not as :meth:`MadeVGPUs.add` writes it.
     """
     try:
         content = files.read_json(path)

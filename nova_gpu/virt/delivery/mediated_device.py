@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery of vGPUs as mediated devices, which the card's driver makes and removes.
 
-The driver offers only types that guests can have, and libvirt decides whether a guest with a
-mediated device can be live migrated. So this module checks neither.
+This module checks neither whether guests can have a type, because the driver offers no others, nor
+whether a guest can be live migrated, because libvirt decides that.
 """
 
 from __future__ import annotations

@@ -32,10 +32,7 @@ class MIGInstances(ContainerNodes):
         clean(slot)
 
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
-        """Return whether the MIG instance exists.
-
-        The answer comes from the driver's /proc files, so NVML need not work.
-        """
+        """Return whether the MIG instance at *slot* exists, by the driver's files in /proc."""
         return gpu_instances.is_slot_there(slot, self._roots)
 
 

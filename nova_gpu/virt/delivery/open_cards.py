@@ -18,17 +18,18 @@ LOG = logging.getLogger(__name__)
 
 
 class OpenCards:
-    """The cards of one host that its own processes have open; changes are logged."""
+    """The search for cards that the host's own processes have open; it logs changes."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._holders: Mapping[str, str] = {}
 
     def reasons(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """Return the reason for each of *cards* that a process of the host has open, by address.
+        """Return which of *cards* the host's processes have open, by address, with the reason.
 
         Such a card cannot be bound for a guest, so the scheduler must not count on it. A card that
-        is bound to vfio-pci is skipped: only its guest can have it open.
+        is bound to vfio-pci is skipped: only its guest can have it open. If the host's processes
+        cannot be read, the result is empty.
         """
         hosts_own = [
             str(card.address) for card in cards if not passthrough.is_with_vfio(card, self._roots)
@@ -42,10 +43,12 @@ class OpenCards:
             with boundary.crossed():
                 devices = nova_gpu.privsep.vfio.in_use(hosts_own)
         except boundary.Failure as error:
-            LOG.warning("Cannot tell whether a process has a GPU open: %s", error)
+            LOG.warning(
+                "Cannot tell whether a process has a GPU open, so all count as free: %s", error
+            )
             return {}
         if devices != self._holders:
             for address, who in devices.items():
-                LOG.warning("GPU %s is in use by %s", address, who)
+                LOG.warning("GPU %s is not offered while the host uses it: %s", address, who)
         self._holders = devices
         return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in devices}

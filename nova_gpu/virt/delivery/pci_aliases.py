@@ -24,7 +24,7 @@ class DeviceSpec:
         self._devices: Any = novas.whitelist(device_spec) if device_spec else None
 
     def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
-        """Return why *gpu* is not offered: the option lets Nova give one of its functions.
+        """Return why *gpu* is not offered: Nova may give one of its functions by this option.
 
         Return ``None`` if the option matches none of them.
 
@@ -33,7 +33,9 @@ class DeviceSpec:
         return self.obstacle_of(gpu.functions, roots)
 
     def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
-        """Return why a card with these *functions* is not offered, ``None`` if it is.
+        """Return why a card is not offered: Nova may give one of these *functions* by this option.
+
+        Return ``None`` if the option matches none of them.
 
         :raises OSError, ValueError: if one of them cannot be read
         """

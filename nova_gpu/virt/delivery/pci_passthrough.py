@@ -16,7 +16,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import guest_address_space, pci_aliases, service
-from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation, told_of_cards
+from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation, described
 from nova_gpu.virt.delivery.peer_access import Peers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class PCIPassthrough(Delivery):
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
     :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
         give no cards to guests
-    :param peers: the peer access between the cards of a guest
+    :param peers: whether a guest's cards can have peer access to each other
     """
 
     mode = DeliveryMode.PCI
@@ -86,8 +86,9 @@ class PCIPassthrough(Delivery):
     ) -> None:
         """Refuse a guest that libvirt could not start, before Nova destroys its former domain.
 
-        :raises GuestUnfit: for its machine type, or if its cards' BARs do not fit its address space
-        :raises InvalidExtraSpec: for an extra spec of its flavor
+        :raises GuestUnfit: if its machine type has no PCI Express, or its cards' BARs do not fit
+            into its address space
+        :raises InvalidExtraSpec: for an invalid extra spec of its flavor
         :raises DeviceUnavailable: if a card cannot be read
         :raises BetterElsewhere: if the flavor requires peer access and this host cannot offer it
         """
@@ -104,7 +105,7 @@ class PCIPassthrough(Delivery):
 
     def prepare(self, grant: Grant, instance_uuid: str) -> None:
         assert isinstance(grant, GPU)
-        self.bindings.end(grant, instance_uuid)
+        self.bindings.finish(grant, instance_uuid)
 
     def render(
         self,
@@ -132,7 +133,7 @@ class PCIPassthrough(Delivery):
         )
         service.guest_config.give_room(guest, setting)
         places = {} if tree is None else service.guest_tree.places(guest, tree)
-        return told_of_cards(cards, places, self._roots)
+        return described(cards, places, self._roots)
 
     def clean(self, grant: Grant) -> bool:
         assert isinstance(grant, GPU)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peer access (PCIe peer-to-peer) between a guest's cards.
+"""Peer access (PCIe peer-to-peer) between the cards of a KVM guest.
 
 A guest gets it if its flavor requests it, and the host, the versions of libvirt and QEMU and the
-product of the cards allow it.
+product of the cards allow it. The guest's driver uses it between cards that QEMU shows with the
+same number, their GPUDirect clique.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _WORD = f"{names.PEER_ACCESS}={PeerAccess.REQUIRED}"
 
 
 class Peers:
-    """The peer access between cards that the guests of a host can have.
+    """The judgement of which cards of a host can have peer access in a guest.
 
     :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
         ``None`` if it is unknown
@@ -47,14 +48,11 @@ class Peers:
         self._passing: dict[str, bool] = {}
 
     def look_again(self) -> None:
-        """Discard the cached facts of the host's PCI roots, which every claim uses."""
+        """Discard the cached facts of the host's PCI roots, so that the next call reads them."""
         self._passing = {}
 
     def obstacle(self, cards: Collection[GPU]) -> str | None:
-        """Return why a guest cannot be told that *cards* reach each other's memory.
-
-        Return ``None`` if it can.
-        """
+        """Return why *cards* cannot have peer access to each other in a guest, else ``None``."""
         libvirt, qemu = self._libvirt_version(), self._qemu_version()
         for card in cards:
             product = card.product
@@ -67,8 +65,8 @@ class Peers:
                 return reason
             if card.pci_root is None or not self._passes_on(card.pci_root):
                 return (
-                    f"of the host's root complex above {card.address} it is not known that it "
-                    "passes requests between cards on"
+                    f"the host's root complex above {card.address} is not known to pass on "
+                    "requests between cards"
                 )
         return None
 
@@ -80,9 +78,9 @@ class Peers:
     def cliques(
         self, instance: objects.Instance, request: FlavorRequest, cards: Sequence[GPU]
     ) -> Mapping[PciAddress, int]:
-        """Return the clique number of each of *cards*, by address, for the guest's driver.
+        """Return the number of the clique of each card that gets peer access, by address.
 
-        A card without peer access is not in the result.
+        The result is empty if the flavor requests none, or cannot have any.
 
         :raises GuestUnfit: if the flavor requires peer access, and the image hides the hypervisor
         :raises BetterElsewhere: if the flavor requires peer access, and this host cannot offer it

@@ -11,7 +11,7 @@ from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 
 
 class PlainFunctions(VirtualFunctions):
-    """The delivery of virtual functions that have no vGPU type."""
+    """The delivery of virtual functions that have no vGPU type and no driver on the host."""
 
     kind = Kind.PLAIN
     words = "a virtual function as it is"

@@ -20,7 +20,7 @@ LIBVIRT = (10, 0, 0)
 
 
 class TypedFunctions(VirtualFunctions):
-    """The delivery of virtual functions that have a vGPU type.
+    """The delivery of virtual functions that NVIDIA's host driver has given a vGPU type.
 
     :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
         ``None`` if it is unknown
@@ -51,16 +51,16 @@ class TypedFunctions(VirtualFunctions):
 def _too_old(libvirt: int | None) -> str | None:
     """Return why this version of libvirt cannot give guests a function bound to NVIDIA's driver.
 
-    Return ``None`` if it can. An older libvirt fails the start with "must be manually detached from
-    the host".
+    Return ``None`` if it can. With an older libvirt a guest's start fails with "must be manually
+    detached from the host".
 
-    :param libvirt: the version as one number, ``None`` if it is unknown
+    :param libvirt: the version as one number (10000000 is 10.0.0), ``None`` if it is unknown
     """
     wanted = ".".join(map(str, LIBVIRT))
     if libvirt is None:
         return (
-            f"its virtual functions take libvirt {wanted} or newer, and this host's does not tell "
-            "its version; see whether it is running"
+            f"its virtual functions need libvirt {wanted} or newer, and this host's libvirt does "
+            "not report its version; check that it runs"
         )
     version = versionutils.convert_version_to_str(libvirt)
     if libvirt < versionutils.convert_version_to_int(LIBVIRT):

@@ -25,9 +25,9 @@ LOG = logging.getLogger(__name__)
 class VGPUTypes:
     """NVML's facts about vGPU types, cached by card.
 
-    A query of NVML opens the card, so NVML is queried seldom, and only about cards that vGPUs are
-    made of: NVIDIA's driver has these. For mediated devices sysfs has all facts except how many of
-    a type one guest can have.
+    A query of NVML opens the card, so NVML is queried seldom, and only about divided cards, which
+    NVIDIA's driver keeps. For mediated devices sysfs has all facts except how many of a type one
+    guest can have.
     """
 
     def __init__(self, roots: Roots) -> None:
@@ -39,7 +39,7 @@ class VGPUTypes:
     def complete(
         self, cards: Iterable[GPU], divided: Mapping[PciAddress, DividedCard]
     ) -> dict[PciAddress, DividedCard]:
-        """Return *divided* with NVML's facts added to the vGPU types.
+        """Return *divided* with NVML's facts added to the vGPU types of each card.
 
         A card is returned unchanged if NVML has not answered about it; a failed query is logged.
         """
@@ -75,7 +75,10 @@ class VGPUTypes:
             with boundary.crossed():
                 answer = nova_gpu.privsep.vgpu.types([str(item) for item in news])
         except boundary.Failure as error:
-            LOG.warning("NVML does not answer about this host's vGPU types: %s", error)
+            LOG.warning(
+                "NVML does not answer about this host's vGPU types, whose facts stay unknown: %s",
+                error,
+            )
             return
         types = nvml_vgpus.parse(answer)
         for address in types.keys() & typed.keys():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deliveries of a host: the only module that names all implementations of them."""
+"""The deliveries of a host, by its options: the only module that names all implementations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Grant = TypeVar("_Grant", Grant, Device)
 
 
 class Ways:
-    """The deliveries of a host, by ``[libvirt]virt_type``: one of whole cards, some of parts.
+    """The deliveries of a host, by ``[libvirt]virt_type``: one of whole cards, others of parts.
 
     :param reason_kept: return why a card stays with the host as its display, else ``None``
     :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands, which
@@ -99,16 +99,17 @@ class Ways:
         self.parts: Mapping[Kind, Delivery] = {part.kind: part for part in parts}
 
     def part(self, kind: Kind) -> Delivery:
-        """Return the delivery of parts of this kind.
+        """Return the delivery of the parts that functions of this *kind* provide.
 
-        Return the first one if the host has none of this kind: the card is gone or was replaced.
+        If the host has none of this kind, because the card is gone or was replaced, return any
+        delivery of parts.
         """
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
     def deliveries(
         self, grants: Iterable[_Grant], kind: Callable[[Slot], Kind]
     ) -> Iterator[tuple[Delivery, list[_Grant]]]:
-        """Yield each delivery with those *grants* of a guest that it delivers.
+        """Yield each delivery, with those of a guest's *grants* that it delivers.
 
         The delivery of whole cards comes first, even without grants: it also handles guests that
         have no whole card.
@@ -128,19 +129,18 @@ class Ways:
     # State of the host
 
     def look_again(self) -> None:
-        """Discard the cached facts of the host's PCI roots, which every claim uses."""
+        """Discard the cached facts of the host's PCI roots, so that the next call reads them."""
         self._peers.look_again()
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
-        """Return whether a guest's driver can be told that *cards* reach each other's memory."""
+        """Return whether *cards* can have peer access to each other in a KVM guest."""
         return not self.whole.shares_driver and self._peers.obstacle(cards) is None
 
-    def divided(
-        self, cards: Iterable[GPU], facts: division.TypesByFunction
-    ) -> dict[PciAddress, DividedCard]:
-        """Return the *cards* that are divided, or can be, by address.
+    def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
+        """Return the vGPU types and functions of those *cards* that are or can be divided.
 
-        :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
+        :param facts: vGPU types that the cards' driver may not list now, by function and type id
+        :returns: the division of each card, by the card's address
         :raises OSError: if the kernel's list of mediated devices cannot be read
         """
         return self._read(cards, facts)
@@ -153,19 +153,22 @@ class Ways:
         return self._types.complete(gpus, divided)
 
     def undivided(self, gpu: GPU) -> str | None:
-        """Return why an undivided card is not offered whole: an option states its division.
+        """Return why *gpu* is not offered whole: an option divides it, but it is not divided yet.
 
-        Return ``None`` if no option does.
+        Return ``None`` if no option divides it.
         """
         if (wanted := selection.value_of(gpu, self.wanted)) is None:
             return None
         return (
-            f"[gpu]{self._option} has it divided ({wanted}), and it is not; see nova-compute's log "
-            "from its start, or take it out of the option to have it offered whole"
+            f"[gpu]{self._option} divides it ({wanted}), but it is not divided; see nova-compute's "
+            "log from its start, or take it out of the option to offer it whole"
         )
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
-        """Return why guests cannot have parts of *card*, and the remedy; ``None`` if they can."""
+        """Return why guests cannot get vGPUs of *card*, and the remedy; ``None`` if they can.
+
+        :param gpu: the card that *card* is the division of
+        """
         by_kind: dict[Kind, list[PciAddress]] = {}
         for function, parent in card.parents.items():
             by_kind.setdefault(parent.kind, []).append(function)

@@ -137,7 +137,7 @@ class Discovery:
         vGPUs although the cards are not divided now.
         """
         made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
-        parts, others = in_parts(gpus, self.ways, made.told())
+        parts, others = in_parts(gpus, self.ways, made.recorded_types())
         addresses = [gpu.address for gpu in gpus]
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 

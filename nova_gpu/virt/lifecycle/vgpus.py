@@ -57,7 +57,7 @@ class VGPUs:
         self._roots = host.roots
         self._ledger = ledger
         self._made = MadeVGPUs(host.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.told())
+        self.cards = vgpu_cards.VGPUCards(self._roots, host.ways, self._made.recorded_types())
         self.retries = Retries(self._card_of)
         self.published = vgpu_inventory.VGPUInventory(
             self.cards, self._made, ledger, host.ways.sets

@@ -70,5 +70,5 @@ class CommandLineTest(base.CommandTestCase):
         quarantine.put(self.root / "gpu-unbound", entry)
         (card,) = json.loads(self.nova_gpu("list", "--json").stdout)
         self.assertFalse(card["offered"])
-        self.assertIn("could not be given to a guest at 20", card["reason"])
+        self.assertIn("could not be bound for a guest at 20", card["reason"])
         self.assertIn("in use by X (pid 1); end that first", card["reason"])

@@ -57,7 +57,7 @@ class PassthroughTest(base.CommandTestCase):
     def test_a_card_that_an_option_has_divided(self) -> None:
         """What enables its functions has failed."""
         self.configure("kvm", f"virtual_functions = {SICK}=4")
-        self.assertOnlyWellIsOffered("[gpu]virtual_functions has it divided")
+        self.assertOnlyWellIsOffered("[gpu]virtual_functions divides it")
 
     def test_an_accelerator_that_is_no_gpu(self) -> None:
         npu = "0000:00:0b.0"

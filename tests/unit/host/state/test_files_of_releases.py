@@ -118,7 +118,7 @@ class FilesOfReleasesTest(base.BaseTestCase):
                 {"1g.18gb": "MIG 1g.18gb"},
                 lambda at: (
                     made_vgpus.MadeVGPUs(at / "gpu-vgpus").instances(),
-                    made_vgpus.MadeVGPUs(at / "gpu-vgpus").told()[ADDRESS].keys(),
+                    made_vgpus.MadeVGPUs(at / "gpu-vgpus").recorded_types()[ADDRESS].keys(),
                 ),
                 ({SLOT: UUID}, {"1g.18gb"}),
                 ("1g.18gb",),

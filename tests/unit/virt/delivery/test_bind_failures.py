@@ -57,7 +57,7 @@ class UnboundTest(base.BaseTestCase):
         self.folder.write_text("no folder")
         self.unbound.add(CARD, ERROR)
         self.assertEqual({CARD.address}, self.unbound.unavailable().keys())
-        self.assertIn("Failed to record for nova-gpu list", self.log.output)
+        self.assertIn("nova-gpu list does not show the failed binding of GPU", self.log.output)
         self.unbound.prune()
         self.assertEqual([], self.reasons())
         self.unbound.forget(CARD.address)

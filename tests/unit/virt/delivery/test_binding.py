@@ -79,9 +79,9 @@ class BindingsTest(base.BaseTestCase):
     def test_begun_before_the_start(self) -> None:
         card = self.card("nouveau")
         self.bindings.begin(card, "one")
-        self.bindings.end(card, "one")
+        self.bindings.finish(card, "one")
         self.bindings.begin(card, "one")
-        self.bindings.end(card, "one")
+        self.bindings.finish(card, "one")
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
 
     def test_some_of_the_daemons_threads_are_left(self) -> None:
@@ -109,7 +109,7 @@ class BindingsTest(base.BaseTestCase):
         self.assertFalse(both.acquire(timeout=1), "a third one")
         hang.set()
         for card in found:
-            bindings.end(card, "one")
+            bindings.finish(card, "one")
         self.assertEqual(sorted(str(card.address) for card in found), sorted(begun))
         with bindings.share.one():  # as who cleans it
             self.host.bind(str(found[0].address), "nouveau")
@@ -120,10 +120,10 @@ class BindingsTest(base.BaseTestCase):
         card = self.card("nouveau")
         self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
         self.bindings.begin(card, "one")
-        self.assertRaises(exception.BindingFailed, self.bindings.end, card, "one")
+        self.assertRaises(exception.BindingFailed, self.bindings.finish, card, "one")
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
         self.error = None
-        self.bindings.end(card, "one")
+        self.bindings.finish(card, "one")
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
 
     def test_begun_for_one_that_did_not_come(self) -> None:
@@ -132,7 +132,7 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.begin(card, "one")
         self.assertTrue(self.bindings._begun[card.address][1].exception(10))
         self.error = None
-        self.bindings.end(card, "other")
+        self.bindings.finish(card, "other")
         self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
 
     def test_host_had_it_back_meanwhile(self) -> None:
@@ -140,7 +140,7 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.begin(card, "one")
         self.bindings._begun[card.address][1].result(10)
         self.bindings.cleaned([card])
-        self.bindings.end(card, "one")
+        self.bindings.finish(card, "one")
         self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
 
     def test_a_companion_alone_with_the_host_is_bound(self) -> None:

@@ -13,7 +13,7 @@ from nova_gpu.core.guest import tree
 from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.virt.delivery.delivery import Delivery, Operation, told_of_cards
+from nova_gpu.virt.delivery.delivery import Delivery, Operation, described
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 from tests.fixtures import cards, hosts
 
@@ -60,7 +60,7 @@ class OfCardsTest(base.BaseTestCase):
         found = discovery.discover(host.roots, nvidia, {}, dict)[:2]
         planned = tree.of(found)
         assert planned is not None
-        one, other = told_of_cards(found, planned.places(), host.roots)
+        one, other = described(found, planned.places(), host.roots)
         self.assertEqual({"speed": "5.0 GT/s PCIe", "width": 16}, one["pcie"])
         self.assertIsNone(other["pcie"])
         for each in (one, other):

@@ -47,13 +47,13 @@ class TestMadeVGPUs(base.BaseTestCase):
         made.add(SECOND, ANOTHER)
         types = {each: sriov.named(each, name) for each, name in names.items()}
         expected = {FIRST.parent: types, SECOND.parent: {}}
-        self.assertEqual(expected, MadeVGPUs(self.folder).told())
+        self.assertEqual(expected, MadeVGPUs(self.folder).recorded_types())
         self.assertEqual(49152, types["nvidia-1156"].memory_mib)
         (path,) = self.folder.glob(f"{INSTANCE}*")
         for text in ("{", "[]", '{"../x": "y", "nvidia-1": 2}', "[" * 100_000):
             path.write_text(text)
             nothing = {FIRST.parent: {}, SECOND.parent: {}}
-            self.assertEqual(nothing, MadeVGPUs(self.folder).told())
+            self.assertEqual(nothing, MadeVGPUs(self.folder).recorded_types())
             self.assertEqual({FIRST: INSTANCE, SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
 
     def test_other_files(self) -> None:

@@ -47,7 +47,7 @@ class OpenCardsTest(base.BaseTestCase):
         (reason,) = self.reasons().values()
         self.assertEqual("it is in use by processes of the host; end that first", reason)
         self.reasons()
-        said = f"GPU {CARD} is in use by nvidia-persistenced (pid 812)"
+        said = f"GPU {CARD} is not offered while the host uses it: nvidia-persistenced (pid 812)"
         self.assertEqual(1, self.log.output.count(said))
         for address in (CARD, CARD.replace(".0", ".1")):
             self.host.bind(address, "vfio-pci")
@@ -57,4 +57,7 @@ class OpenCardsTest(base.BaseTestCase):
         broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
         self.useFixture(broken)
         self.assertEqual({}, self.reasons())
-        self.assertIn("Cannot tell whether a process has a GPU open: helper", self.log.output)
+        self.assertIn(
+            "Cannot tell whether a process has a GPU open, so all count as free: helper",
+            self.log.output,
+        )

@@ -42,7 +42,9 @@ class PrepareTest(base.BaseTestCase):
         self.bound: list[str] = []
         self.useFixture(
             fixtures.MockPatchObject(
-                binding.Bindings, "end", lambda _, card, uuid: self.bound.append(str(card.address))
+                binding.Bindings,
+                "finish",
+                lambda _, card, uuid: self.bound.append(str(card.address)),
             )
         )
 

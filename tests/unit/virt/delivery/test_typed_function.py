@@ -36,7 +36,7 @@ class TypedFunctionsTest(base.BaseTestCase):
         self.libvirt = 9010000
         self.assertIn("libvirt 9.10.0 starts no guest", self.obstacle())
         self.libvirt = None
-        self.assertIn("does not tell its version", self.obstacle())
+        self.assertIn("does not report its version", self.obstacle())
 
     def test_driver_that_lets_no_guest_have_it(self) -> None:
         self.host.bind(self.function, "nvidia")  # which does not register it with VFIO

@@ -87,7 +87,9 @@ class VGPUTypesTest(base.BaseTestCase):
         for _ in range(3):
             self.assertIsNone(self.memory())
         self.assertEqual(1, len(self.asked))
-        self.assertIn("NVML does not answer about this host's vGPU types", self.log.output)
+        self.assertIn(
+            "NVML does not answer about this host's vGPU types, whose facts", self.log.output
+        )
         self.error = None
         self.now += CONF.gpu.health_interval
         self.assertEqual(8192, self.memory())

@@ -102,7 +102,7 @@ class TestStartedByLibvirt(SelectionTestCase):
 
     def test_one_that_does_not_tell(self) -> None:
         self.libvirt = None
-        self.assertIn("does not tell its version", self.reason())
+        self.assertIn("does not report its version", self.reason())
 
     def test_a_kernel_that_is_too_old(self) -> None:
         shutil.rmtree(self.host.path("0000:82:00.6") / "vfio-dev")
