@@ -163,7 +163,7 @@ class ShiftedMinorsTest(ContainerTestBase):
         with fixtures.MonkeyPatch(name, _refuse):
             self._swap()
             self.period()
-            said = f"Failed to record in its domain what the guest {self.server['id']} reaches"
+            said = f"which GPUs of others the guest {self.server['id']} reaches"
             self.assertIn(said, self.stdlog.logger.output)
             self._swap_back()
             for _ in range(2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs that libvirt's domains name: Nova's domains and all others."""
+"""The devices that libvirt's domains name and reach: Nova's domains and all others."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ _UNKNOWN = "mig"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
-    """The GPUs of a host as domains name them: device nodes by path, PCI functions by address.
+    """The mapping from what domains name, device nodes and PCI functions, to the host's devices.
 
-    ``node_by_number`` has the path of each node by its device number, to recognise a node that a
-    domain names by another path; ``number`` reads the number of a path. ``nodes_by_instance`` has
-    the nodes that a guest needs to open each MIG instance.
+    ``card_by_node``: the device that the node at a path belongs to alone. ``card_by_function``: the
+    card of a PCI function; on a divided card, the function itself. ``node_by_number``: the path of
+    each node by its device number, to recognise a node that a domain names by another path;
+    ``number`` reads the device number of a path. ``nodes_by_instance``: the nodes that a guest
+    needs to open each MIG instance.
     """
 
     card_by_node: Mapping[str, Device]
@@ -55,21 +57,26 @@ class Parts:
     nodes_by_instance: Mapping[Slot, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def card_of(self, node: str) -> Device | None:
-        """Return the device that *node* belongs to exclusively, or ``None``."""
+        """Return the device whose own node the path *node* is; ``None`` for any other node."""
         return self.card_by_node.get(self.known(node))
 
     def known(self, node: str) -> str:
-        """Return the path by which the mappings name the same node as *node*."""
+        """Return the path in the mappings of the node that a domain names by the path *node*.
+
+        Return *node* itself if the mappings do not have the node.
+        """
         if node in self.card_by_node or not self.node_by_number:
             return node
         number = self.number(node)
         return node if number is None else self.node_by_number.get(number, node)
 
     def opened_by(self, known: Set[str]) -> frozenset[Device]:
-        """Return the devices that a guest with all nodes *known* can open.
+        """Return the devices that a guest with these nodes can open.
 
-        On a card that is divided now these are the MIG instances whose nodes are all in *known*.
+        Of a card that is divided now these are the MIG instances whose nodes are all in *known*.
         The card's own node alone opens none of them.
+
+        :param known: paths as :meth:`known` returns them
         """
         divided = {slot.parent for slot in self.nodes_by_instance}
         cards = (self.card_by_node.get(node) for node in known)
@@ -79,21 +86,21 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Named:
-    """The GPUs of one domain.
+    """The devices of one domain.
 
-    ``own``: the devices that its metadata and its PCI devices name, or for a container without
-    metadata, the devices of its nodes.
+    ``own``: the devices that its metadata and its PCI devices name. For a container without
+    metadata, the devices whose nodes it has.
 
-    ``reached``: further devices of the nodes of a running container, whose numbers have become
-    another card's or MIG instance's since its start. One node of a MIG instance suffices: other
-    guests do not get a device that this one may still be able to use.
+    ``reached``: other devices to which the nodes of a running container lead, now or earlier since
+    its start, because the driver has given a node's number to another card or MIG instance. One
+    node of a MIG instance suffices: other guests do not get a device that this one may still use.
 
     ``opened``: the devices that it can open now, none unless it runs. For a container these are the
     devices that its nodes open together, whatever its metadata names and however guests get the
     card.
 
-    ``led``: all devices of the nodes of a running container. ``run``: libvirt's id of the running
-    domain, a new one at each start.
+    ``led``: all devices to which the nodes of a running container lead. ``run``: libvirt's id of
+    the running domain, a new one at each start.
     """
 
     own: frozenset[Device] = frozenset()
@@ -107,24 +114,26 @@ class Named:
         return self.own | self.reached
 
     def and_also(self, other: Named) -> Named:
-        """Return the union of both, two definitions of the same domain."""
+        """Return the devices of this and *other*, which are two definitions of the same domain."""
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
         opened, led = self.opened | other.opened, self.led | other.led
         return Named(own, reached, opened, led, self.run or other.run)
 
     def since(self, before: Named | None) -> Named:
-        """Add the devices that the container could open earlier in the same run, as in *before*.
+        """Return this with the devices to which the container's nodes led earlier in the same run.
 
         It may have them open until it ends: no list of open files shows a file that a process has
         sent to itself over a socket, mapped, or registered with io_uring.
+
+        :param before: the devices of the same domain at the last reading, if it was there
         """
         if before is None or self.run is None or self.run != before.run:
             return self
         return self.with_earlier(before.led)
 
     def with_earlier(self, led: frozenset[Device]) -> Named:
-        """Add *led*, the devices of its nodes earlier, to ``reached``, except its own devices."""
+        """Return this with *led*, to which its nodes led earlier, also ``reached`` unless own."""
         own = {*self.own, *(slot.place for slot in device.slots(self.own))}
         earlier = {
             node
@@ -140,10 +149,10 @@ def parts(
     divided: Iterable[DividedCard] = (),
     undivided: Iterable[GPU] = (),
 ) -> Parts:
-    """Return the device of each PCI function and of each node that belongs to one device only.
+    """Return the mapping from the host's device nodes and PCI functions to its devices.
 
     :param gpus: the cards that guests get whole
-    :param divided: the cards that guests get parts of: each function stands for itself, and a node
+    :param divided: the cards that guests get vGPUs of: each function stands for itself, and a node
         of a single MIG instance for that instance
     :param undivided: those cards of *divided* that are no longer divided: a guest with such a
         card's node, as guests with a MIG instance have it, can open the whole card
@@ -171,10 +180,11 @@ def parts(
 def _nodes_by_instance(
     with_nodes: Iterable[Device], slots: Collection[Slot], roots: Roots
 ) -> dict[Slot, frozenset[str]]:
-    """Return the nodes of each MIG instance that the driver has, also on cards given whole.
+    """Return the paths of the nodes of each MIG instance that exists, also on cards given whole.
 
-    :param with_nodes: devices of the cards to read
-    :param slots: the MIG instances whose profile is known; the others get a placeholder
+    :param with_nodes: devices whose cards are read
+    :param slots: the MIG instances whose profile is known, whose cards are read as well; slots of
+        other MIG instances have ``mig`` for the profile
     """
     known = {(slot.parent, slot.number): slot for slot in slots}
     return {
@@ -187,9 +197,10 @@ def _nodes_by_instance(
 def look(
     host: libvirt_host.Host, parts: Parts, before: Mapping[str, Named] = MappingProxyType({})
 ) -> dict[str, Named]:
-    """Return the GPUs of each domain, running or only defined, by the domain's uuid.
+    """Return the devices of each domain, running or only defined, by the domain's uuid.
 
-    :param before: the result of an earlier call; running guests may still have its devices open
+    :param before: the result of the last call: guests that run since then may still have devices
+        open to which their nodes led then
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
     guests: dict[str, Named] = {}
@@ -199,7 +210,7 @@ def look(
 
 
 def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device]]) -> None:
-    """Write the reached devices of running guests into the metadata of their running domains.
+    """Write into the metadata of running domains which devices they reach.
 
     A later service reads them from there, even if the guest's nodes lead to other devices by then.
     libvirt drops the metadata when the guest ends.
@@ -223,17 +234,17 @@ def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device
                 guest._domain.setMetadata(kind, xml, "reached", _REACHED, _LIVE)
             except libvirt.libvirtError as error:
                 LOG.warning(
-                    "Failed to record in its domain what the guest %s reaches, will retry in the "
-                    "next period: %s",
+                    "Failed to record in its domain which GPUs of others the guest %s reaches, "
+                    "will retry in the next period: %s",
                     *(guest.uuid, error),
                 )
 
 
 def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | None]:
-    """Power off the guests *uuids*; return for each why it still runs, ``None`` if it has ended.
+    """Power off running guests, which Nova then takes for guests that ended by themselves.
 
-    To Nova it looks as if they had ended by themselves.
-
+    :param uuids: the domains to power off
+    :returns: by uuid, libvirt's error if the guest still runs, ``None`` if it was powered off
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
     failures: dict[str, str | None] = {}
@@ -259,7 +270,7 @@ def running(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the host's files and folders that domains bind, whether they run or not.
+    """Return the host's paths that domains, running or not, mount into their containers.
 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
@@ -271,7 +282,7 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
-    """Return the host's device nodes, files and folders that domains have, whether they run or not.
+    """Return the paths of all device nodes and bind mounts of domains, running or not.
 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
@@ -279,7 +290,7 @@ def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
-    """Return the devices and the nodes of each running container that has nova-gpu's metadata.
+    """Return the devices and the nodes' paths of each running container with nova-gpu's metadata.
 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
@@ -303,7 +314,7 @@ def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
-    """Turn the errors of libvirt, and of Nova about libvirt, into DomainsUnreadable.
+    """Raise DomainsUnreadable in place of libvirt's errors, and of Nova's about libvirt.
 
     :raises DomainsUnreadable: with libvirt's message
     """
@@ -330,7 +341,7 @@ def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
-    """Return the GPUs that one domain's XML names, or that its running guest reaches.
+    """Return the devices that one domain's XML names, and those that its running guest reaches.
 
     :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
@@ -338,14 +349,14 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
 
 
 def named_in(xml: str, parts: Parts) -> Named:
-    """Return the GPUs that one domain's XML names, in its metadata and its devices.
+    """Return the devices of one domain, from the metadata and the devices in its XML.
 
-    A shut-off container with metadata: its device nodes are ignored. Their numbers may be another
+    The device nodes of a shut-off container with metadata are ignored: their numbers may be another
     card's by now, and it gets new nodes when it starts.
 
     A running container can open the devices that its nodes lead to now, whatever its metadata
-    names. A node that is only bound opens nothing: libvirt's device cgroup allows the nodes that
-    libvirt made (virLXCCgroupSetupDeviceACL).
+    names. A node that is only bind-mounted opens nothing: libvirt's device cgroup allows the nodes
+    that libvirt made (virLXCCgroupSetupDeviceACL).
 
     PCI addresses always count: an operator may have added one, or copied the domain. A domain with
     one function of a card has the whole card, but a virtual function that the metadata names as a
@@ -378,7 +389,7 @@ def named_in(xml: str, parts: Parts) -> Named:
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
-    """Return *xml* with *new* instead of *gone* in its metadata, for the domain on another host.
+    """Return a domain's XML with *new* in place of *gone* in its metadata, for a live migration.
 
     :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
@@ -396,7 +407,7 @@ def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
 
 
 def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collection[str]) -> str:
-    """Return *xml* without *devices*; its metadata stays, and names the other devices.
+    """Return a domain's XML without *devices*, in its metadata, hostdevs and mounts.
 
     :param mdevs: the uuids of the mediated devices among *devices*
     :raises DomainsUnreadable: if the XML is not of libvirt's format
@@ -432,7 +443,7 @@ def _remove(element: etree._Element) -> None:
 
 
 def _parsed(xml: str) -> etree._Element:
-    """Parse XML.
+    """Return the root element of *xml*.
 
     :raises DomainsUnreadable: if the text is not XML
     """
@@ -480,6 +491,6 @@ def _nodes(domain: etree._Element) -> Iterator[str]:
 
 
 def _made(domain: etree._Element) -> Iterator[str]:
-    """Yield the device nodes that libvirt makes in a container; its device cgroup allows them."""
+    """Yield the paths of the device nodes that libvirt makes in a container and lets it open."""
     for char in domain.iterfind("devices/hostdev[@type='misc']/source/char"):
         yield char.text or ""

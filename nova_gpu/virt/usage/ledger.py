@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: the owners of a host's devices, as far as this process knows, and each change.
+"""The ledger: who has each of the host's devices now, as far as this process knows.
 
 It ensures that no two guests get the same device, even if other records are wrong or late:
 
 * Nova's resource tracker reads its sets of assigned resources anew from the database in every
   period (``ResourceTracker._populate_assigned_resources``, the same in Nova 32 to 34), and a new
   claim may not be saved there yet.
-* Placement was seen to accept one allocation too many under load.
+* Placement was seen to accept one allocation more than the inventory has, under load.
 * The domain of an instance that was deleted while its host was down still runs.
 * libvirt starts two containers with the same device node.
 
@@ -54,7 +54,7 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Owner:
-    """An instance that has a card. ``project_id``: ``None`` until the database was read."""
+    """An instance that has a device. ``project_id``: ``None`` until the database was read."""
 
     instance_uuid: str
     project_id: str | None
@@ -62,10 +62,11 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of a device, which is out of the pool.
+    """The claim of a device; until it ends, no other claim gets the device.
 
     ``since`` and ``until``: its begin and its end, in seconds of ``time.monotonic()``.
-    ``assigned``: the resource tracker's set that the claim is for, compared by identity.
+    ``assigned``: the resource tracker's set of assigned resources to which the tracker adds the
+    device, compared by identity.
     """
 
     since: float
@@ -75,7 +76,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Devices of an instance. Two assignments are never equal, even if their fields are."""
+    """The devices of an instance's start or move. Each is unequal to all other assignments."""
 
     instance_uuid: str
     devices: frozenset[Device]
@@ -88,13 +89,14 @@ class Snapshot:
     ``claims``: the claim of each claimed device.
     ``asking``: the starts that wait for libvirt's answer that no other domain has their devices.
     ``starting``: the starts after that answer.
-    ``unseen``: the starts that have ended, while libvirt has not answered since.
+    ``unseen``: the ended starts whose domains libvirt has not listed since.
     ``domains``: the devices of each domain, as libvirt last listed them.
-    ``reached``: those of them that are not the domain's own, as in
+    ``reached``: those devices in ``domains`` that are not the domain's own, as in
     :class:`nova_gpu.virt.usage.domains.Named`.
     ``last_starts``: the devices of each instance's last start, while the database may not count
     them yet.
-    ``moving``: the devices that are kept for an instance until its guest has a domain here again.
+    ``moving``: the devices that are reserved for an instance while its guest has no domain here,
+    because it is rebuilt or live migrated.
     ``used``: the devices that a guest has, or had without a cleaning since.
     ``cleaning``: the devices that are being cleaned.
     ``records``: the last answer of the database, ``None`` before the first one.
@@ -117,7 +119,7 @@ class Snapshot:
     def users(self, state: State) -> Iterator[tuple[str, frozenset[Device]]]:
         """Yield the uuid of each instance or domain with devices in *state*, and these devices.
 
-        The uuid is ``""`` if the state has no instance.
+        The uuid is ``""`` for devices that are being cleaned, claimed or dirty.
         """
         if state is State.CLEANING:
             yield "", self.cleaning
@@ -142,7 +144,7 @@ class Snapshot:
         return _NO_DEVICE.union(*(self.devices(e) for e in State if e is not State.DIRTY))
 
     def left(self) -> frozenset[Device]:
-        """Return the dirty devices that no guest and, by the database, no instance has."""
+        """Return the devices to be cleaned: dirty, not taken, and no instance's by the database."""
         return self.used - self.taken() - self.counted()
 
     # By instance
@@ -151,18 +153,18 @@ class Snapshot:
         return any(start.instance_uuid == instance_uuid for start in self.starting)
 
     def is_between(self, instance_uuid: str) -> bool:
-        """Return whether the instance's guest is starting, or is about to return to this host."""
+        """Return whether the instance's guest is starting, moving, or returning by a revert."""
         coming = (*self.asking, *self.starting, *self.moving.values())
         returning = self.records.returning if self.records else ()
         return instance_uuid in returning or any(e.instance_uuid == instance_uuid for e in coming)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
-        """Return the devices that the instance's start holds, after libvirt's answer."""
+        """Return the devices of the instance's start, once libvirt has listed no other owner."""
         held = (start.devices for start in self.starting if start.instance_uuid == instance_uuid)
         return _NO_DEVICE.union(*held)
 
     def had_by(self, instance_uuid: str) -> frozenset[Device]:
-        """Return the devices of the instance's domain and last start, and those kept for it."""
+        """Return the devices of the guest's domain and last start, and those it keeps in a move."""
         assignments = (
             assignment.get(instance_uuid) for assignment in (self.last_starts, self.moving)
         )
@@ -170,7 +172,7 @@ class Snapshot:
         return named.union(*(assignment.devices for assignment in assignments if assignment))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
-        """Return the own devices of the instance's domain, and those kept while it has none."""
+        """Return the domain's own devices, and those reserved for the instance while it moves."""
         named = self.domains.get(instance_uuid, _NO_DEVICE)
         # Reached devices are left out: the next start makes new nodes, and others may own these.
         named -= self.reached.get(instance_uuid, _NO_DEVICE)
@@ -180,22 +182,22 @@ class Snapshot:
     # By the database
 
     def counted_by_instance(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        """Return the GPUs in the database by instance uuid; none before it was read.
-
-        The values are those of :class:`nova_gpu.virt.usage.records.Records`.
-        """
+        """Return ``counted`` of the last :class:`Records`; empty before the database was read."""
         return self.records.counted if self.records else {}
 
     def instances(self) -> frozenset[str]:
-        """Return the instances of this host by the database, with GPUs or without."""
+        """Return the uuids of this host's instances by the database, with GPUs or without."""
         return frozenset(self.counted_by_instance())
 
     def stopped(self) -> frozenset[str]:
-        """Return the instances here that are stopped and have no task."""
+        """Return the uuids of this host's instances that are stopped and have no task."""
         return self.records.stopped if self.records else frozenset()
 
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
-        """Return the devices of these providers that the database counts for instances."""
+        """Return the devices of these groups that the database counts for instances here.
+
+        :param key_by_provider: the host's groups, by their providers' uuids
+        """
         return {
             (key_by_provider[provider_uuid], device.parse(identifier))
             for recorded in self.counted_by_instance().values()
@@ -204,21 +206,21 @@ class Snapshot:
         }
 
     def counted(self) -> frozenset[Device]:
-        """Return the devices of all providers that the database counts for instances here."""
+        """Return the devices that the database counts for instances here, of any provider."""
         return _NO_DEVICE.union(*map(_devices, self.counted_by_instance().values()))
 
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
         return _devices(self.counted_by_instance().get(instance_uuid, ()))
 
     def reached_of_others(self) -> dict[str, frozenset[Device]]:
-        """Return by guest the reached devices that the database does not count for that guest."""
+        """Return which devices guests reach that the database does not count for them, by guest."""
         devices_by_guest = {
             uuid: item - self.counted_for(uuid) for uuid, item in self.reached.items()
         }
         return {uuid: devices for uuid, devices in devices_by_guest.items() if devices}
 
     def counted_instances(self, wanted: Device) -> frozenset[str]:
-        """Return the instances that have the device, a part of it, or its whole card."""
+        """Return the instances for which the database counts *wanted*, its card or a vGPU of it."""
         return frozenset(
             uuid
             for uuid, recorded in self.counted_by_instance().items()
@@ -226,15 +228,15 @@ class Snapshot:
         )
 
     def started(self) -> frozenset[Device]:
-        """Return the devices of started guests that the database may not count yet."""
+        """Return the devices of instances' last starts that the database may not count yet."""
         return _NO_DEVICE.union(*(start.devices for start in self.last_starts.values()))
 
     def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
         """Return the owner of each device, by the database and by the last starts.
 
-        :param key_by_provider: the host's groups; if empty, as before the first provider tree, all
-            providers count, so that another host's card may be mistaken for the card here that has
-            the same address
+        :param key_by_provider: the host's groups, by their providers' uuids; if empty, as before
+            the first provider tree, all providers count, so that another host's card may be
+            mistaken for the card here that has the same address
         """
         projects = self.records.projects if self.records else {}
         owners = {
@@ -249,14 +251,16 @@ class Snapshot:
         return owners
 
     def strangers(self) -> dict[Device, str]:
-        """Return the devices of domains that Nova does not count for them, with the domain's uuid.
+        """Return the devices that a domain has and the database does not count for its instance.
 
         Return none before the database was read.
+
+        :returns: the domain's uuid, by device
         """
         return self._uncounted() if self.records else {}
 
     def unjudged(self) -> dict[Device, str]:
-        """Return the devices of domains, with the domain's uuid, until the database was read."""
+        """Return the domain's uuid for each device in a domain, until the database was read."""
         return {} if self.records else self._uncounted()
 
     def _uncounted(self) -> dict[Device, str]:
@@ -289,9 +293,9 @@ class Ledger:
     """The present snapshot; each change replaces it under one lock.
 
     The lock is held for the replacement only, and never while libvirt, the database or the host is
-    asked. Readers take no lock, so that a claim never waits. A reader that needs two answers takes
-    both from one snapshot: in each snapshot, a device that changes its state is in the old or in
-    the new one.
+    read. Readers take no lock, so that a claim never waits. A reader that needs two answers takes
+    both from one snapshot: in each snapshot, a device that changes its state is in the old state
+    or in the new one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -317,10 +321,10 @@ class Ledger:
         assigned: Set[Any],
         timeout_s: float,
     ) -> None:
-        """Take *devices* from the pool for at most *timeout_s*, and put *back* into it.
+        """Claim *devices* for at most *timeout_s* seconds, and end the claim of those in *back*.
 
-        :param back: devices that the same claim took before and does not need
-        :param assigned: the resource tracker's set that it is about to add *devices* to
+        :param back: devices that the same instance's claim took before and does not need
+        :param assigned: the resource tracker's set to which the tracker is about to add *devices*
         """
         since = self._clock()
         claim = Claim(since, since + timeout_s, assigned)
@@ -329,12 +333,12 @@ class Ledger:
             self._now = _with(self._now, claims=claims)
 
     def compare(self, unassigned: Collection[Device], assigned: Set[Any]) -> None:
-        """Put devices that the tracker has released back into the pool; log lost ones.
+        """End the claims of devices that the resource tracker has released; log lost claims.
 
-        A lost device is a claimed one that is missing from a set that the tracker read since.
+        A claim is lost if its device is missing from a set that the tracker has read since.
 
-        :param unassigned: the other devices of the same provider
-        :param assigned: the resource tracker's present set of ``objects.Resource``
+        :param unassigned: the devices of one provider that are not in *assigned*
+        :param assigned: the tracker's present set of the provider's ``objects.Resource``
         """
         if not self._now.claims:
             return
@@ -359,11 +363,11 @@ class Ledger:
         look: Callable[[], Named],
         devices_kept: frozenset[Device] = frozenset(),
     ) -> Iterator[None]:
-        """Reserve *devices* for an instance's start, until libvirt lists its new guest's devices.
+        """Reserve *devices* for an instance's start during the block, until its domain is listed.
 
-        :param look: reads the devices of all domains from libvirt and notes them
-            (:meth:`saw_domains`); raises DomainsUnreadable
-        :param devices_kept: the guest's further devices, which Nova counts and nova-gpu does not
+        :param look: read the devices of all domains from libvirt and note them
+            (:meth:`saw_domains`); raise DomainsUnreadable
+        :param devices_kept: devices that the guest has by its domain already, which need no claim
         :raises DeviceUnavailable: if another start or domain has one of the devices
         :raises DomainsUnreadable: if libvirt does not list the domains
         """
@@ -392,9 +396,9 @@ class Ledger:
             self._end(start, before, _answers(look))
 
     def _end(self, start: Assignment, before: Assignment | None, is_seen: bool) -> None:
-        """End a start.
+        """End an instance's start, and the reservation that :meth:`keep` made before it.
 
-        :param before: the assignment in ``moving`` of the instance when the start began
+        :param before: the instance's assignment in ``moving`` when the start began
         :param is_seen: whether libvirt has listed the domains since the guest started
         """
         with self._lock:
@@ -408,26 +412,26 @@ class Ledger:
             )
 
     def keep(self, instance_uuid: str, devices: Collection[Device]) -> None:
-        """Reserve *devices* until the instance is started with them or is no longer here."""
+        """Reserve *devices* for an instance until it is started here again or leaves this host."""
         assignments = {instance_uuid: Assignment(instance_uuid, frozenset(devices))}
         with self._lock:
             self._now = _with(self._now, moving={**self._now.moving, **assignments})
 
     def let_go(self, instance_uuid: str) -> None:
-        """Stop keeping devices for their instance."""
+        """End the reservation that :meth:`keep` made for the instance."""
         with self._lock:
             self._now = _with(self._now, moving=_without(self._now.moving, [instance_uuid]))
 
     # Between two guests
 
     def was_used(self, devices: Iterable[Device]) -> None:
-        """Note as dirty *devices* that a guest gets now, or had before this service started."""
+        """Mark *devices* as dirty: a guest gets them now, or had them before this service began."""
         with self._lock:
             self._now = _with(self._now, used=self._now.used.union(devices))
 
     @contextlib.contextmanager
     def clean(self, wanted: Device) -> Iterator[None]:
-        """Reserve a device for its cleaning after a guest.
+        """Reserve a device for its cleaning during the block.
 
         :raises DeviceUnavailable: if a guest has it or is about to get it, or if it is being
             cleaned already
@@ -442,7 +446,7 @@ class Ledger:
                 self._now = _with(self._now, cleaning=self._now.cleaning - {wanted})
 
     def cleaned(self, wanted: Device) -> None:
-        """Note that the device is clean, and drop its owners from the starts and the records."""
+        """Mark the device as clean, and remove it from the last starts and the records."""
         with self._lock:
             now = self._now
             self._now = _with(
@@ -462,11 +466,12 @@ class Ledger:
     def saw_domains(
         self, named: Named, reached: Named | None = None, since: Snapshot | None = None
     ) -> None:
-        """Note the devices that libvirt lists for domains, by the domain's uuid.
+        """Note which devices the domains have, as libvirt lists them.
 
+        :param named: the devices of each domain, by its uuid
         :param reached: those of *named* that are not the domain's own
-        :param since: the snapshot when libvirt was asked, by default the present one; libvirt's
-            answer need not include starts that ended after it
+        :param since: the snapshot from before libvirt was asked, by default the present one;
+            libvirt's answer need not include guests whose start ended after it
         """
         unseen = (since or self._now).unseen
         with self._lock:
@@ -479,13 +484,13 @@ class Ledger:
             )
 
     def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
-        """Read the database's records, and drop claims and starts that they make obsolete.
+        """Read the database's records, and drop claims and last starts that they make obsolete.
 
-        The answer has every guest that was started before, unless its instance is gone, or is still
-        starting or has another task: then a later answer has it. If no instance has a task, every
-        claim that is older than the answer was started or given up.
+        The answer counts the devices of every guest that was started before, unless its instance is
+        gone, is still starting or has another task: then a later answer does. If no instance has a
+        task, every claim that is older than the answer was started or given up.
 
-        :param read: reads the database, given the uuids of the domains that name devices
+        :param read: read the database, given the uuids of the domains that name devices
         """
         before, when = self._now, self._clock()
         records = read({uuid for uuid, named in before.domains.items() if named})
@@ -526,7 +531,7 @@ def _without(mapping: Mapping[Any, Any], keys: Collection[Any]) -> dict[Any, Any
 
 
 def _not_asking(now: Snapshot, start: Assignment, claimed: Collection[Device]) -> Snapshot:
-    """Return *now* without *start* among those that wait for libvirt, and without its claims."""
+    """Return *now* without *start* among those that wait for libvirt, and without these claims."""
     asking = tuple(item for item in now.asking if item is not start)
     return _with(now, asking=asking, claims=_without(now.claims, claimed))
 
@@ -541,17 +546,17 @@ def _answers(look: Callable[[], Named]) -> bool:
 
 
 def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> None:
-    """Refuse devices that another instance has, or that are being cleaned.
+    """Refuse a start or a cleaning whose devices another instance has, or that are being cleaned.
 
-    Before the start of a guest the devices of domains are not checked here, because libvirt is
-    asked for them anew.
+    Before a start the devices of domains are not checked here, because the caller lists the domains
+    anew.
 
     :param instance_uuid: the instance to be started, ``""`` for a cleaning
     :raises DeviceUnavailable: with the first of *wanted* that is refused
     """
     for clash in sorted(device.clashing(wanted, now.cleaning), key=str):
         raise exception.DeviceUnavailable(
-            str(clash), "it is being cleaned of its last guest", "try again when it is done"
+            str(clash), "it is being cleaned after its last guest", "try again when that is done"
         )
     for state, fact in _FACTS.items():
         if state is not State.IN_USE or not instance_uuid:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of the GPUs' owners: it reads libvirt and Nova's database into the ledger."""
+"""The reader of the devices' owners: it reads libvirt and Nova's database into the ledger."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _PATIENCE_S = 60.0
 
 
 class UsageReader:
-    """The reader of domains and records into the ledger *noted*.
+    """The reader of libvirt's domains and Nova's database.
 
-    If a source does not answer, the ledger keeps its former state.
+    If a source does not answer, the ledger keeps what it has.
 
-    :param parts: returns the GPUs by the device nodes and PCI functions that a domain may name
+    :param noted: the ledger to read into
+    :param parts: return the mapping from device nodes and PCI functions to the host's devices
     """
 
     def __init__(
@@ -47,15 +48,13 @@ class UsageReader:
         return {uuid: item.opened for uuid, item in self._seen.items()}
 
     def look_at_domains(self) -> ledger.Named:
-        """Read the domains into the ledger, and return the GPUs of each domain by its uuid.
+        """Read the domains into the ledger, and return the devices of each domain by its uuid.
 
         :raises DomainsUnreadable: if libvirt does not list the domains
         """
         # One at a time, so that no answer replaces a newer one.
         if not self._looking.acquire(timeout=_PATIENCE_S):
-            raise exception.DomainsUnreadable(
-                "it has not answered an earlier question for a minute"
-            )
+            raise exception.DomainsUnreadable("it has not answered an earlier request for a minute")
         try:
             since = self._noted.now
             guests = self._seen = domains.look(self._host, self._parts(), self._seen)
@@ -66,14 +65,14 @@ class UsageReader:
         return named
 
     def look_again(self) -> None:
-        """Read the domains again; if libvirt does not answer, log it and keep the last state."""
+        """Read the domains into the ledger; if libvirt does not answer, log that instead."""
         try:
             self.look_at_domains()
         except exception.DomainsUnreadable as error:
             LOG.error("%s. nova-compute goes on with the GPUs' last known state.", error)
 
     def read_records(self) -> bool:
-        """Read the database into the ledger, and return whether it answered."""
+        """Read Nova's database into the ledger, and return whether it answered."""
         context = nova_context.get_admin_context()
         try:
             with boundary.crossed():

@@ -26,9 +26,10 @@ _SETTLED = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Records:
-    """One answer of the database.
+    """One answer of the database about this host's instances, named by their uuids.
 
-    ``counted``: (provider_uuid, identifier) of each GPU or vGPU, by the instance's uuid.
+    ``counted``: (provider_uuid, identifier) of each card or vGPU that the database counts for an
+    instance, by the instance's uuid.
     ``busy``: the instances with a task that are here or on their way here. Nova may not have saved
     their GPUs yet; it saves those of an unshelved instance only when its guest runs.
     ``returning``: the instances whose resize is being reverted and whose GPUs the database counts
@@ -37,7 +38,7 @@ class Records:
     ``stopped``: the instances that are stopped and have no task.
     ``settled``: the instances here without a task or a move, so that their allocations in Placement
     must equal their GPUs.
-    ``has_moves``: whether the host is part of a migration that has not ended, or ended in error.
+    ``has_moves``: whether a migration from or to this host has not ended, or ended in error.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -49,7 +50,7 @@ class Records:
     has_moves: bool = False
 
     def without(self, identifier: str) -> Records:
-        """Return these records without the GPU *identifier* in ``counted``."""
+        """Return these records without the card or vGPU *identifier* in ``counted``."""
         counted = {
             uuid: frozenset(gpu for gpu in recorded if gpu[1] != identifier)
             for uuid, recorded in self.counted.items()
@@ -66,16 +67,16 @@ def read(
 ) -> Records:
     """Read the records from the database, through the conductor; never call it in a claim.
 
-    It counts the same as ``ResourceTracker._populate_assigned_resources``: the GPUs of the host's
-    instances, and the GPUs that migrations from and to this host keep until they are confirmed or
-    reverted. A migration that ended in error keeps none once its instance is no longer moving. The
-    caller must leave out providers of other hosts.
+    The GPUs are those that ``ResourceTracker._populate_assigned_resources`` takes as assigned: of
+    the host's instances, and of migrations from and to this host until they are confirmed or
+    reverted. A migration that ended in error has none once its instance is no longer moving. The
+    GPUs may also be of other hosts' providers, which the caller must leave out.
 
-    An instance whose record cannot be read keeps the GPUs that *last* has for it, and counts as
-    busy; the others are read all the same.
+    If one instance's record cannot be read, the GPUs in *last* stay counted for it, and it is busy;
+    the others are read all the same.
 
-    :param guests: the uuids of the domains here that have GPUs; instances that are not counted are
-        looked up, as they may be returning
+    :param guests: the uuids of the domains here that have GPUs; those without counted GPUs are
+        looked up, because their instances may be ``returning``
     :param last: the answer before this one
     """
     counted: dict[str, frozenset[tuple[str, str]]] = {}
@@ -99,7 +100,7 @@ def read(
         except boundary.Failure as error:
             unread.add(uuid)
             LOG.warning(
-                "Cannot read the GPUs in its record, it keeps its former ones: %s",
+                "Cannot read the instance's GPUs in Nova's database, its last known ones count: %s",
                 error,
                 instance_uuid=uuid,
             )
@@ -146,7 +147,7 @@ def read(
 
 
 def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
-    """Return whether *migration* keeps the GPUs in the instance's migration context.
+    """Return whether the GPUs in the instance's migration context count, by *migration*.
 
     After a failed move, Nova leaves the context with the instance until the next move. Its cards
     may be other instances' by now, or another host's. The context of a live migration counts while
@@ -161,7 +162,10 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
 
 
 def _is_moving(instance: objects.Instance) -> bool:
-    """Return whether the instance is moving, as ``resource_tracker._instance_in_resize_state``."""
+    """Return whether the instance is being resized, cold migrated, evacuated or rebuilt.
+
+    Nova decides the same in ``resource_tracker._instance_in_resize_state``.
+    """
     moves = task_states.resizing_states + task_states.rebuild_states
     return instance.vm_state == vm_states.RESIZED or (
         instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and instance.task_state in moves
@@ -190,7 +194,9 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
 
 
 def is_claim_left(instance: objects.Instance) -> bool:
-    """Return whether a failed move left a claim of GPUs that *instance* neither has nor needs.
+    """Return whether GPUs that a failed move claimed are in *instance*'s context without need.
+
+    Neither does the instance have them.
 
     An instance in ERROR may need them: a hard reboot recovers it with the claimed GPUs, unless it
     has the GPUs of before the move.
@@ -233,7 +239,7 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
-    """Yield provider uuid and identifier of each GPU among *resources*.
+    """Yield provider uuid and identifier of each card and vGPU among *resources*.
 
     :raises InvalidValue: if an identifier is not a device
     """
@@ -244,7 +250,7 @@ def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, s
 
 
 def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
-    """Return the request of *flavor*, an empty one if it was loaded without its extra specs.
+    """Return what *flavor* requests; nothing if it was loaded without its extra specs.
 
     Nova cannot load extra specs later and raises, which must not fail an instance without GPUs.
     """
@@ -252,7 +258,7 @@ def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
 
 
 def request_of(instance: objects.Instance) -> FlavorRequest:
-    """Return the request of the instance's flavor, an empty one if it was loaded without."""
+    """Return what the instance's flavor requests; nothing if it was loaded without its flavor."""
     try:
         flavor = instance.flavor
     except nova_exception.OrphanedObjectError:
