@@ -46,13 +46,14 @@ _Counts = Mapping[PciAddress, tuple[int, int]]
 
 
 class FailedStarts:
-    """Counts of failed starts of each function since the last successful one, safe for threads.
+    """The number of guests in a row that failed to start with each virtual function.
 
-    They are in one file in the state path, valid for the present boot of the host::
+    After ``MOST`` of them new instances do not get the function. Threads may share the object. The
+    numbers are in one file in the state path, valid for the present boot of the host::
 
         {"boot_id": "...", "functions": [["0000:3b:00.4", 48211, 3], ...]}
 
-    :param path: need not exist yet
+    :param path: the file, which need not exist yet
     """
 
     def __init__(self, path: pathlib.Path, roots: Roots) -> None:
@@ -69,7 +70,10 @@ class FailedStarts:
             )
 
     def failed(self, functions: Iterable[PciAddress], why: Exception) -> None:
-        """Count a failed start for each of *functions*; log an error when one is withheld."""
+        """Count a failed start of a guest with *functions*; log those that are withheld from now.
+
+        :param why: the error of the start
+        """
         with self._lock:
             counts = dict(self._counts)
             for function in functions:
@@ -95,7 +99,7 @@ class FailedStarts:
             self._set({item: count for item, count in self._counts.items() if item not in over})
 
     def unavailable(self) -> dict[Device, Reasons]:
-        """Return the functions that new instances do not get, each with the reason."""
+        """Return the functions that new instances do not get, with the reasons."""
         with self._lock:
             return {a: (_FAILED,) for a, (_, times) in self._counts.items() if times >= MOST}
 
@@ -112,14 +116,14 @@ class FailedStarts:
             )
 
     def _folder(self, function: PciAddress) -> int | None:
-        """Return the inode number of the function's folder in sysfs, ``None`` if that is gone."""
+        """Return the inode number of the function's folder in sysfs, ``None`` without a folder."""
         try:
             return os.stat(sysfs.device(function, self._roots)).st_ino
         except OSError:
             return None
 
     def _load(self) -> _Counts:
-        """Read the counts from the file; return none if it is of another boot or format.
+        """Return the counts in the file; none if it is missing, or of another boot or format.
 
         :raises OSError: if the file cannot be read
         """

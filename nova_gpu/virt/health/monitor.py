@@ -29,12 +29,16 @@ Quarantine = Callable[[GPU, Unavailable, str | None], None]
 
 
 class Watch:
-    """The health of cards, in memory only: a new watch counts PCIe errors from zero."""
+    """The faults of a host's cards by sysfs and NVML, in memory only.
+
+    PCIe errors count from the first reading of a card on.
+    """
 
     def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
         """Begin without any errors.
 
-        :param asks_nvml: whether NVML may open the cards, because the host's driver keeps them
+        :param asks_nvml: whether NVML may open the cards, because guests do not take them from the
+            host's driver
         """
         self._roots = roots
         self._asks_nvml = CONF.gpu.nvml and asks_nvml
@@ -45,9 +49,9 @@ class Watch:
         self._ask_at = 0.0
 
     def look(self, gpus: Collection[GPU]) -> dict[PciAddress, Reasons]:
-        """Read the health of *gpus*, and return the faults of each card that has some.
+        """Read the health of *gpus*, and return the faults of each faulty card, by address.
 
-        It reads files of each card, and asks NVML once in ``[gpu]health_interval``, in a separate
+        Read sysfs at each call, and ask NVML once in ``[gpu]health_interval``, in a separate
         process. If NVML does not answer in time, its last answer counts.
         """
         if time.monotonic() >= self._ask_at:
@@ -66,7 +70,7 @@ class Watch:
         return tuple(fault for fault in faults if fault)
 
     def mended(self, address: PciAddress) -> None:
-        """Count the PCIe errors of a card from zero after its reset."""
+        """Count the PCIe errors of a card from zero again, because it was reset or is gone."""
         for counts in (self._first, self._correctable, self._risen):
             counts.pop(address, None)
 
@@ -102,7 +106,7 @@ class Watch:
         before = self._correctable.setdefault(address, now.correctable)
         if now.correctable > before:
             LOG.info(
-                "GPU %s: its link corrected %d more PCIe errors, %d since it was detected",
+                "GPU %s: its link corrected %d more PCIe errors, %d since the card was detected",
                 address,
                 now.correctable - before,
                 now.correctable,
@@ -133,4 +137,9 @@ def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None
         if modes is not None and modes.mig:
             quarantine(card, health_verdict.of_mig_mode(), None)
     except OSError as error:
-        LOG.error("Failed to record that GPU %s was left in MIG mode: %s", card.address, error)
+        LOG.error(
+            "Failed to write the quarantine record of GPU %s, which its last guest left in MIG "
+            "mode: %s",
+            card.address,
+            error,
+        )

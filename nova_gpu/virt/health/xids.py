@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards and MIG instances with an Xid in the kernel's log that they do not recover from."""
+"""Cards and MIG instances with an Xid in the kernel's log that they do not recover from.
+
+An Xid is the number of an error that NVIDIA's driver reports of a card.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,11 @@ class Xids:
     def look(self, gpus: Collection[GPU], quarantine: Quarantine) -> None:
         """Read the log once in ``[gpu]health_interval``; put cards with a fatal Xid in quarantine.
 
-        A contained error of a MIG instance (``CONTAINED_XID``) withholds that instance only. If the
-        log cannot be read, log a warning.
+        A contained error of a MIG instance (``CONTAINED_XID``) withholds that MIG instance only. If
+        the log cannot be read, log a warning.
 
-        :param quarantine: puts a card into quarantine; if it raises OSError, the same lines are
-            read again
+        :param quarantine: put a card into quarantine; if it raises OSError, the next call reads the
+            same lines again
         """
         is_nvidia = any(gpu.driver == nvml.DRIVER for gpu in gpus)
         if not CONF.gpu.fatal_xids or not is_nvidia or time.monotonic() < self._read_at:
@@ -75,10 +78,10 @@ class Xids:
             self._unread = str(error)
 
     def unavailable(self, cards: Iterable[SharedCard]) -> dict[Device, Reasons]:
-        """Return the slots of MIG instances of *cards* that new instances do not get, with why.
+        """Return the slots of MIG instances of *cards* that new instances do not get, with reasons.
 
         A MIG instance that no longer exists is forgotten: one that is created with the same number
-        is another one. If the faulty ones cannot be read, return all MIG instances.
+        is another one. If the file of the faulty ones cannot be read, return all MIG instances.
         """
         try:
             slots = self._faulty.slots(cards, self._roots.boot_id)
@@ -132,15 +135,16 @@ class Xids:
 
 
 class FaultyInstances:
-    """Faulty MIG instances, which new instances do not get; they get the others of the card.
+    """The MIG instances with a contained error, which new instances do not get.
 
-    They are in one file in the state path::
+    They still get the card's other MIG instances. The faulty ones are in one file in the state
+    path::
 
         {"boot_id": "...", "instances": [["0000:19:00.0", "9/0"], ["0000:3b:00.0", "1/*"]]}
 
     An entry ends when the host boots, or when its MIG instance no longer exists.
 
-    :param path: need not exist yet
+    :param path: the file, which need not exist yet
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -149,7 +153,7 @@ class FaultyInstances:
         self._unsaved: frozenset[Named] = frozenset()
 
     def of_boot(self, boot_id: str) -> frozenset[Named]:
-        """Return the MIG instances that became faulty in the host's boot *boot_id*.
+        """Return the MIG instances that became faulty since the boot of the host with *boot_id*.
 
         :raises OSError: if the file cannot be read
         :raises ValueError: if the file has another format
@@ -174,7 +178,7 @@ class FaultyInstances:
         self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[Named]) -> None:
-        """Write the faulty MIG instances to the file.
+        """Replace the MIG instances in the file by *instances*.
 
         :raises OSError: if the file cannot be written
         """
@@ -187,7 +191,7 @@ class FaultyInstances:
     ) -> frozenset[Slot]:
         """Return the slots of the faulty MIG instances of *cards*; forget those that are gone.
 
-        :param read_boot_id: returns the host's boot id; not called if none is faulty
+        :param read_boot_id: return the host's boot id; not called if none is faulty
         :raises OSError: if the file or the boot id cannot be read
         :raises ValueError: if the file has another format
         """
@@ -216,7 +220,7 @@ def _names(slot: Slot) -> frozenset[Named]:
 
 
 def _named(xid: kernel_log.Xid) -> str | None:
-    """Return the MIG instance of an Xid, ``9/0`` or ``9/*``; ``None`` if it concerns the card."""
+    """Return the MIG instance with the Xid, ``9/0`` or ``9/*``; ``None`` if the card has it."""
     if xid.gpu_instance is None:
         return None
     return f"{xid.gpu_instance}/{'*' if xid.compute_instance is None else xid.compute_instance}"
