@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release of GPUs that interrupted or ended moves left counted.
+"""Release of GPUs that Nova still counts for resizes and migrations which have ended or stopped.
 
 :class:`AbandonedMoves`: when nova-compute starts and finds an instance in the middle of a resize,
 it only clears the task or starts the guest again at the source (``ComputeManager._init_instance``).
@@ -41,10 +41,10 @@ _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
 
 
 class AbandonedMoves:
-    """Moves from this host that nova-compute abandoned.
+    """Resizes and migrations from this host that are recorded as in progress, but were abandoned.
 
-    A move is ended only if two periods in a row find it abandoned: a move in progress may be
-    between two tasks.
+    A move is ended only if two periods in a row find it so: a move in progress may be between two
+    tasks.
     """
 
     def __init__(self, host: str) -> None:
@@ -54,12 +54,12 @@ class AbandonedMoves:
     def end(
         self, reportclient: Any, nodename: str, had_by: Callable[[str], Collection[Device]]
     ) -> None:
-        """End the moves that are abandoned now and were in the last period; raise nothing.
+        """Release the GPUs of moves that are abandoned now and were in the last period.
 
-        Call this once in a period, and never in a claim.
+        Raise nothing. Call this once in a period, and never in a claim.
 
         :param reportclient: Nova's client of Placement
-        :param had_by: returns the devices of an instance's domain on this host, by its uuid
+        :param had_by: return the devices of an instance's domain on this host, by its uuid
         """
         context = nova_context.get_admin_context()
         seen = set()
@@ -86,7 +86,7 @@ class AbandonedMoves:
         migration: objects.Migration,
         had_by: Callable[[str], Collection[Device]],
     ) -> objects.Instance | None:
-        """Return the instance of *migration* if that is abandoned, else ``None``."""
+        """Return the instance of *migration* if the migration is abandoned, else ``None``."""
         is_live = migration.migration_type == "live-migration"
         statuses = _AS_IT_RUNS if is_live else _BEFORE_THE_MOVE
         if (
@@ -117,7 +117,7 @@ def _is_over(
     migration: objects.Migration,
     instance: objects.Instance,
 ) -> bool:
-    """Return whether *migration* is a failed resize or cold migration that holds no GPUs."""
+    """Return whether *migration* is a failed resize or cold migration with no GPUs to release."""
     return (
         migration.status == "error"
         and migration.migration_type != "live-migration"
@@ -152,7 +152,7 @@ def _end(
     The status comes last: if a step fails, the next period finds the move again.
     """
     LOG.warning(
-        "Released the GPUs of move %s (%s), which was interrupted",
+        "Released the GPUs of migration %s (%s), which was interrupted",
         migration.uuid,
         migration.status,
         instance=instance,
@@ -167,7 +167,7 @@ def _end(
 
 
 class Orphans:
-    """The removal of allocations of moves that have ended.
+    """The deletion of allocations in Placement whose migrations have ended.
 
     One request to Placement returns the generations of all providers of a host, which change with
     each write to their allocations. The allocations themselves take one request for each provider,
@@ -186,15 +186,15 @@ class Orphans:
         counted: Mapping[str, Collection[object]],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> None:
-        """Delete the allocations of ended moves from these providers; raise nothing.
+        """Delete the allocations of ended migrations from the host's providers; raise nothing.
 
         Call this once in a period, and never in a claim.
 
         :param reportclient: Nova's client of Placement
         :param counted: the GPUs of all instances here by the database, by the instance's uuid;
-            these instances are not looked up
-        :param agrees: compares a provider's allocations, by consumer, with the GPUs of the
-            instances; returns whether they are the same
+            these consumers are no migrations, and not looked up
+        :param agrees: return whether a provider's allocations, by consumer, are those of the
+            instances' GPUs
         """
         if not provider_uuids:  # at service start there are no groups yet
             return
@@ -229,9 +229,9 @@ class Orphans:
         instances: Collection[str],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> bool:
-        """Delete the provider's allocations of ended moves.
+        """Delete the allocations of ended migrations from one provider.
 
-        Return whether no move has an allocation and all instances' allocations are right.
+        Return whether all its allocations are those of this host's instances, and are right.
         """
         try:
             with boundary.crossed():
@@ -252,9 +252,9 @@ class Orphans:
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Return why a migration no longer needs its GPUs; ``None`` if it may need them.
+    """Return why the migration *consumer* no longer needs its GPUs; ``None`` if it may need them.
 
-    Return ``None`` too if *consumer* is not the uuid of a migration.
+    Return ``None`` as well if *consumer* is not the uuid of a migration.
 
     :param context: a context that also reads deleted records
     """

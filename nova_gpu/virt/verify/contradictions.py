@@ -34,7 +34,7 @@ _REMEDY = (
 
 
 def compare(state: HostState) -> tuple[Difference, ...]:
-    """Return the contradictions between the sources that answered."""
+    """Return the contradictions between those of the four sources that answered."""
     vgpus = tuple(_vgpus(state))
     if vgpus:
         # A left vGPU takes room until it is removed, so the number of free vGPUs is not compared.
@@ -75,7 +75,7 @@ def _shared(state: HostState) -> Iterator[Difference]:
 
 
 def _domains(state: HostState) -> Iterator[Difference]:
-    """Yield the domains with devices that Nova does not count for their instance."""
+    """Yield the domains that have or reach devices that the database does not count for them."""
     if state.guests is None or state.instances is None:
         return
     for uuid, guest in state.guests.items():
@@ -143,7 +143,7 @@ def _differs(guest: Guest, instance: Instance) -> bool:
 
 
 def _cards(state: HostState) -> Iterator[Difference]:
-    """Yield the cards of instances that are not on the host, or that no guest can use."""
+    """Yield the cards and vGPUs of instances that the host lacks, or that no guest can use."""
     for uuid, instance in (state.instances or {}).items():
         for card in sorted(instance.cards, key=str) if instance.settled else ():
             if state.cards is not None and not _is_here(card, state):
@@ -151,7 +151,7 @@ def _cards(state: HostState) -> Iterator[Difference]:
                     Kind.CARD_MISSING,
                     str(card),
                     f"GPU {card} of instance {uuid} is not on this host",
-                    "have the hardware seen to, or move the instance away: it does not start here",
+                    "repair the host, or move the instance away: it does not start here",
                 )
             elif reason := state.unfit.get(card):
                 yield Difference(
@@ -163,7 +163,7 @@ def _cards(state: HostState) -> Iterator[Difference]:
 
 
 def _allocations(state: HostState) -> Iterator[Difference]:
-    """Yield the instances whose allocations differ from their GPUs, by provider."""
+    """Yield the instances whose allocation from a provider differs from their number of GPUs."""
     if state.providers is None:
         return
     for uuid, instance in (state.instances or {}).items():
@@ -190,15 +190,15 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                     uuid,
                     f"instance {uuid} has {amount} GPUs of {provider.name}, and Placement counts "
                     f"{counts} for it",
-                    "nova-gpu verify --repair has Placement count what it has"
+                    "nova-gpu verify --repair sets its allocation to that number"
                     if safe
-                    else "have the instance hold what its flavor asks for first",
+                    else "resize the instance first, so that it has what its flavor asks for",
                     safe,
                 )
 
 
 def _strange_allocations(state: HostState) -> Iterator[Difference]:
-    """Yield the allocations whose consumer is no instance of this host."""
+    """Yield the allocations from the host's groups whose consumer is no instance of this host."""
     for provider in (state.providers or {}).values():
         for consumer, amount in sorted(provider.allocated.items()):
             holder = state.holders.get(consumer)
@@ -228,7 +228,7 @@ def _strange_allocations(state: HostState) -> Iterator[Difference]:
 def _inventories(state: HostState) -> Iterator[Difference]:
     """Yield the groups whose inventory in Placement is too small or too large.
 
-    Compare a group only if all instances are settled.
+    Skip a group while an instance or a consumer of it has a task or a move in progress.
     """
     for provider_uuid, provider in (state.providers or {}).items():
         free = _free(provider, state)
@@ -249,13 +249,13 @@ def _inventories(state: HostState) -> Iterator[Difference]:
             yield Difference(
                 Kind.INVENTORY_EXCEEDS,
                 provider.name,
-                f"Placement would give {more} {noun} more of {provider.name}, and {free} are free",
+                f"Placement offers {more} more {noun} of {provider.name}, and {free} are free",
                 _REMEDY,
             )
 
 
 def _free(provider: Provider, state: HostState) -> int | None:
-    """Return how many devices of a group are free, ``None`` if that is unknown."""
+    """Return how many devices of a group new instances could get, ``None`` if that is unknown."""
     if provider.resource_class != names.RESOURCE_CLASS:
         return state.vgpus_free.get(provider.name)
     if state.cards is None or state.guests is None:
@@ -266,16 +266,19 @@ def _free(provider: Provider, state: HostState) -> int | None:
 
 
 def _held(provider_uuid: str, instances: Mapping[str, Instance]) -> collections.Counter[str]:
-    """Return how many devices of the provider each instance has."""
+    """Return how many devices of the provider each instance has, by its uuid."""
     counted = ((uuid, dev) for uuid, has in instances.items() for dev, _ in has.counted)
     return collections.Counter(uuid for uuid, dev in counted if dev == provider_uuid)
 
 
 def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
-    """Return the number of devices that Placement counts, or should count, for all consumers.
+    """Return how many devices Placement allocates, or should allocate, to all consumers together.
 
     A consumer counts with its allocation or its devices, whichever is more: where these differ,
     that is a contradiction of its own.
+
+    :param allocated: the size of each consumer's allocation
+    :param held: the number of devices that each instance has
     """
     return (collections.Counter(allocated) | held).total()
 
@@ -288,7 +291,7 @@ def _all_settled(state: HostState, provider: Provider) -> bool:
 
 
 def _vgpus(state: HostState) -> Iterator[Difference]:
-    """Yield vGPUs without an owner, and vGPUs of instances that are missing on the host.
+    """Yield vGPUs that no instance has any more, and vGPUs of instances that the host lacks.
 
     Yield nothing unless libvirt, Nova's database and sysfs all answered.
     """
@@ -299,7 +302,7 @@ def _vgpus(state: HostState) -> Iterator[Difference]:
 
 
 def _is_here(item: Device, state: HostState) -> bool:
-    """Return whether the host has the card, or the function that the vGPU is made at."""
+    """Return whether the host has the card, or the PCI function of the vGPU."""
     at = {slot.parent for slot in device.slots([item])}
     return item in (state.cards or ()) or bool(at & state.functions)
 

@@ -41,11 +41,11 @@ _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources about a host's GPUs.
+    """The objects by which the four sources are read.
 
-    ``placement``: Nova's report client. ``unavailable``: returns the cards that guests cannot get,
-    with the reasons. ``ask``: calls its argument and returns the answer; it may stop waiting and
-    raise any exception.
+    ``placement``: Nova's report client. ``unavailable``: return those of the cards that guests
+    cannot get, with the reasons. ``ask``: call a function that reads one source, and return its
+    answer; it may stop waiting, and raise any exception.
     """
 
     host: discovery.Discovery
@@ -56,7 +56,10 @@ class Sources:
 
 
 class _Answers:
-    """The reading of one source after another. ``unread``: a text for each that did not answer."""
+    """The reader of one source after another.
+
+    ``unread``: for each source that did not answer, its name, the error and the options to check.
+    """
 
     def __init__(self, sources: Sources) -> None:
         self._ask = sources.ask
@@ -75,7 +78,7 @@ class _Answers:
 
 
 def gather(sources: Sources) -> HostState:
-    """Return the answers of the four sources; raise nothing.
+    """Read the four sources, and return what they have of the host's GPUs; raise nothing.
 
     ``unread`` of the result names the sources that did not answer.
     """
@@ -134,7 +137,7 @@ def gather(sources: Sources) -> HostState:
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
-    """Return the name of the host's compute node from the database; libvirt did not tell it."""
+    """Return the name of the host's compute node from the database, if libvirt does not answer."""
     (node,) = objects.ComputeNodeList.get_all_by_host(context, CONF.host)
     return str(node.hypervisor_hostname)
 
@@ -142,7 +145,10 @@ def _nodename(context: nova_context.RequestContext) -> str:
 def _instances(
     context: nova_context.RequestContext, nodename: str, guests: Collection[str]
 ) -> tuple[dict[str, Instance], frozenset[str]]:
-    """Return the host's instances by uuid, and the uuids of instances that return to it."""
+    """Return the host's instances by uuid, and the uuids of instances that a revert brings back.
+
+    :param guests: the uuids of the domains here that have GPUs
+    """
     counted = records.read(context, CONF.host, nodename, guests)
     migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
     moving = {migration.instance_uuid for migration in migrations if migration.status != "error"}
@@ -167,7 +173,7 @@ def _instances(
 
 
 def _is_released(instance: objects.Instance | None, devices: Collection[Any]) -> bool:
-    """Return whether the instance gave its GPUs back when it was stopped.
+    """Return whether the instance released its GPUs when it was stopped, and has none now.
 
     ``system_metadata`` is loaded from the database for stopped instances without devices only.
     """

@@ -27,11 +27,11 @@ from nova_gpu.virt.verify.sources import Guest, Provider
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """The cards of a host.
+    """The cards of a host, by sysfs and the host's drivers.
 
-    ``whole``: the cards that guests get whole. ``shared``: the cards that guests get parts of, and
-    ``parts`` their division. ``unread``: the whole cards with MIG instances whose division could
-    not be read.
+    ``whole``: the cards that guests get whole. ``shared``: the cards that guests get vGPUs of, and
+    ``parts`` their vGPU types and functions. ``unread``: those in ``whole`` that have MIG instances
+    which could not be read.
     """
 
     whole: Mapping[PciAddress, Card]
@@ -41,7 +41,7 @@ class Cards:
 
     @property
     def functions(self) -> frozenset[PciAddress]:
-        """The PCI functions of which guests get parts, or may get parts."""
+        """The PCI functions at which guests get vGPUs, or may get some."""
         known = (address for card in self.parts.values() for address in card.parents)
         return frozenset(known) | self.unread
 
@@ -52,7 +52,7 @@ def read(
 ) -> Cards:
     """Return the cards that the host has now.
 
-    :param unavailable: returns those whole cards that guests cannot get, with the reasons
+    :param unavailable: return those of the whole cards that guests cannot get, with the reasons
     :raises DiscoveryFailed: if sysfs cannot be read
     """
     gpus = host.find()
@@ -72,7 +72,7 @@ def read(
 
 
 def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
-    """Return the whole cards that no guest can use, or that have the wrong driver, with why."""
+    """Return which of *cards* no guest can use, or have the wrong driver, with the reason."""
     reasons: dict[Device, str] = {}
     for address, card in cards.items():
         if reason := _unbound(host, card.gpu) or availability.for_all(card.unavailable):
@@ -89,7 +89,7 @@ def _unbound(host: discovery.Discovery, card: GPU) -> str | None:
 
 
 def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) -> dict[str, Guest]:
-    """Return the domains by uuid, each with the devices of the host that it names.
+    """Return the domains by uuid, each with the devices of the host that it names or reaches.
 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
@@ -120,7 +120,7 @@ def made(
 
     vGPUs that other programs made are left out, because their owners are unknown.
 
-    :param owners: the devices that domains name and the database counts, by uuid
+    :param owners: the devices that a domain names or the database counts, by the instance's uuid
     :raises OSError: if the kernel does not list the mediated devices
     """
     functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
@@ -141,9 +141,10 @@ def free(
     taken: Collection[Device],
     made: Collection[Slot],
 ) -> dict[GroupKey, int]:
-    """Return how many more vGPUs each group of *parts* has room for, whatever its cards' health.
+    """Return how many more vGPUs fit into each group's cards, whatever these cards' health.
 
-    :param gpus: the cards of *parts*
+    :param gpus: the divided cards
+    :param parts: the vGPU types and functions of each
     :param taken: the slots and the functions that are in use
     :param made: the slots among *taken* whose vGPU exists
     """
@@ -182,6 +183,7 @@ def read_providers(
     """Return the providers of the host's groups from Placement, by uuid.
 
     :param client: Nova's report client
+    :param nodename: the name of the host's compute node, which is that of the root provider
     :param mode: the delivery mode of *cards*
     :param cards: the cards that guests get whole
     """

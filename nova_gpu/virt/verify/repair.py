@@ -34,8 +34,9 @@ Counted = Collection[tuple[str, str]]
 
 
 def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
-    """Repair *difference*, one of *state* that is ``safe`` to repair.
+    """Correct or delete the allocation in Placement that *difference* is about.
 
+    :param difference: a contradiction in *state* whose ``safe`` is true
     :param reportclient: Nova's report client
     :raises NotRepaired: if the instance has changed since, or Placement refuses the allocation
     """
@@ -55,7 +56,7 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
                 )
             else:
                 raise exception.NotRepaired(
-                    uuid, f"{difference.kind} is not for a command to repair"
+                    uuid, f"no command can repair {difference.kind}; do what its remedy says"
                 )
     except exception.NotRepaired:
         raise
@@ -70,9 +71,9 @@ def heal(
     provider_uuid: str,
     allocations: Mapping[str, Any],
 ) -> bool:
-    """Correct the allocations of settled instances from one provider; raise nothing.
+    """Correct the allocations of this host's instances from one provider; raise nothing.
 
-    Return whether no allocation of the host's instances needed a correction.
+    Skip instances with a task or a move. Return whether no allocation needed a correction.
 
     :param reportclient: Nova's report client
     :param read: the database's records
@@ -92,8 +93,8 @@ def heal(
                     _heal(uuid, counted, classes, reportclient, is_short=has < amount)
             except boundary.Failure as error:
                 LOG.warning(
-                    "Placement allocates %d GPUs of provider %s to it, and it has %d; will correct "
-                    "that in the next period: %s",
+                    "Placement allocates %d GPUs of provider %s to the instance, which has %d; "
+                    "failed to correct that, will retry in the next period: %s",
                     *(has, provider_uuid, amount, error),
                     instance_uuid=uuid,
                 )
@@ -103,7 +104,10 @@ def heal(
 def _heal(
     uuid: str, counted: Counted, classes: Mapping[str, str], reportclient: Any, *, is_short: bool
 ) -> None:
-    """Set the allocation of one instance to its GPUs, if that is known to be right.
+    """Set the allocation of one instance to its number of GPUs, if that is right without doubt.
+
+    More are allocated only if the instance has what its flavor requests, and fewer only if it
+    released its GPUs when it was stopped.
 
     :param is_short: whether Placement counts fewer GPUs than the instance has
     :raises NotRepaired: if the instance has changed since, or Placement refuses the allocation
@@ -135,8 +139,9 @@ def _restore(
     classes: Mapping[str, str],
     reportclient: Any,
 ) -> None:
-    """Write the allocation of an instance as the GPUs in *counted*.
+    """Set the allocation of an instance to the number of GPUs in *counted*, by provider.
 
+    :param counted: the GPUs of the instance when it was compared
     :param classes: the resource class of each of the host's providers
     :raises NotRepaired: if the instance no longer has exactly these GPUs, or Placement refuses
     :raises nova.exception.AllocationUpdateFailed: if the allocation was changed meanwhile
@@ -164,10 +169,10 @@ def _restore(
 def _of_the_host(
     context: nova_context.RequestContext, instance: objects.Instance
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return the instance's allocation from its compute node, without GPUs.
+    """Return what the instance's allocation from its compute node must be: all but GPUs.
 
-    It is what ``nova-manage placement heal_allocations`` would write; that command fails for a
-    flavor with ``resources:PGPU``, because it would allocate the GPUs from the compute node itself.
+    ``nova-manage placement heal_allocations`` would write the same, but fails for a flavor with
+    ``resources:PGPU``, because it would allocate the GPUs from the compute node itself.
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
     resources = dict(scheduler_utils.resources_from_flavor(instance, instance.flavor))

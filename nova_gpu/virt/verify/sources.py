@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of the four sources about a host's GPUs as plain values; kinds of contradictions.
+"""The answers of the four sources about a host's GPUs, and the kinds of contradictions in them.
 
 Sysfs lists the cards and their drivers, libvirt the GPUs that each domain names, Nova's database
 the GPUs of each instance, and Placement the number of GPUs of each consumer.
@@ -21,7 +21,7 @@ Cards = frozenset[Device]
 
 
 class Kind(enum.StrEnum):
-    """Kinds of contradictions; the documentation has a paragraph for each."""
+    """Kinds of contradictions between the sources; ``nova-gpu verify`` prints them."""
 
     SHARED_BY_DOMAINS = "shared-by-domains"
     SHARED_BY_INSTANCES = "shared-by-instances"
@@ -47,8 +47,8 @@ class Difference:
     """One contradiction between the sources.
 
     ``subject``: the uuid of the domain, instance or migration, or the card's address, or the
-    provider's name. ``safe``: ``nova-gpu verify --repair`` repairs it; else the operator must
-    decide about the ``remedy``.
+    provider's name. ``safe``: whether ``nova-gpu verify --repair`` repairs it; else the operator
+    decides whether to do what ``remedy`` says.
     """
 
     kind: Kind
@@ -60,9 +60,10 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """A domain, and the cards whose nodes or functions it names.
+    """A domain of libvirt, and its cards and vGPUs.
 
-    ``reached`` and ``opened`` mean the same as in :class:`nova_gpu.virt.usage.domains.Named`.
+    ``cards``: those that it names or reaches. ``reached`` and ``opened`` mean the same as in
+    :class:`nova_gpu.virt.usage.domains.Named`.
     """
 
     running: bool
@@ -93,7 +94,7 @@ class Instance:
 
 
 class Holder(enum.Enum):
-    """Kinds of consumers with an allocation that are no instances of this host."""
+    """Kinds of consumers with GPUs of this host in Placement that are no instances of this host."""
 
     DELETED = "an instance that is deleted"
     ENDED_MOVE = "a migration that has ended"
@@ -106,9 +107,9 @@ class Holder(enum.Enum):
 class Provider:
     """The provider of one group in Placement.
 
-    ``allocated``: the number of GPUs of each consumer. ``cards``: the host's cards of the group's
-    product. ``fit``: the cards among them that guests can use. If the ``resource_class`` is the one
-    of vGPUs, both are empty.
+    ``allocated``: the number of devices that each consumer has of it. ``cards``: the host's whole
+    cards in the group. ``fit``: the cards among them that guests can use. Both are empty if the
+    ``resource_class`` is the one of vGPUs.
     """
 
     name: str

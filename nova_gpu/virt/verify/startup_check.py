@@ -20,9 +20,9 @@ LOG = logging.getLogger(__name__)
 class Reconciliation:
     """The comparison of the four sources in the first two periods of the service.
 
-    It logs contradictions that both periods find: a single one may see an instance whose change not
-    all sources have yet. It runs in a part of the period that no claim waits for.
-    ``is_due``: set when Placement has this host's inventories.
+    It logs contradictions that both periods find: while an instance changes, a single comparison
+    may find one that is none. No claim waits for it. ``is_due``: set once Placement has this host's
+    inventories.
     """
 
     def __init__(
@@ -36,7 +36,10 @@ class Reconciliation:
         self._is_done = False
 
     def look(self) -> None:
-        """Compare if that is due, and log contradictions that are found twice; raise nothing."""
+        """Compare the sources if that is due; the second time log what was found both times.
+
+        Raise nothing.
+        """
         if self._is_done or not self.is_due:
             return
         try:
@@ -54,7 +57,9 @@ class Reconciliation:
             return
         self._is_done = True
         for reason in state.unread:
-            LOG.warning("Cannot compare what it has of this host's GPUs: %s", reason)
+            LOG.warning(
+                "Cannot compare this host's GPUs with a source that cannot be read: %s", reason
+            )
         for difference in sorted(
             self._suspected & differences,
             key=lambda difference: (difference.kind, difference.subject),

@@ -112,7 +112,7 @@ class RepairTest(base.BaseTestCase):
         self.assertEqual([(UUID, "instance"), (UUID, "migration")], self.placement.deleted)
 
     def test_nothing_else(self) -> None:
-        self.assertNotRepaired("not for a command to repair", Kind.NO_DOMAIN)
+        self.assertNotRepaired("no command can repair no-domain", Kind.NO_DOMAIN)
 
     def test_any_error_says_what_is_not_repaired(self) -> None:
         self.truths = dataclasses.replace(self.truths, holders={})

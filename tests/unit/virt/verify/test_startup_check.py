@@ -41,9 +41,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.look(ONE, TWO)
         self.assertIn("1 differs (no-domain): mend it", self.log.output)
         self.assertNotIn("2 differs", self.log.output)
-        self.assertIn(
-            "Cannot compare what it has of this host's GPUs: libvirt: it is away", self.log.output
-        )
+        self.assertIn("with a source that cannot be read: libvirt: it is away", self.log.output)
         for _ in range(3):
             self.look(TWO)
         self.assertEqual((2, False), (self.asked, "2 differs" in self.log.output))
