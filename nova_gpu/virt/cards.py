@@ -34,7 +34,7 @@ UNSEEN = Unavailable(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """All cards of one host, whole and divided, and whatever can make them unavailable."""
+    """All cards of one host, whole and divided, and the checks whether instances can get them."""
 
     discovery: Discovery
     watch: Watch
@@ -87,7 +87,7 @@ class Cards:
     def note_faults(self) -> None:
         """Withhold cards and vGPUs with a fatal Xid in the kernel's log or repeated failed starts.
 
-        A Xid is an error that NVIDIA's driver reports. Instances keep what they have.
+        An Xid is an error that NVIDIA's driver reports. Instances keep what they have.
         """
         cards = (*self.published.cards(), *self.vgpus.containers_cards())
         self.xids.look(cards, self.releases.quarantine_fault)

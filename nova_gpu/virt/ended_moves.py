@@ -27,7 +27,7 @@ def _abandoned() -> AbandonedMoves:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndedMoves:
-    """The resizes and migrations from and to one host that have ended or were interrupted.
+    """The cleanup after resizes and migrations from and to one host.
 
     :param parts: return the mapping from device nodes and PCI functions to the host's devices
     """

@@ -111,7 +111,7 @@ class Bindings(HostHooks):
         self._bind_failures.forget(address)
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """Return *cards* that no instance has to the host's drivers, except those in *stay*.
+        """Rebind *cards* without an instance to the host's drivers, except those in *stay*.
 
         Call it in each period, after reading Nova's database. The first call also binds the cards
         of this host's instances to vfio-pci again, even those of stopped instances: after a host
@@ -136,7 +136,7 @@ class Bindings(HostHooks):
                 LOG.error("Failed to bind GPU %s to vfio-pci: %s", card.address, error)
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return *cards* to the drivers that had them before, except those that an instance has."""
+        """Rebind *cards* without an instance to the drivers that had them before."""
         for card in cards:
             with _lock(card.address):
                 # Read under the lock, so that a guest that starts meanwhile keeps its card.
@@ -161,9 +161,9 @@ class Bindings(HostHooks):
             self.judge(card)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
-        """Return cards that the options no longer select to the host's drivers.
+        """Rebind cards that the options no longer select to the host's drivers.
 
-        Only cards that nova-gpu bound return; one that a guest has open stays with vfio-pci.
+        Rebind only cards that nova-gpu bound; one that a guest has open stays with vfio-pci.
 
         :param known: the cards that are selected or that instances have
         """
@@ -182,7 +182,7 @@ class Bindings(HostHooks):
         return True
 
     def _report(self, address: PciAddress, error: Exception) -> None:
-        """Log once that *address* could not be returned to the host's drivers.
+        """Log once that the card at *address* could not be rebound to the host's drivers.
 
         If a process has the card open, log at info first, and a warning if that lasts: guests take
         time to end.

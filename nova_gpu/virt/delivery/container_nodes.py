@@ -199,7 +199,7 @@ def _library_root() -> pathlib.Path:
 
 
 class ContainerHostHooks(HostHooks):
-    """The care for an LXC host's device nodes and driver libraries, which containers use."""
+    """The hooks of an LXC host, which keep device nodes and driver libraries fit for containers."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots

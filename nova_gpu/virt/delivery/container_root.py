@@ -26,7 +26,7 @@ def replace_change_of_owners() -> None:
 
 
 def change_owners(path: str, id_maps: list[vconfig.LibvirtConfigGuestIDMap]) -> None:
-    """Map the owners of all files in an instance's mounted root disk to ids of the container.
+    """Shift the owners of all files in an instance's mounted root disk, by the options' id maps.
 
     :param path: the mount, ``UUID/rootfs`` below ``[DEFAULT]instances_path``
     :param id_maps: unused: the privileged process reads ``[libvirt]uid_maps`` and ``gid_maps``

@@ -46,7 +46,7 @@ def of(
     machine_type: str | None,
     roots: Roots,
 ) -> Tree | None:
-    """Return the PCI Express tree of *cards* that the guest gets: the host's switches and nodes.
+    """Return the PCI Express tree that the guest gets for *cards*, modelled on the host's.
 
     Return ``None`` if all cards are to be on the guest's PCI root.
 

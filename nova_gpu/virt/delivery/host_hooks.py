@@ -36,7 +36,7 @@ class HostHooks:
         return
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
-        """Return *cards* that no instance has to the host's drivers, except those in *stay*.
+        """Rebind *cards* without an instance to the host's drivers, except those in *stay*.
 
         Called in each period, after reading Nova's database.
         """
@@ -65,7 +65,7 @@ class HostHooks:
         return
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
-        """Return cleaned *cards* to the host's drivers, except those that an instance has."""
+        """Rebind *cards*, which were cleaned and have no instance, to the host's drivers."""
         return
 
     # Queries

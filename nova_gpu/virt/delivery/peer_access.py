@@ -80,7 +80,7 @@ class Peers:
     ) -> Mapping[PciAddress, int]:
         """Return the number of the clique of each card that gets peer access, by address.
 
-        The result is empty if the flavor requests none, or cannot have any.
+        Cards without peer access are left out: all of them if the flavor does not request it.
 
         :raises GuestUnfit: if the flavor requires peer access, and the image hides the hypervisor
         :raises BetterElsewhere: if the flavor requires peer access, and this host cannot offer it
@@ -105,8 +105,8 @@ class Peers:
             elif wanted is PeerAccess.REQUIRED:
                 raise exception.BetterElsewhere(
                     None,
-                    f"its flavor says {_WORD}, and the guest cannot be told that its GPUs reach "
-                    f"each other: {reason}",
-                    "another host may be able to tell it; otherwise use another flavor",
+                    f"its flavor says {_WORD}, and its GPUs cannot have peer access on this host: "
+                    f"{reason}",
+                    "use another flavor, unless another host can offer it",
                 )
         return peers.cliques(able)

@@ -37,8 +37,7 @@ class Watch:
     def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
         """Begin without any errors.
 
-        :param asks_nvml: whether NVML may open the cards, because guests do not take them from the
-            host's driver
+        :param asks_nvml: whether NVML may open the cards: guests use them by the host's driver
         """
         self._roots = roots
         self._asks_nvml = CONF.gpu.nvml and asks_nvml

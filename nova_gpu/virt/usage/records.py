@@ -147,7 +147,7 @@ def read(
 
 
 def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
-    """Return whether the GPUs in the instance's migration context count, by *migration*.
+    """Return whether *migration* still has the GPUs in the instance's migration context.
 
     After a failed move, Nova leaves the context with the instance until the next move. Its cards
     may be other instances' by now, or another host's. The context of a live migration counts while
@@ -162,7 +162,7 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
 
 
 def _is_moving(instance: objects.Instance) -> bool:
-    """Return whether the instance is being resized, cold migrated, evacuated or rebuilt.
+    """Return whether a resize, cold migration, evacuation or rebuild of the instance is unfinished.
 
     Nova decides the same in ``resource_tracker._instance_in_resize_state``.
     """
@@ -194,12 +194,10 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
 
 
 def is_claim_left(instance: objects.Instance) -> bool:
-    """Return whether GPUs that a failed move claimed are in *instance*'s context without need.
+    """Return whether a failed move left GPUs claimed that *instance* neither has nor needs.
 
-    Neither does the instance have them.
-
-    An instance in ERROR may need them: a hard reboot recovers it with the claimed GPUs, unless it
-    has the GPUs of before the move.
+    They are in its migration context. An instance in ERROR may need them: a hard reboot recovers it
+    with the claimed GPUs, unless it has the GPUs of before the move.
     """
     moving, own = instance.migration_context, set(_gpus(instance.resources))
     before, claimed = (

@@ -75,7 +75,7 @@ def _shared(state: HostState) -> Iterator[Difference]:
 
 
 def _domains(state: HostState) -> Iterator[Difference]:
-    """Yield the domains that have or reach devices that the database does not count for them."""
+    """Yield domains that reach devices of others, or have devices and are no instance's here."""
     if state.guests is None or state.instances is None:
         return
     for uuid, guest in state.guests.items():
@@ -228,7 +228,8 @@ def _strange_allocations(state: HostState) -> Iterator[Difference]:
 def _inventories(state: HostState) -> Iterator[Difference]:
     """Yield the groups whose inventory in Placement is too small or too large.
 
-    Skip a group while an instance or a consumer of it has a task or a move in progress.
+    Yield nothing while an instance here has a task or a move in progress, and skip a group while a
+    consumer of it is on its way to this host.
     """
     for provider_uuid, provider in (state.providers or {}).items():
         free = _free(provider, state)
