@@ -208,7 +208,7 @@ _CAUSES: Sequence[_Cause] = (
         _Of.DEVICE,
         rf"failed to open /dev/vfio/|error getting device from group|Failed to set iommu|"
         rf"no available container|iommufd|failed to add group \d+ to KVM|vfio {_NAME}:",
-        "vfio does not give it",
+        "the host's vfio refuses it",
         f"see the kernel's log; {_CHECK}",
     ),
 )
@@ -216,19 +216,19 @@ _CAUSES: Sequence[_Cause] = (
 # are those of libvirt (src/qemu/qemu_migration.c) and QEMU (hw/vfio/migration.c,
 # hw/vfio/common.c).
 _IMMOVABLE: Sequence[tuple[str, str]] = (
-    (r"cannot migrate a domain with <hostdev", "the host's libvirt moves no such device"),
+    (r"cannot migrate a domain with <hostdev", "the host's libvirt cannot migrate such a device"),
     (
         r"VFIO migration is not supported in kernel|VFIO device doesn't support migration",
         "its driver on the host cannot save its state",
     ),
-    (r"Migration is disabled for VFIO device", "QEMU was told not to move it"),
+    (r"Migration is disabled for VFIO device", "its migration is disabled in QEMU"),
     (
         r"Multiple VFIO devices migration|P2P migration",
         "its driver on the host can save the state of one of a guest's vGPUs, not of several",
     ),
-    (r"dirty (page )?tracking", "its driver cannot say what it writes in the guest's memory"),
+    (r"dirty (page )?tracking", "its driver cannot report what it writes in the guest's memory"),
     (r"vIOMMU", "the guest has an IOMMU of its own"),
-    (r"\bvfio\b", "vfio does not move it"),
+    (r"\bvfio\b", "the host's vfio cannot migrate it"),
 )
 # Devices in messages of libvirt and QEMU: a function by its address, a mediated device by its UUID
 _NAMED = re.compile(

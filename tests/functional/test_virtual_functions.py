@@ -199,8 +199,8 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
             (
                 failed.format(FIRST[1]),
                 2,
-                "vfio does not give it",
-                "a GPU cannot be given: vfio does not give it; try again",
+                "the host's vfio refuses it",
+                "a GPU cannot be given: the host's vfio refuses it; try again",
             ),
         ):
             self.qemu_says(text)

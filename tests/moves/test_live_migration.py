@@ -65,7 +65,7 @@ class LiveMigrationTest(base.MovesTestCase):
         self.live_migrate(server, THERE, "failed")
 
         self.assertStays(server, slot, before)
-        said = f"vGPU {slot} cannot be moved: its driver cannot say what it writes"
+        said = f"vGPU {slot} cannot be moved: its driver cannot report what it writes"
         self.assertIn(said, self.told(server))
 
     def test_the_source_ends_meanwhile(self) -> None:

@@ -65,7 +65,7 @@ SAID = (
         "vfio 0000:02:00.0: error getting device from group 14: No such device\nVerify all devices "
         "in group 14 are bound to vfio-<bus> or pci-stub and not already in use",
         SECOND,
-        "vfio does not give it",
+        "the host's vfio refuses it",
     ),
     (
         "vfio 0000:01:00.0: failed to setup container for group 13: Failed to set iommu for "
@@ -143,15 +143,19 @@ SAID = (
     (
         "vfio 0000:02:00.0: failed to setup container for group 14: no available container",
         SECOND,
-        "vfio does not give it",
+        "the host's vfio refuses it",
     ),
     (
         "vfio 0000:02:00.0: error bind device fd=24 to iommufd=23: Operation not permitted",
         SECOND,
         "does not remap interrupts",
     ),
-    ("failed to add group 14 to KVM VFIO device: Permission denied", FIRST, "vfio does not give"),
-    ("vfio 0000:02:00.0: something that no release said yet", SECOND, "vfio does not give it"),
+    (
+        "failed to add group 14 to KVM VFIO device: Permission denied",
+        FIRST,
+        "the host's vfio refuses it",
+    ),
+    ("vfio 0000:02:00.0: something that no release said yet", SECOND, "the host's vfio refuses it"),
     (
         "Device 0000:01:00.1 not found: could not access /sys/bus/pci/devices/0000:01:00.1/config: "
         "No such file or directory",
@@ -371,7 +375,7 @@ class UnusableTest(unittest.TestCase):
 
     def test_host_and_request(self) -> None:
         for message, _, reason in SAID:
-            if reason != "vfio does not give it" and reason != "could not be reset":
+            if reason != "the host's vfio refuses it" and reason != "could not be reset":
                 text = message.replace("0000:02:00.0", "0000:3b:00.4")
                 self.assertEqual([], self.unusable(text), text)
         for message, _, _ in ELSEWHERE:
@@ -399,7 +403,7 @@ IMMOVABLE = (
         "Operation not supported: cannot migrate a domain with <hostdev mode='subsystem' "
         "type='mdev'>",
         MDEV,
-        "the host's libvirt moves no such device",
+        "the host's libvirt cannot migrate such a device",
     ),
     (
         "cannot migrate domain: Multiple VFIO devices migration is supported only if all of them "
@@ -410,9 +414,13 @@ IMMOVABLE = (
     (
         "0000:3b:00.5: VFIO device doesn't support device and IOMMU dirty tracking",
         VF,
-        "cannot say what it writes",
+        "cannot report what it writes",
     ),
-    ("0000:3b:00.5: something of VFIO that no release said yet", VF, "vfio does not move it"),
+    (
+        "0000:3b:00.5: something of VFIO that no release said yet",
+        VF,
+        "the host's vfio cannot migrate it",
+    ),
 )
 
 
