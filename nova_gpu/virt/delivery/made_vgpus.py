@@ -69,7 +69,7 @@ class MadeVGPUs:
         """Return the UUID of the instance that each vGPU was made for, by the vGPU's slot."""
         return self._instances
 
-    def recorded_types(self) -> division.Told:
+    def recorded_types(self) -> division.TypesByFunction:
         """Return the vGPU types of cards with vGPUs, by PCI function and then by the type's id.
 
         They come from the files that existed when the folder was read.

@@ -136,7 +136,9 @@ class Ways:
         """Return whether *cards* can have peer access to each other in a KVM guest."""
         return not self.whole.shares_driver and self._peers.obstacle(cards) is None
 
-    def divided(self, cards: Iterable[GPU], facts: division.Told) -> dict[PciAddress, DividedCard]:
+    def divided(
+        self, cards: Iterable[GPU], facts: division.TypesByFunction
+    ) -> dict[PciAddress, DividedCard]:
         """Return the vGPU types and functions of those *cards* that are or can be divided.
 
         :param facts: vGPU types that the cards' driver may not list now, by function and type id
