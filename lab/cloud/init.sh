@@ -13,6 +13,6 @@ mkfifo -m 600 /run/initctl
 ) &
 echo "guest: up, $(hostname), $(uname -r)"
 while :; do
-    sleep 3600 &
+    sleep 1000000 &
     wait $!
 done
