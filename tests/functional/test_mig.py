@@ -277,7 +277,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.hosts["host1"].set_mig(FIRST, [(1, 0), (9, 0), (10, 0)])
         self.period()
         self.assertIn(
-            f"New instances do not get parts of GPU {FIRST}: the driver has the MIG",
+            f"New instances do not get vGPUs of GPU {FIRST}: the driver has the MIG",
             self.log(),
         )
         self.assertEqual((6, 1, 2), self.vgpus())
@@ -295,7 +295,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
         self.period()
         self.assertIn(
-            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] This host does not offer vGPU {TWO}",
+            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] An instance has vGPU {TWO}",
             self.log(),
         )
         self.assertFound((Kind.VGPU_MISSING, TWO))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of this host that Nova assigns to an instance, whole cards and vGPUs alike."""
+"""The devices of this host that Nova's records assign to an instance: whole cards and vGPUs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ Supply: TypeAlias = Published[Any, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assigned:
-    """The devices of each instance, identified by the resource providers of this host's groups.
+    """A reader of the devices that Nova's records assign to instances on this host.
 
-    Guests are resumed before Nova makes the first provider tree. Until then the providers come from
-    the file of an earlier service, or else from Placement.
+    A ``Resource`` of an instance is a device of this host if its provider is one of this host's GPU
+    groups. nova-compute resumes guests before it makes the first provider tree. Until then the
+    providers' UUIDs come from the file that the last run of the service wrote, or else from
+    Placement.
 
     :param whole: the inventory of whole cards
     :param parts: the inventory of vGPUs
-    :param providers: the file with the providers of an earlier service
-    :param vgpu_keys: return the keys of this host's vGPU groups, and of the groups that their cards
-        would be in as whole cards
+    :param providers: the file with the providers' UUIDs
+    :param vgpu_keys: return the keys of this host's vGPU groups, and of the groups that the same
+        cards would form if they were offered whole
     :param placement: return Nova's report client
     :param nodename: return the name of this compute node
     """
@@ -51,15 +53,18 @@ class Assigned:
         return self.whole, self.parts
 
     def __bool__(self) -> bool:
-        """Return whether this host has any GPUs, whole or in parts."""
+        """Return whether this host has any whole cards or vGPUs, or had some."""
         return any(self.supplies)
 
     def held(
         self, resources: Iterable[objects.Resource] | None
     ) -> Mapping[Supply, list[Holding[Any, Any]]]:
-        """Return this host's devices among *resources*, by inventory: whole cards and vGPUs.
+        """Return this host's devices among an instance's *resources*, by inventory.
 
-        :raises DeviceUnavailable: if one of them is not here, or cannot be given to its instance
+        The result has both inventories, whole cards and vGPUs.
+
+        :raises DeviceUnavailable: if one of the devices is missing from this host, or has a reason
+            against it that applies to its own instance
         :raises ProvidersUnknown: if the providers of this host's groups are unknown
         """
         return {supply: self.held_of(supply, resources) for supply in self.supplies}
@@ -67,28 +72,29 @@ class Assigned:
     def held_of(
         self, supply: Published[Group, Key], resources: Iterable[objects.Resource] | None
     ) -> list[Holding[Group, Key]]:
-        """Return the devices of one inventory among *resources*.
+        """Return this host's devices of one inventory among an instance's *resources*.
 
         :raises DeviceUnavailable, ProvidersUnknown: as :meth:`held`
         """
-        return supply.held(resources) if self._concern(supply, resources) else []
+        return supply.held(resources) if self._may_include(supply, resources) else []
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:
-        """Return this host's devices among *resources*, healthy or not, whole cards first.
+        """Return this host's devices among *resources*, faulty ones included, whole cards first.
 
         :raises ProvidersUnknown: as :meth:`held`
         """
         return [
             dev
             for supply in self.supplies
-            if self._concern(supply, resources)
+            if self._may_include(supply, resources)
             for dev in sorted(supply.devices(resources))
         ]
 
-    def _concern(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
-        """Return whether *resources* may include devices of *supply*.
+    def _may_include(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
+        """Return whether *resources* have the resource class of *supply*, on any host.
 
-        If so, look up the providers first; an instance without GPUs does not cause that look-up.
+        If so, make sure that the UUIDs of this host's providers are known, which may take a request
+        to Placement.
 
         :raises ProvidersUnknown: as :meth:`held`
         """
@@ -101,7 +107,10 @@ class Assigned:
     # nova-gpu. Without the methods below Nova's driver would also make and render nova-gpu's.
 
     def allocations_of_others(self, allocations: Any) -> Any:
-        """Return the allocations of an instance, except those of this host's vGPU groups."""
+        """Return an instance's *allocations*, except those from this host's nova-gpu vGPU groups.
+
+        The result is for Nova's driver, which makes a mediated device for each vGPU in it.
+        """
         has_any = any(
             names.VGPU_RESOURCE_CLASS in allocation["resources"]
             for allocation in (allocations or {}).values()
@@ -115,11 +124,12 @@ class Assigned:
     def devices_of_others(
         self, instance: objects.Instance | None, uuids: dict[str, str], ledger: Ledger
     ) -> dict[str, str]:
-        """Return those mediated devices *uuids* of the *instance* that Nova itself made.
+        """Return *uuids* without the mediated devices that nova-gpu made for *instance*.
 
-        Without an instance, *uuids* are those of all instances: Nova determines the free devices,
-        or in 2024.1 those that it must make again after a host boot. On a host with nova-gpu's
-        vGPUs the result then has all of them if Nova has types of its own, and is otherwise empty.
+        The result is for Nova's driver. If *instance* is ``None``, *uuids* are those of all guests:
+        Nova looks for unused devices, or in 2024.1 for devices to make again after a host boot. On
+        a host with nova-gpu's vGPUs the result is then *uuids* unchanged if
+        ``[devices]enabled_mdev_types`` names any types, and else empty.
 
         :param uuids: the UUID of the guest, by the UUID of the mediated device
         """
@@ -137,20 +147,20 @@ class Assigned:
     # Providers
 
     def provider_uuids(self) -> dict[GroupKey, str]:
-        """Return the UUIDs of the known providers, by group."""
+        """Return the UUIDs of this host's providers by group; empty while they are unknown."""
         return {
             key: uuid for supply in self.supplies for key, uuid in supply.provider_uuids.items()
         }
 
     def keep_providers(self, nodename: str) -> None:
-        """Write the providers to the file for the next start of the service.
+        """Write the providers' UUIDs to the file, for the next start of nova-compute.
 
         Nova calls this inside every claim.
         """
         self.providers.keep(nodename, self.provider_uuids())
 
     def ask_for_providers(self) -> None:
-        """Look up the providers of this host's groups, unless they are known.
+        """Read the providers' UUIDs from the file or Placement, unless they are known.
 
         :raises ProvidersUnknown: if neither the file nor Placement has them
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of a host's whole cards, made from the cards found now and the former groups."""
+"""The groups of a host's whole cards, updated by each inspection of the host."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def offered(
     mode: DeliveryMode,
     unavailable: Mapping[PciAddress, Reasons],
 ) -> CardGroups:
-    """Return the groups of this host's whole cards.
+    """Return the groups of this host's whole cards after an inspection.
 
-    A card that was offered before stays in its group when it vanishes or can no longer be given,
-    because an instance may have it. A card that was never offered is left out if the host cannot
-    give it. A card with a fault of its own is included, so that Placement shows it as reserved.
+    A card of a former group stays in that group when it vanishes or has a reason against it,
+    because an instance may have it. A new card is left out if the host prevents its use. A new card
+    that is faulty itself is included, so that Placement shows it as reserved.
 
-    :param gpus: the cards found now
-    :param before: the former groups
-    :param unavailable: the reasons against cards, by address
+    :param gpus: the cards that the inspection found
+    :param before: the groups before the inspection
+    :param unavailable: the reasons against offering cards, by address
     """
     by_address = {gpu.address: gpu for gpu in gpus}
     groups: dict[GroupKey, GPUGroup] = {}
@@ -63,9 +63,9 @@ def offered(
 
 
 def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
-    """Return *groups* including the card at *address*, which an instance has.
+    """Return *groups* with the card at *address*, which an instance has, in the group *key*.
 
-    If the card is not in its group, it is added as unavailable, because the host does not find it.
+    A card that is not in the group yet is added as unavailable: the inspection did not find it.
     """
     if key in groups and address in groups[key].gpus:
         return groups
@@ -75,12 +75,12 @@ def including(groups: CardGroups, key: GroupKey, address: PciAddress) -> CardGro
 
 
 def missing(key: GroupKey, address: PciAddress) -> GPU:
-    """Return a GPU object for a card that is missing: its address and product id only."""
+    """Return a GPU object with only an address and a product id, for a card that is missing."""
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
 def reserving(groups: CardGroups, reasons: Mapping[PciAddress, Reasons]) -> CardGroups:
-    """Return *groups* with *reasons* added before the existing reasons of the cards."""
+    """Return *groups* with *reasons* added to each card's reasons against it, as the first ones."""
     reserved = {}
     for key, group in groups.items():
         own = {address: reasons[address] for address in reasons if address in group.gpus}
@@ -98,13 +98,15 @@ def report(
     room: Callable[[Collection[PciAddress]], Mapping[int, int]] = lambda cards: {},
     beside: Callable[[Collection[GPU]], tuple[int, ...]] = lambda cards: (),
 ) -> str:
-    """Return this host's report for the scheduler, as text.
+    """Return the text that reports this host's GPUs to the scheduler.
 
-    :param free: the cards that an instance could be given now
+    :param free: the cards that a new instance could get now
     :param reserved: the vCPUs and memory that the host reserves for each free GPU
-    :param divided: the report of the cards that are given in parts
-    :param room: as :func:`nova_gpu.virt.sets.room`
-    :param beside: as :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
+    :param divided: the report of the cards that are offered as vGPUs
+    :param room: return how many guests could get a set of the given free cards, by the set's size,
+        as :func:`nova_gpu.virt.sets.room`
+    :param beside: return how many of the given free cards are near one free PCI device, as
+        :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
     """
     groups = tuple(
         stats.GroupStats(

@@ -66,15 +66,16 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return [gpu for group in self._groups.values() for gpu in group.gpus.values()]
 
     def reserved(self) -> frozenset[PciAddress]:
-        """Return the cards with a reason that applies to new instances only."""
+        """Return the cards that new instances do not get, but an instance that has one keeps."""
         groups = self._groups.values()
         pairs = ((a, own) for group in groups for a, own in group.unavailable.items())
         return frozenset(a for a, own in pairs if any(reason.scope is Scope.NEW for reason in own))
 
     def present(self) -> frozenset[PciAddress]:
-        """Return the addresses of cards that exist and could be given to their own instances.
+        """Return the addresses of cards without a reason that applies to all instances.
 
-        If another product replaced a card, its address is in two groups, and usable in one of them.
+        Such a card exists, and an instance that has it can start with it. If a card was replaced by
+        another product, its address counts because of the new card.
         """
         return frozenset(
             address
@@ -84,12 +85,15 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         )
 
     def _unavailable_cards(self, group: GPUGroup) -> frozenset[PciAddress]:
-        """Return the cards of *group* that new instances cannot be given now."""
+        """Return the cards of *group* that new instances cannot get now, in use or not."""
         unbound = self._host_hooks.unavailable().keys() & group.gpus.keys()
         return frozenset(address for address, own in group.unavailable.items() if own) | unbound
 
     def begin_look(self) -> None:
-        """Begin an inspection of the host, whose result goes to :meth:`take_in`."""
+        """Prepare for an inspection of the host, which ends with :meth:`take_in`.
+
+        Reasons that :meth:`reserve` adds from now on are added to the result of the inspection too.
+        """
         self._neighbours.look_again()
         with self._lock:
             self._reserved_since = {}
@@ -100,7 +104,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         mode: DeliveryMode,
         unavailable: Mapping[PciAddress, Reasons],
     ) -> None:
-        """Replace the groups by the result of an inspection.
+        """Update the groups with the result of an inspection of the host.
 
         The parameters are those of :func:`nova_gpu.virt.inventory.card_groups.offered`.
         """
@@ -114,13 +118,16 @@ class CardInventory(Published[GPUGroup, PciAddress]):
                 }
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Keep these cards from instances at once, and after the inspection under way."""
+        """Add *reasons* against cards at once, and to the result of an inspection in progress."""
         with self._lock:
             self._reserved_since = {**self._reserved_since, **reasons}
             self._groups = card_groups.reserving(self._groups, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
-        """Return the cards that instances have, by the database and by recent starts."""
+        """Return the cards that instances have whole.
+
+        These are the cards that the database counts, and those of starts that it may not count yet.
+        """
         recorded = {address for _, address in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
@@ -171,7 +178,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
     ) -> list[flavor_mismatch.Held]:
-        """Return the properties of the held cards, for the comparison with a flavor."""
+        """Return the properties of an instance's cards that are compared with its flavor.
+
+        :param circles: the number of each card's set of directly linked cards, empty if the
+            comparison does not need it
+        """
         return [
             flavor_mismatch.Held(
                 count=1,
@@ -228,7 +239,10 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return own | set_traits.traits(board.partitions, board.free) if board else own
 
     def report(self, hypervisor_type: str, reserved: Reserved, divided: Divided) -> str:
-        """Return this host's report for the scheduler, as :func:`card_groups.report`."""
+        """Return the text that reports this host's GPUs to the scheduler.
+
+        The parameters are those of :func:`card_groups.report`.
+        """
         return card_groups.report(
             self._groups,
             hypervisor_type,
@@ -240,16 +254,22 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         )
 
     def sort_neighbours(self) -> None:
-        """Sort Nova's PCI pools by nearness to free cards, as :meth:`Neighbours.sort_pools`."""
+        """Sort Nova's PCI pools: first devices near free cards (:meth:`Neighbours.sort_pools`)."""
         free = self.free()
         self._neighbours.sort_pools(card for card in self.cards() if card.address in free)
 
     def owners(self) -> dict[Device, Owner]:
-        """Return the instance that has each card, by address."""
+        """Return the instance that has each device: a whole card by address, a vGPU by slot.
+
+        A device that no instance has is not in the result.
+        """
         return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Return the cards of a group that are unavailable now and that no instance has."""
+        """Return the cards of *group* that no instance has and no new instance can get.
+
+        Placement counts them as reserved.
+        """
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
         return set(self._unavailable_cards(group)) - ours - self._ledger.now.started()
@@ -268,7 +288,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return frozenset(schedulable & set(addresses)) - taken
 
     def free(self) -> frozenset[PciAddress]:
-        """Return the cards that a new instance could be given, by the state of the last period."""
+        """Return the cards that a new instance could get, without a new inspection of the host."""
         usage = self._ledger.now
         used_devices = usage.taken() | usage.used | usage.counted() | self._beside_given()
         groups = self._groups.values()
@@ -276,11 +296,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         return frozenset(cards - used_devices)
 
     def _beside_given(self, devices: Collection[Device] = ()) -> frozenset[PciAddress]:
-        """Return the cards that direct links join with a card that an instance has.
+        """Return the cards with direct links to a card that an instance or a domain has.
 
-        Only that instance may have them, and a later claim belongs to another instance.
+        No other instance may get them, because it could reach that card's memory over the links.
 
-        :param devices: further devices of instances, in addition to the recorded ones
+        :param devices: devices of instances that the ledger may not have yet
         """
         joined = self._links.joined()
         if not joined:

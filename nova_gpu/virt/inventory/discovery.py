@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The discovery of a host's cards: those that the options select, and the reasons against them.
+"""The discovery of a host's cards: which the options select, and why some are not offered.
 
-It also decides which cards are given whole and which in parts.
+It also decides which cards are offered whole, and which in parts, as vGPUs.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class Discovery:
         """Read the options.
 
         :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
-        :param libvirt_version: as for :class:`nova_gpu.virt.delivery.ways.Ways`
-        :param qemu_version: likewise
+        :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
+            ``None`` if it is unknown
+        :param qemu_version: return the version of QEMU in the same form
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
@@ -99,11 +100,11 @@ class Discovery:
     def find(self) -> tuple[GPU, ...]:
         """Return the host's cards that the options select.
 
-        NVML is queried until it has answered for every card that NVIDIA's driver has. Its answer is
-        cached: the facts do not change, and a group's traits must not change when the library
-        fails. NVML is queried each time if a card is in MIG mode, because the operator may divide
-        it anew. On a KVM host this method never queries NVML: a process that has a card's node open
-        would prevent its binding to another driver.
+        NVML is queried until it has answered once for every card of NVIDIA's driver. Its answers
+        are cached, so that a group's traits do not change when NVML fails. While a card is in MIG
+        mode, every call queries NVML, because the operator may divide the card anew. On a KVM host
+        NVML is never queried: a process that has a card's device node open would prevent the card's
+        binding to vfio-pci.
 
         :raises DiscoveryFailed: if sysfs cannot be read
         """
@@ -131,10 +132,10 @@ class Discovery:
     def in_parts(
         self, cards: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-        """Return the cards that are given in parts, and the reasons why others are not offered.
+        """Return the cards to offer as vGPUs, and why other cards are not offered at all.
 
-        It is the result of :func:`in_parts`, with the reasons of cards of which instances have
-        vGPUs although the cards are not divided now.
+        This is the result of the function :func:`in_parts`, with reasons also against undivided
+        cards of which instances have vGPUs by nova-gpu's records of made vGPUs.
         """
         made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
         parts, others = in_parts(gpus, self.ways, made.recorded_types())
@@ -142,11 +143,11 @@ class Discovery:
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the reasons of those cards in *given_whole* that are in MIG mode now.
+        """Return a reason against each card in *given_whole* that was put into MIG mode since.
 
-        On a KVM host the result is empty: a guest has its card in any MIG mode.
+        On a KVM host the result is empty: a KVM guest may itself set the MIG mode of its card.
 
-        :param given_whole: the cards that instances have as a whole
+        :param given_whole: the cards that instances have as whole cards
         """
         if not self.delivery.shares_driver:
             return {}
@@ -156,12 +157,13 @@ class Discovery:
     def unavailable(
         self, cards: Iterable[GPU], given_whole: Collection[PciAddress] = ()
     ) -> dict[PciAddress, Reasons]:
-        """Return the reasons of those *cards* that guests of this host cannot be given.
+        """Return the reasons why *cards* cannot be offered whole, by card.
 
-        This may be slow: it reads many files for every card.
+        The reasons are those of :meth:`of_card`, and on a KVM host also that a process of the host
+        has the card open. This may be slow: it reads many files for every card.
 
-        :param given_whole: the cards that instances have; they keep a card with only a fault of its
-            board
+        :param given_whole: the cards that instances have; a reason of the board keeps these cards
+            from new instances only
         """
         gpus = tuple(cards)
         reasons = availability.merge(
@@ -173,9 +175,10 @@ class Discovery:
         return {**reasons, **of_all(Source.IN_USE, in_use)}
 
     def of_card(self, gpu: GPU, *, is_given: bool = False) -> Reasons:
-        """Return the reasons against *gpu* that lie in the host, its options or the card's board.
+        """Return the reasons of the host, its options or the card's board against offering *gpu*.
 
-        Quarantine, health and open device nodes are checked elsewhere (:meth:`unavailable`).
+        The board is one with NVSwitches. Quarantine and health are checked elsewhere, open device
+        nodes in :meth:`unavailable`.
 
         :param is_given: whether an instance has the card; a reason of its board then keeps the card
             from new instances only
@@ -190,9 +193,10 @@ class Discovery:
         )
 
     def kept(self, gpu: GPU) -> str | None:
-        """Return why *gpu* stays with the host: it is the display that the host booted on.
+        """Return why *gpu* is not offered if the host booted with it as its display.
 
-        Return ``None`` for any other card, and for a card that an option names.
+        Return ``None`` for any other card, and for a card that ``[gpu]addresses`` or
+        ``[gpu]product_ids`` names.
         """
         if self._selection.names(gpu.address, gpu.product):
             return None
@@ -204,39 +208,44 @@ class Discovery:
         )
 
     def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the reasons of quarantined cards, by address.
+        """Return the reasons against those *gpus* that are in quarantine, by address.
 
         See :func:`nova_gpu.host.state.quarantine.unavailable`.
         """
         return quarantine.unavailable(self.quarantine, gpus, self.roots, self.identities)
 
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
-        """Return the identity of each card, such as its serial number, by address.
+        """Return the facts that identify each card, such as its serial number, by address.
 
-        If the privileged process fails, the identity has only the facts that nova-compute can read.
+        If privsep fails, only the facts that nova-compute can read without root are returned.
         """
         own = {card.address: identity.read(card, self.roots) for card in gpus}
         try:
             with boundary.crossed():
                 more = nova_gpu.privsep.identity.read([str(address) for address in own])
         except boundary.Failure as error:
-            LOG.warning("Cannot read the serial numbers of GPUs: %s", error)
+            LOG.warning(
+                "Cannot read the serial numbers of GPUs, will identify cards without them: %s",
+                error,
+            )
             more = {}
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}
 
 
 def of_all(source: Source, texts: Mapping[PciAddress, str]) -> dict[PciAddress, Reasons]:
-    """Return *texts* as reasons of *source* that apply to all instances, by card."""
+    """Return *texts* as reasons of *source* that apply to all instances, not only new ones."""
     return {card: (Unavailable(text, "", source, Scope.ALL),) for card, text in texts.items()}
 
 
 def sorted_out(
     gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, Reasons]]:
-    """Return the cards that are given in parts, and the reasons why others are not offered.
+    """Return the cards to offer as vGPUs, and why other cards are not offered at all.
+
+    A card in neither result can be offered whole.
 
     :param gpus: all cards of the host, by address
-    :param divided: the cards of these that are divided, or can be
+    :param divided: those of *gpus* that are divided into vGPUs or MIG instances, or can be
     """
     cards: dict[PciAddress, SharedCard] = {}
     others: dict[PciAddress, str] = {}
@@ -275,10 +284,10 @@ def sorted_out(
 def in_parts(
     cards_: Iterable[GPU], ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-    """Return the cards that nova-compute would give in parts, and why others are not offered.
+    """Return the result of :func:`sorted_out` for a nova-compute that starts now, by card.
 
-    The answer is that of a nova-compute that starts now, with no instances. The cards have only the
-    vGPU types that are offered.
+    Devices of instances are not considered. The cards in the result have only the vGPU types that
+    would be offered.
 
     :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
     :raises OSError: if the kernel's list of mediated devices cannot be read
@@ -291,9 +300,9 @@ def in_parts(
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
 ) -> dict[PciAddress, Reasons]:
-    """Return why undivided *cards* of which instances have vGPUs are not offered whole, by card.
+    """Return why those *cards* that are undivided but held as vGPUs are not offered whole.
 
-    :param divided: the cards that are divided
+    :param divided: the cards that are divided now
     :param held: the vGPUs that instances have
     """
     slots = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
@@ -305,10 +314,12 @@ def held_in_parts(
 
 
 def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | None:
-    """Return *card* with only the types that [gpu]vgpu_types names and that are not *unfit*.
+    """Return *card* with only the vGPU types that [gpu]vgpu_types names, without *unfit* ones.
 
-    Return ``None`` if no type remains. The number of vGPUs that the card carries of each type is
-    computed here, because that may need the facts of the other types.
+    Return ``None`` if no type remains. How many vGPUs of a type an empty card carries is computed
+    here, because it may follow from the types that are dropped.
+
+    :param unfit: the ids of types that no guest could use
     """
     patterns = CONF.gpu.vgpu_types
     types = {
@@ -325,9 +336,9 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
 
 
 def _novas_own(card: DividedCard) -> str | None:
-    """Return why Nova's own driver divides *card*, by [devices]enabled_mdev_types and [mdev_*].
+    """Return which option makes Nova's own driver divide *card* into vGPUs, and the remedy.
 
-    Return ``None`` if it does not.
+    Return ``None`` if none of [devices]enabled_mdev_types and [mdev_*] does.
     """
     mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
     for type_id in CONF.devices.enabled_mdev_types:
@@ -342,9 +353,9 @@ def _novas_own(card: DividedCard) -> str | None:
 
 
 def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | None:
-    """Return why Nova's own driver is to divide *card*, which lists no vGPU types now.
+    """Return which option tells Nova's own driver to divide *card*, and the remedy.
 
-    Return ``None`` if no [mdev_*] section names the card.
+    For a card that lists no vGPU types now. Return ``None`` if no [mdev_*] section names the card.
     """
     for type_id in CONF.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
@@ -360,5 +371,5 @@ def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | N
 
 @functools.cache
 def _report(address: PciAddress, reason: str) -> None:
-    """Log the reason once, although every period calls this."""
-    LOG.warning("GPU %s: %s", address, reason)
+    """Log, once for each *reason*, why some vGPUs of the card are not offered."""
+    LOG.warning("Some vGPUs of GPU %s are not offered: %s", address, reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of cards that direct links join; only one KVM guest at a time may have such cards."""
+"""Link groups: cards that direct links join, so that only one KVM guest at a time may have them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _BESIDE_PARTS = (
 class LinkGroups:
     """The link groups of a host, remembered, because a card bound to vfio-pci reports no links.
 
-    No driver of the host blocks the links of a card that a guest has, and the card itself maps the
-    memory at the other end (for XGMI see drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c). Cards on boards
-    with NVSwitches are not included: partitions separate these.
+    A guest with one card of a group could read the memory of the others over the links: no driver
+    of the host blocks the links, and the card itself maps the memory at their other end (for XGMI
+    see drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c). Cards on boards with NVSwitches are in no link
+    group, because Fabric Manager's partitions separate them.
     """
 
     def __init__(self, sets: Sets) -> None:
@@ -33,7 +34,7 @@ class LinkGroups:
         self._joined: dict[PciAddress, frozenset[PciAddress]] = {}
 
     def look(self, cards: Collection[GPU]) -> None:
-        """Record the groups of *cards* that direct links join."""
+        """Add the link groups of *cards* to those that are remembered."""
         linked = [
             gpu for gpu in cards if gpu.links and not self._sets.offered([gpu.address], (), None)
         ]
@@ -50,14 +51,14 @@ class LinkGroups:
             self._joined.update(dict.fromkeys(known, known))
 
     def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
-        """Return the link group of each card; only one guest at a time may have cards of a group.
+        """Return all cards of each linked card's group, itself included, by card.
 
-        The result is empty if ``[gpu]split_link_groups`` allows several guests.
+        The result is empty if ``[gpu]split_link_groups`` lets several guests have cards of a group.
         """
         return {} if CONF.gpu.split_link_groups else self._joined
 
     def beside_parts(self, cards: Iterable[GPU], divided: Set[PciAddress]) -> dict[PciAddress, str]:
-        """Return why *cards* in a link group with a *divided* card are not given whole, by card."""
+        """Return why *cards* in one link group with a *divided* card are not offered whole."""
         joined = self.joined()
         peers = {gpu.address: joined.get(gpu.address, frozenset()) & divided for gpu in cards}
         return {

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network functions and disks that Nova's own passthrough gives to instances with GPUs.
+"""Neighbours: the network functions and disks that instances have by Nova's own PCI passthrough.
 
-Nova claims these devices first, then the GPUs (``ResourceTracker.instance_claim`` and
-``_move_claim``, the same in Nova 32 to 34). So GPUs are chosen near the devices that are claimed
-already. A claim passes neither its instance nor the instance's other devices to the driver:
-doc/source/contributor/upstream.rst. The start of the guest knows both, and refuses a guest whose
-GPUs are not as near as its flavor requires (:meth:`Neighbours.had_by`). It cannot exchange the
-GPUs: Nova's records assign them already, and an exchange would be a second claim.
+A flavor may require GPUs near them. Nova claims these devices first, then the GPUs
+(``ResourceTracker.instance_claim`` and ``_move_claim``, the same in Nova 32 to 34). So GPUs are
+chosen near the neighbours that are claimed already. A claim passes neither its instance nor the
+instance's neighbours to the driver: doc/source/contributor/upstream.rst. The start of the guest
+knows both, and refuses a guest whose GPUs are not as near as its flavor requires
+(:meth:`Neighbours.had_by`). It cannot exchange the GPUs: Nova's records assign them already, and an
+exchange would be a second claim.
 
-nova-gpu sorts the pools from which Nova draws these devices, so that devices near free GPUs come
-first. Nova draws "in any order" (``PciDeviceStats.consume_requests``), unless Placement has chosen
-the devices (``[filter_scheduler]pci_in_placement``). In Nova's own order all functions of one card
-come before those of the next. A host with two network cards would then refuse instances that
+nova-gpu sorts the pools from which Nova draws neighbours, so that those near free GPUs come first.
+Nova draws "in any order" (``PciDeviceStats.consume_requests``), unless Placement has chosen the
+devices (``[filter_scheduler]pci_in_placement``). In Nova's own order all functions of one network
+card come before those of the next. A host with two network cards would then refuse instances that
 require GPUs near their function as soon as the GPUs near the first card are in use.
 """
 
@@ -41,7 +42,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """The network functions and disks of a host; their places are cached for one period."""
+    """A reader of a host's neighbours; it caches their kinds and places for one period.
+
+    A place is the NUMA node, the PCI root and the PCIe switch.
+    """
 
     def __init__(self, tracker: Tracker, roots: Roots) -> None:
         self._tracker = tracker
@@ -50,7 +54,7 @@ class Neighbours:
         self._there: tuple[Neighbour, ...] | None = None
 
     def look_again(self) -> None:
-        """Discard the cached places."""
+        """Discard the cached kinds and places."""
         self._read, self._there = {}, None
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
@@ -58,27 +62,32 @@ class Neighbours:
         return self._at(device.address for device in instance.get_pci_devices())
 
     def claimant(self) -> Claimant | None:
-        """Return the instance's arrangement and devices for the claim that Nova makes right now.
+        """Return the facts about the instance for which Nova is claiming GPUs right now.
 
-        Return ``None`` if the instance has no such devices, or they are unknown; then any GPUs will
-        do. Call it under the lock of Nova's resource tracker.
+        Return ``None`` if the instance has no neighbours, or they are unknown; then the choice of
+        GPUs ignores neighbours. Call it under the lock of Nova's resource tracker.
 
-        The tracker does not pass the instance, but its record of PCI devices identifies it: devices
-        that are claimed and not yet allocated belong to this claim. Devices of a move under way, or
-        of a failed claim until the next period, are older entries of the record. So a claim without
-        PCI devices may be mistaken for such an older one; it then only gets a set that fits less
-        tightly. The flavor is read from the database, where Nova saved the instance in this claim,
-        and only if the instance has such devices.
+        The tracker does not pass the instance, but its record of PCI devices identifies it: the
+        newest devices that are claimed and not yet allocated belong to this claim. Devices of a
+        move in progress, or of a failed claim until the next period, are older entries of the
+        record. So a claim without PCI devices may be mistaken for an older claim; its GPUs are then
+        near that claim's devices, and may be less close to each other. The flavor is read from the
+        database, where Nova saved the instance in this claim, and only if the instance has
+        neighbours.
         """
         try:
             with boundary.crossed():
                 return self._claimant()
         except boundary.Failure as error:
-            LOG.warning("Cannot choose GPUs near the other devices of their instance: %s", error)
+            LOG.warning(
+                "Cannot read the claiming instance, so its GPUs are chosen without regard to its "
+                "network functions and disks: %s",
+                error,
+            )
             return None
 
     def _claimant(self) -> Claimant | None:
-        """Return the result of :meth:`claimant`.
+        """Return the result of :meth:`claimant`, but raise errors.
 
         :raises Exception: if the instance or its flavor cannot be read
         """
@@ -97,9 +106,9 @@ class Neighbours:
         return _of_flavor(records.request_of_flavor(flavor), neighbour)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
-        """Return the kinds of devices that at least one of *gpus* is near, in use or free.
+        """Return which kinds of neighbours, in use or free, the host has near any of *gpus*.
 
-        The result is empty before Nova's first period.
+        Near means on the same NUMA node, or closer. The result is empty before Nova's first period.
         """
         if self._there is None:
             if (pci := self._tracker.pci) is None:
@@ -116,10 +125,10 @@ class Neighbours:
         return frozenset(neighbours) - {Near.ANY}
 
     def beside_free(self, gpus: Collection[GPU]) -> tuple[int, ...]:
-        """Return the largest number of the free *gpus* near one free device of each kind.
+        """Return how many of the free *gpus* are near the best placed free neighbour of each kind.
 
-        The result has two numbers for each kind in :data:`stats.NEAR`: the GPUs behind the device's
-        PCIe switch, and the GPUs on its NUMA node.
+        The result has two numbers for each kind in :data:`stats.NEAR`: the most GPUs behind one
+        device's PCIe switch, and the most GPUs on one device's NUMA node.
         """
         pci = self._tracker.pci
         pools = list(pci.stats.pools) if pci else []
@@ -156,7 +165,7 @@ class Neighbours:
         pci.stats.pools.sort(key=order)
 
     def _at(self, addresses: Iterable[str]) -> tuple[Neighbour, ...]:
-        """Return the network functions and disks at these PCI addresses."""
+        """Return the network functions and disks among the devices at *addresses*."""
         neighbours = []
         for address in addresses:
             if address not in self._read:
@@ -167,7 +176,9 @@ class Neighbours:
 
 
 def _of_flavor(request: FlavorRequest, neighbours: tuple[Neighbour, ...]) -> Claimant | None:
-    """Return the claimant of a flavor, ``None`` if the flavor requests no whole cards.
+    """Return the claimant with this flavor and these neighbours.
+
+    Return ``None`` if the flavor requests no whole cards.
 
     :raises InvalidExtraSpec: if the flavor's request cannot be parsed
     """

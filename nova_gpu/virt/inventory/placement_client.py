@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to Placement through Nova's report client, for which the client has no function.
+"""Requests to Placement that Nova's report client has no method for.
 
-They read and write the allocations of one instance from a host's GPU groups.
+They read and write an instance's allocations of GPUs and vGPUs from a host's providers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ATTEMPTS = 3
 
 
 def get(client: Any, url: str) -> Any:
-    """Return the parsed body of Placement's answer to a GET of *url*.
+    """Return the parsed JSON body of Placement's answer to a GET of *url*.
 
     :param client: nova.scheduler.client.report.SchedulerReportClient
     :raises PlacementFailed: if the status is not 200
@@ -52,9 +52,10 @@ def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> 
 def write_allocations(
     client: Any, instance: objects.Instance, providers: Collection[str], amounts: Amounts
 ) -> bool:
-    """Write *amounts* as the instance's allocation of *providers*; return whether it succeeded.
+    """Replace the instance's GPUs and vGPUs of *providers* in its allocations by *amounts*.
 
-    False means that a provider has too little left. The instance's other allocations stay.
+    The instance's other allocations stay. Return ``False`` if Placement refuses the allocations
+    because a provider has too little left.
 
     :param client: Nova's report client
     :raises PlacementFailed: if other processes changed the allocations in every attempt
@@ -66,7 +67,9 @@ def write_allocations(
         except nova_exception.AllocationUpdateFailed:
             continue
     raise exception.PlacementFailed(
-        f"/allocations/{instance.uuid}", "others write it all the time", verb="PUT"
+        f"/allocations/{instance.uuid}",
+        f"other processes changed the allocations during each of {_ATTEMPTS} attempts",
+        verb="PUT",
     )
 
 
@@ -89,10 +92,11 @@ def write_consumer(
     amounts: Amounts,
     beside: Callable[[], dict[str, Any]] = dict,
 ) -> bool:
-    """Make one attempt of :func:`write_allocations`, based on *consumer*.
+    """Make one attempt of :func:`write_allocations`; return whether Placement accepted it.
 
-    :param consumer: the answer of :func:`read_consumer`
-    :param beside: return the other allocations to write, if the instance has none in Placement
+    :param consumer: the instance's allocations now, from :func:`read_consumer`
+    :param beside: return the allocations to write in addition to *amounts* if the instance has none
+        in Placement
     :raises nova.exception.AllocationUpdateFailed: if the allocations have changed since they were
         read
     """

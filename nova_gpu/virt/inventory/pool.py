@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool from which Nova's resource tracker draws the best GPUs.
+"""The pool from which a claim of Nova's resource tracker draws GPUs that are close together.
 
 ``ResourceTracker._claim_resources`` (nova/compute/resource_tracker.py, the same in Nova 32 to 34)
 takes the set of a provider's resources in the provider tree, subtracts the assigned ones, compares
@@ -28,8 +28,8 @@ from nova_gpu.core.topology.nearness import Neighbour
 class Claimant:
     """The facts about a claim's instance that the choice of GPUs depends on.
 
-    ``arrangement`` is the flavor's arrangement of the GPUs. ``neighbours`` are the network
-    functions and disks that the instance has from Nova's own passthrough.
+    ``arrangement`` is how the flavor wants the GPUs placed. ``neighbours`` are the network
+    functions and disks that the instance has by Nova's own PCI passthrough.
     """
 
     arrangement: Arrangement
@@ -37,23 +37,26 @@ class Claimant:
 
 
 class Supply(Protocol):
-    """The interface to the current state of the GPUs behind the sets in the provider tree."""
+    """The inventory that a :class:`DeviceSet` asks for free devices when a claim draws from it."""
 
     @abc.abstractmethod
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        """Return those of the provider's *addresses* that a new instance can be given now.
+        """Return those of the provider's *addresses* that a new instance can get now.
 
-        Such a device is healthy, in no domain, and not held by a start. If another product is at an
-        address now, the address belongs to another provider as well.
+        Such a device has no reason against it, is in no domain, and is not reserved for a claim or
+        a start. Two providers can have the same address, if another product replaced a card.
 
-        :param assigned: the tracker's own set of assigned resources of that provider
+        :param assigned: the resource tracker's own set of the provider's assigned resources
         """
 
     @abc.abstractmethod
     def claimant(self) -> Claimant | None:
-        """Return the facts about the instance of the claim, ``None`` if any devices will do."""
+        """Return the facts about the instance for which Nova claims devices right now.
+
+        Return ``None`` if the choice does not depend on the instance.
+        """
 
     @abc.abstractmethod
     def choose(
@@ -63,13 +66,16 @@ class Supply(Protocol):
         count: int,
         claimant: Claimant | None,
     ) -> tuple[Device, ...]:
-        """Return the best *count* devices of *free*, which belong to the provider."""
+        """Return the best combination of *count* devices of *free*, devices of the provider."""
 
     @abc.abstractmethod
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        """Reserve *addresses* for a claim, and release *back*, which the claim held before."""
+        """Reserve *addresses* for a claim, and free *back*, devices that it drew but does not need.
+
+        :param assigned: as for :meth:`usable`
+        """
 
 
 # The sets in the tree carry no state: the tree keeps an old set if a new one has equal elements,
@@ -85,7 +91,7 @@ _published: weakref.WeakValueDictionary[str, DeviceSet] = weakref.WeakValueDicti
 def resource(provider_uuid: str, address: Device) -> objects.Resource:
     """Return Nova's ``Resource`` object for one GPU or vGPU.
 
-    ``metadata`` stays unset: the conductor and the API could not read a class of nova-gpu there.
+    ``metadata`` stays unset: hosts with conductor and API may lack nova-gpu's classes for it.
     """
     return objects.Resource(
         provider_uuid=provider_uuid,
@@ -95,9 +101,11 @@ def resource(provider_uuid: str, address: Device) -> objects.Resource:
 
 
 def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
-    """Return the set of resources for *addresses*, for the provider tree.
+    """Return the provider's set of resources in the provider tree, for devices at *addresses*.
 
-    The same object is returned as long as *addresses* are the same.
+    As long as *addresses* do not change, the same object is returned.
+
+    :param supply: the inventory that a claim asks which devices are free
     """
     _supply_by_provider[provider_uuid] = supply
     wanted = frozenset(addresses)
@@ -110,7 +118,7 @@ def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -
 
 
 def without_free(provider_uuid: str, addresses: Collection[Device]) -> DeviceSet:
-    """Return a set for *addresses*, which instances have, from which no claim can draw."""
+    """Return a set of resources for devices that instances have; claims can draw none of them."""
     _supply_by_provider.pop(provider_uuid, None)
     return DeviceSet(resource(provider_uuid, address) for address in addresses)
 
@@ -121,7 +129,7 @@ class DeviceSet(set[Any]):
     addresses: frozenset[Device] = frozenset()
 
     def __deepcopy__(self, memo: object) -> DeviceSet:
-        """Return itself, because Nova deep-copies the tree in every query."""
+        """Return the set itself: Nova copies the tree in each query, and a copy would be slow."""
         return self
 
     @functools.cached_property
@@ -139,12 +147,12 @@ class DeviceSet(set[Any]):
 
 
 class Pool(set[Any]):
-    """The devices from which one claim can draw.
+    """The free devices from which one claim draws.
 
-    Each ``pop()`` chooses the best set anew, with one GPU more, and rewrites the identifiers of the
-    resources that it returned to this claim before. So after k calls the k GPUs are the best set of
-    k, not the best single GPU k times. The returned resources are copies of those in the set, and
-    Nova hashes them only after the last call.
+    The k-th ``pop()`` chooses the best combination of k GPUs anew, and changes the identifiers of
+    the resources that earlier calls returned accordingly. So the claim gets the best k GPUs
+    together, not the best single GPU k times. The returned resources are copies of those in the
+    set, and Nova hashes them only after the last call.
     """
 
     def __init__(

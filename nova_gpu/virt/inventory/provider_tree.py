@@ -37,10 +37,10 @@ _PAUSE_S = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """The offer of one group.
+    """What a group's provider in Placement is to have: inventory, traits and devices.
 
-    ``inventory`` is empty if the total is 0, because Placement refuses such an inventory.
-    ``traits`` returns the provider's new traits for its present ones.
+    ``inventory`` is empty if its total would be 0, because Placement refuses such an inventory.
+    ``traits`` takes the provider's present traits and returns its new ones.
     """
 
     inventory: Mapping[str, Mapping[str, int | float]]
@@ -51,7 +51,7 @@ class Offer:
 def groups_in(
     tree: nova_provider_tree.ProviderTree, nodename: str, *, in_parts: bool
 ) -> dict[GroupKey, str]:
-    """Return the provider UUIDs of this node's groups in the tree, including former groups.
+    """Return the provider UUIDs of this node's groups in *tree*, even of those without cards now.
 
     :param in_parts: whether to return the groups of vGPUs, else those of whole cards
     """
@@ -74,7 +74,7 @@ def ensure(
     present: Mapping[GroupKey, str],
     keys: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
-    """Return the provider UUIDs by group: those *present*, and new ones for *keys* without one.
+    """Return *present* with a new provider in *tree* for each group in *keys* that has none.
 
     :param present: the result of :func:`groups_in`
     """
@@ -84,7 +84,7 @@ def ensure(
 
 
 def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-    """Return the provider UUID of each group in *keys* that Placement knows.
+    """Return the UUIDs of this node's providers from Placement, for groups in *keys* that have one.
 
     :param client: Nova's report client
     """
@@ -128,15 +128,17 @@ def traits(
     near: Iterable[str] = (),
     vgpu_type: VGPUType | None = None,
 ) -> frozenset[str]:
-    """Return the traits of a group that Placement accepts, with the traits of its vGPU type.
+    """Return a group's traits, with custom traits instead of standard ones that os-traits lacks.
 
     They are those of :mod:`nova_gpu.core.placement.group_traits`. Placement only knows the standard
-    traits of its os-traits, and refuses all traits of the host if one is unknown. So a standard
-    trait that os-traits lacks, such as a compute capability of CUDA for recent cards, becomes a
-    custom trait.
+    traits of its os-traits, and refuses all traits of the host if one is unknown, such as the
+    CUDA compute capability of a recent card.
 
     :param present: the provider's present traits
-    :param near: the kinds of devices that the group's cards are near
+    :param islands: the largest numbers of the group's cards that one NUMA node has, and that direct
+        links join
+    :param near: the kinds of PCI devices that the group's cards are near
+    :param vgpu_type: the type of a group of vGPUs, whose traits are added
     """
     wanted = group_traits.of_group(product, hypervisor_type, present, islands, near)
     takes = {trait for trait in wanted if os_traits.is_custom(trait) or trait in _STANDARD}
@@ -152,8 +154,8 @@ def withdraw(
 ) -> None:
     """Reserve the whole inventory of a group of which the host no longer has a card.
 
-    The inventory stays: Placement refuses to remove it while an allocation is left, and then every
-    claim on this host would fail, with or without GPUs.
+    The inventory is not removed: Placement refuses that while an instance has an allocation of it,
+    and every claim on this host would then fail, even of instances without GPUs.
     """
     _reserve_all(tree, provider_uuid)
     none = pool.publish(provider_uuid, (), supply)
@@ -165,12 +167,13 @@ def refuse_claims(
     nodename: str,
     recorded: Callable[[Mapping[str, GroupKey]], Iterable[tuple[GroupKey, Device]]],
 ) -> None:
-    """Make claims fail on groups that have no devices in the tree, so that Nova tries another host.
+    """Make claims of GPUs fail while the tree lacks their devices, so that Nova tries another host.
 
-    If the tree lacks a resource class, Nova's resource tracker assigns no device and reports no
-    error, and the instance would fail on this host.
+    If the tree has no devices of a resource class, Nova's resource tracker assigns none and reports
+    no error, and the instance would only fail at its start, on this host.
 
-    :param recorded: return the devices that instances have of the given groups, by provider
+    :param recorded: return the devices that instances have, each with its group, of the groups in
+        its argument, which is by provider UUID
     """
     keys = _all_in(tree, nodename)
     had = list(recorded({uuid: key for key, uuid in keys.items()}))
@@ -192,15 +195,15 @@ def _reserve_all(tree: nova_provider_tree.ProviderTree, provider_uuid: str) -> N
 
 
 class Providers:
-    """The file with the providers of a host's groups, for the time before the first provider tree.
+    """The file with the UUIDs of a host's providers, for the time before the first provider tree.
 
     After a power failure Nova resumes guests as soon as their host is up, and Placement may be up
-    only later. So the providers of the last tree are kept in a file in the state path::
+    only later. So the UUIDs in the last provider tree are in a file in the state path::
 
         {"node": "compute-7", "providers": {"compute-7_gpu_10de_2335_lxc": "4e8e5957-..."}}
 
-    A provider that is not in the file was never published, so no instance uses it. The file is only
-    used for the node that it names. UUIDs are unique, so a stale one matches no resource.
+    A provider that is not in the file was never published, so no instance uses it. The file counts
+    only for the node that it names. An outdated UUID does no harm: no resource has it.
 
     :param path: the path of the file, which need not exist yet
     """
@@ -211,7 +214,7 @@ class Providers:
         self._until: float | None = None
 
     def keep(self, nodename: str, uuids: Mapping[GroupKey, str]) -> None:
-        """Write the providers to the file if they have changed.
+        """Write *uuids* to the file if they have changed.
 
         Nova calls this inside every claim.
         """
@@ -223,13 +226,18 @@ class Providers:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)  # the old file lacks the new providers
-            LOG.warning("After a host boot guests start only when Placement answers: %s", error)
+            LOG.warning(
+                "Cannot write %s, so that after a host boot guests with GPUs do not start before "
+                "Placement answers: %s",
+                self._path,
+                error,
+            )
         self._kept = nodename, by_name
 
     def of(self, client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-        """Return the provider UUIDs of *keys* from the file, or without one from Placement.
+        """Return the provider UUIDs of the groups in *keys*, from the file or else from Placement.
 
-        This waits for Placement up to a minute, but only once.
+        The first call without a file waits up to a minute for Placement, later calls do not.
 
         :param client: Nova's report client
         :raises ProvidersUnknown: if there is no file and Placement does not answer
@@ -248,13 +256,17 @@ class Providers:
             except boundary.Failure as error:
                 if self._until is None:
                     self._until = time.monotonic() + _PATIENCE_S
-                    LOG.warning("Waiting for Placement, at most %g s: %s", _PATIENCE_S, error)
+                    LOG.warning(
+                        "Placement does not answer; guests with GPUs wait for it, at most %g s: %s",
+                        _PATIENCE_S,
+                        error,
+                    )
                 if time.monotonic() >= self._until:
                     raise exception.ProvidersUnknown(str(error)) from error
             time.sleep(_PAUSE_S)
 
     def _load(self, nodename: str) -> dict[str, str] | None:
-        """Return the UUIDs by provider name; ``None`` without a valid file for this node."""
+        """Return the file's UUIDs by provider name; ``None`` without a valid file of this node."""
         try:
             content = files.read_json(self._path)
             if content["node"] != nodename:

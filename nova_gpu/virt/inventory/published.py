@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of the two inventories, whole cards and vGPUs: Placement's groups and claims."""
+"""The base class of the two inventories that are published to Placement: whole cards and vGPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Key = TypeVar("Key", PciAddress, Slot)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding(Generic[Group, Key]):
-    """A device that an instance has, with its group and the object that its delivery needs."""
+    """A device that an instance has, with its group.
+
+    ``grant`` is the object that the device's delivery to the guest takes: a card or a slot.
+    """
 
     group: Group
     device: Key
@@ -39,8 +42,8 @@ class Published(pool.Supply, Generic[Group, Key]):
     """The inventory of one kind of devices in Placement: whole cards or vGPUs.
 
     It reads neither the host nor the database, so that a claim never waits: periods and starts
-    update its state. The subclasses compute free devices differently, because the parts of one card
-    limit each other.
+    update its state. The subclasses compute free devices differently, because the vGPUs of one card
+    share its capacity.
     """
 
     in_parts: bool
@@ -57,10 +60,10 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def groups(self) -> Mapping[GroupKey, Group]:
-        """Return the groups of devices, by the state of the last period."""
+        """Return the groups of devices of this kind, as the last inspection found them."""
 
     def group_of(self, provider_uuid: str) -> Group | None:
-        """Return the group of a provider, ``None`` if it is not a provider of this inventory."""
+        """Return the group of a provider, ``None`` if it is no provider of this inventory."""
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
         key = keys.get(provider_uuid)
         return None if key is None else self.groups().get(key)
@@ -68,10 +71,10 @@ class Published(pool.Supply, Generic[Group, Key]):
     # Devices of instances
 
     def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
-        """Return the devices of this host among *resources*, healthy or not, each with its group.
+        """Return this inventory's devices among *resources*, faulty ones included, with groups.
 
-        After a move *resources* may name devices of another host, whose addresses may exist on this
-        host as well. So only the provider identifies the host.
+        After a move *resources* may include devices of another host with the same addresses as
+        devices here. So a resource belongs to this host only if its provider does.
         """
         return [
             (group, self._parse(resource.identifier))
@@ -85,13 +88,14 @@ class Published(pool.Supply, Generic[Group, Key]):
         return bool(resource.resource_class == device.resource_class_in(in_parts=self.in_parts))
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
-        """Return the devices of :meth:`of_this_host`."""
+        """Return this inventory's devices among *resources*, faulty ones included."""
         return frozenset(key for _, key in self.of_this_host(resources))
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
-        """Return the devices of this host among *resources*, sorted by device.
+        """Return this inventory's devices among an instance's *resources*, sorted by device.
 
-        :raises DeviceUnavailable: if one of them is not here, or cannot be given to its instance
+        :raises DeviceUnavailable: if one of them is missing from this host, or has a reason against
+            it that applies to its own instance
         """
         holdings = []
         for group, item in self.of_this_host(resources):
@@ -104,15 +108,15 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def _parse(self, identifier: str) -> Key:
-        """Return the device that the *identifier* of a resource names."""
+        """Parse the *identifier* of an ``objects.Resource``: a PCI address or a slot."""
 
     @abc.abstractmethod
     def _unavailable(self, group: Group, key: Key) -> str | None:
-        """Return why no instance can get the device; ``None`` if the one that has it can."""
+        """Return why even the instance that has the device cannot start with it, else ``None``."""
 
     @abc.abstractmethod
     def _given(self, group: Group, key: Key) -> Grant:
-        """Return the object that the delivery needs for a healthy device: a card or a slot."""
+        """Return the object that the delivery of an available device takes: a card or a slot."""
 
     @abc.abstractmethod
     def mismatch(
@@ -123,18 +127,18 @@ class Published(pool.Supply, Generic[Group, Key]):
         *,
         is_new: bool,
     ) -> str | None:
-        """Return why the held devices do not match the flavor's request; ``None`` if they do.
+        """Return why an instance's devices do not match its flavor's request, else ``None``.
 
-        :param is_new: whether the instance gets the devices now. For devices that it had before,
-            properties that the host can no longer read are not compared.
+        :param is_new: whether the instance gets the devices now; if it had them before, facts that
+            NVML may report in one run of nova-compute only are not compared
         """
 
     def apart(
         self, request: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
     ) -> str | None:
-        """Return why the held devices are not as near each other as the flavor requires.
+        """Return why an instance's devices are farther apart than its flavor allows, else ``None``.
 
-        Return ``None`` if they are.
+        This default is for vGPUs, which may be anywhere.
         """
         return None
 
@@ -143,9 +147,9 @@ class Published(pool.Supply, Generic[Group, Key]):
     def publish(
         self, tree: nova_provider_tree.ProviderTree, nodename: str, hypervisor_type: str
     ) -> None:
-        """Write the groups into the provider tree, without reading the host.
+        """Write the groups into the provider tree, as the last inspection found them.
 
-        Nova calls this inside every claim.
+        Nova calls this inside every claim, so the host is not read.
         """
         present = provider_tree.groups_in(tree, nodename, in_parts=self.in_parts)
         if not self.groups() and not present:
@@ -162,15 +166,15 @@ class Published(pool.Supply, Generic[Group, Key]):
     def _offered(
         self, present: Mapping[GroupKey, str], hypervisor_type: str
     ) -> tuple[Iterable[GroupKey], Callable[[Group], provider_tree.Offer]]:
-        """Return the groups for the provider tree, and a function that returns a group's offer.
+        """Return the groups that need a provider, and a function that returns a group's offer.
 
-        :param present: the provider UUIDs of the groups that are in the tree already
+        :param present: the provider UUIDs of the groups that are in the provider tree already
         """
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, Device]]:
-        """Return the devices of these groups that the database counts for instances.
+        """Return the devices that the database counts for instances, each with its group.
 
-        :param uuids: the provider UUID of each group
+        :param uuids: the provider UUIDs of the groups to include
         """
         return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's check that an instance without GPUs leaves enough vCPUs and memory for free GPUs.
+"""The host's check that a new instance without GPUs leaves enough vCPUs and memory for free GPUs.
 
-The scheduler has made this check already, with a report that is up to a period old. The host
-repeats it with Placement's current usage, which includes every instance on its way here. The check
-does not cover a GPU that becomes free later.
+The scheduler has made this check already, with a report of this host that is up to a period old.
+The host repeats it with Placement's current usage, which includes every instance that is about to
+start here. A GPU that becomes free later is not considered.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def refuse(
     free_gpus: Callable[[], int],
     left: Callable[[], tuple[float, float]],
 ) -> None:
-    """Refuse a new instance without GPUs if it leaves too little for this host's free GPUs.
+    """Refuse a new instance without GPUs if it leaves too few vCPUs or MiB for free GPUs here.
 
-    Nova then tries another host. Other instances pass, because Nova only reschedules new ones.
+    Nova then tries another host. An instance that existed before is never refused, because Nova
+    would not try another host for it. If Placement does not answer, nothing is refused.
 
-    :param free_gpus: return the number of GPUs of this host that an instance could be given
-    :param left: return the number of vCPUs and the MiB of memory that no instance has
+    :param free_gpus: return the number of this host's GPUs that a new instance could get
+    :param left: return the number of free vCPUs and the MiB of free memory
     :raises BetterElsewhere: if the instance is refused
     """
     reserve = reserved()
@@ -57,19 +58,23 @@ def refuse(
             vcpus, memory_mib = left()
     except boundary.Failure as error:
         LOG.warning(
-            "Cannot tell whether it leaves enough for this host's free GPUs: %s",
+            "Starting it without knowing whether it leaves enough for this host's free GPUs: %s",
             error,
             instance=instance,
         )
         return
     if reason := fit.stranded(vcpus, memory_mib, free, reserve):
         raise exception.BetterElsewhere(
-            None, f"this host keeps that for its GPUs: {reason}", "another host has no GPUs free"
+            None,
+            f"this host keeps vCPUs and memory for its free GPUs: {reason}",
+            "another host has no GPUs free",
         )
 
 
 def left(client: Any, nodename: str) -> tuple[float, float]:
-    """Return the number of vCPUs and the MiB of memory that no instance has, by Placement.
+    """Return the number of free vCPUs and the MiB of free memory of the host, by Placement.
+
+    Both include the overcommitment that the allocation ratios allow.
 
     :param client: Nova's report client
     :raises Exception: if Placement or Keystone fails

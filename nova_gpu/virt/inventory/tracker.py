@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of the devices that Nova's resource tracker assigns, outside Nova's own claims.
+"""Changes of an instance's devices outside Nova's claims, in the records of its resource tracker.
 
-A change affects the tracker's record of assigned resources, and ``instance.resources``, from which
-the tracker rebuilds its record in every period. Both are changed under the tracker's lock, as in
+They are needed when an instance releases its GPUs at a stop and gets others at its next start. A
+change affects the tracker's record of assigned resources, and ``instance.resources``, from which
+the tracker rebuilds that record in every period. Both are changed under the tracker's lock, as in
 Nova's own claims. Nova has no interface for it: doc/source/contributor/upstream.rst.
 """
 
@@ -23,9 +24,9 @@ _locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, f
 
 
 class Tracker:
-    """Nova's resource tracker.
+    """Access to the records of Nova's resource tracker.
 
-    :param find: return Nova's tracker, which Nova makes after the driver
+    :param find: return Nova's tracker, which does not exist yet when the driver is created
     """
 
     def __init__(self, find: Callable[[], Any]) -> None:
@@ -35,14 +36,11 @@ class Tracker:
 
     @property
     def pci(self) -> Any:
-        """Nova's tracker of the PCI devices for its own passthrough.
-
-        It is ``None`` before the first period.
-        """
+        """Nova's tracker for its own PCI passthrough; ``None`` before the first period."""
         return self._find().pci_tracker
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
-        """Remove the resources *own* from the *instance* and from the tracker's record."""
+        """Remove *own*, resources of *instance*, from its record and the tracker's, and save it."""
 
         def take_back() -> None:
             _save(
@@ -56,10 +54,10 @@ class Tracker:
         _locked(take_back)()
 
     def hand_out(self, instance: objects.Instance, amounts: Amounts) -> None:
-        """Claim further devices for the *instance*, and save them in its record.
+        """Claim devices for *instance* in addition to those it has, and save them in its record.
 
         :param amounts: the number of devices of each resource class, by provider UUID
-        :raises NoneFree: if fewer devices are free, or the service has only just started
+        :raises NoneFree: if fewer devices are free, or nova-compute has not had its first period
         """
 
         def hand_out() -> None:
@@ -68,7 +66,7 @@ class Tracker:
             try:
                 if tracker.provider_tree is None:
                     raise nova_exception.ComputeResourcesUnavailable(
-                        reason="the service has only just started"
+                        reason="nova-compute has only just started"
                     )
                 self.handing_out = instance
                 new = tracker._claim_resources(wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of a host that are given in parts, as the last inspection read them."""
+"""The cards of a host that are offered in parts, as vGPUs, and what the last inspection found."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _NOT_DIVIDED = Unavailable(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """The result of one inspection of the cards that are given in parts.
+    """The result of one inspection of the cards that are offered as vGPUs.
 
     ``cards`` are these cards by address, ``groups`` their vGPU groups, and ``there`` the UUIDs of
-    all mediated devices on the host.
+    all mediated devices that exist on the host.
     """
 
     cards: Mapping[PciAddress, SharedCard] = dataclasses.field(default_factory=dict)
@@ -46,18 +46,17 @@ class Look:
         return address in self.cards
 
     def kind(self, slot: Slot) -> Kind:
-        """Return the kind of the vGPU at *slot*; a mediated device if the slot is unknown."""
+        """Return the form of the vGPU at *slot*; a mediated device if the slot is unknown."""
         parent = self._parent(slot)
         return Kind.MEDIATED if parent is None else parent.kind
 
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
-        """Return whether the vGPU at *slot* has been made.
+        """Return whether the vGPU at *slot* exists on the host.
 
-        The result is false for a plain virtual function, which need not be made. For a MIG instance
-        it is whether the MIG instance exists.
+        The result is ``False`` for a plain virtual function, which nova-gpu does not make.
 
-        :param instance_uuid: the instance that has the vGPU, ``None`` if unknown; only mediated
-            devices need it
+        :param instance_uuid: the instance that has the vGPU; without it, a mediated device counts
+            as not made, because its UUID follows from that of the instance
         """
         parent = self._parent(slot)
         if parent is not None and parent.kind is not Kind.MEDIATED:
@@ -70,18 +69,19 @@ class Look:
 
 
 class VGPUCards:
-    """The reader of the cards that are given in parts.
+    """The reader of the cards that are offered as vGPUs.
 
     It reads the host only in :meth:`read` and :meth:`read_again`, never while a claim waits.
-    ``look`` is the result of the last inspection, with all reasons against the cards.
+    ``look`` is the result of the last reading, with all reasons against the cards.
     """
 
     def __init__(
         self, roots: Roots, ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
     ) -> None:
-        """Store the deliveries.
+        """Start without any cards.
 
-        :param facts: the vGPU types of cards, as earlier services recorded them; see
+        :param ways: the deliveries of the host
+        :param facts: the vGPU types of cards, as former runs of the service recorded them; see
             :func:`nova_gpu.host.vgpu.division.divided`
         """
         self._roots = roots
@@ -109,14 +109,15 @@ class VGPUCards:
         whole: Collection[PciAddress] = (),
         held: Collection[Slot] = (),
     ) -> Mapping[PciAddress, Reasons]:
-        """Read all cards of the host; return the reasons why cards are not given whole, by card.
+        """Find the cards to offer as vGPUs; return why cards are not offered whole, by card.
 
-        A card that was given in parts before stays so, because an instance may have a part of it.
+        A card that was offered as vGPUs before stays in :attr:`look`, because an instance may have
+        one of its vGPUs. Call :meth:`judge` next.
 
         :param cards_: all cards of the host
-        :param whole: the cards that instances have as a whole; they are not given in parts
-        :param held: the vGPUs that instances have; their cards are not given whole, even if their
-            drivers report no vGPU types now
+        :param whole: the cards that instances have whole; they are not offered as vGPUs
+        :param held: the vGPUs that instances have; their cards are not offered whole, even if
+            their drivers report no vGPU types now
         :raises OSError: if the kernel's list of mediated devices cannot be read
         """
         gpus = {gpu.address: gpu for gpu in cards_ if gpu.address not in whole}
@@ -146,30 +147,38 @@ class VGPUCards:
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), (_IN_PARTS,))}
 
     def judge(self, unavailable: Mapping[PciAddress, Reasons]) -> None:
-        """Set the reasons against the cards of the last :meth:`read`, and log changes."""
+        """Replace the reasons against the cards of the last :meth:`read`, and log changes.
+
+        Until then new instances get no vGPUs of a card that :meth:`read` has added.
+        """
         with self._lock:
             self._judged = {card: unavailable.get(card, ()) for card in self._read.cards}
             self._take_in(self._read.cards, self._read.there)
         self._say()
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Keep the vGPUs of these cards from new instances until the next :meth:`judge`."""
+        """Add *reasons* against cards, by address, which apply until the next :meth:`judge`."""
         with self._lock:
             own = {card: reasons[card] for card in self._judged if card in reasons}
             self._judged = {**self._judged, **availability.merge(own, self._judged)}
             self._take_in(self._read.cards, self._read.there)
 
     def reserve_parts(self, source: Source, reasons: Mapping[Device, Reasons]) -> None:
-        """Replace the reasons of *source* against functions and MIG instances by *reasons*."""
+        """Replace all reasons of *source* against PCI functions and MIG instances by *reasons*.
+
+        They stay until the next call for the same *source*.
+        """
         with self._lock:
             self._parts = {**self._parts, source: reasons}
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, part: Device) -> None:
-        """Read only the card of *part*, after a vGPU was made or removed there.
+        """Read only the card of *part* again, after a vGPU was made or removed there.
 
-        Raise nothing: if the card cannot be read, the last state stays in force, and the kernel may
-        refuse to make a vGPU that no longer fits.
+        Raise nothing: if the card cannot be read, the last reading stays in force, and a claim may
+        get a vGPU that the kernel then refuses to make.
+
+        :param part: a slot or a PCI function of the card
         """
         with self._reading:
             try:
@@ -177,7 +186,12 @@ class VGPUCards:
                 gpus = [card.gpu for card in self.look.cards.values() if card.has(part)]
                 divided = self._divided(gpus)
             except OSError as error:
-                LOG.warning("Cannot tell which vGPUs fit next to vGPU %s: %s", part, error)
+                LOG.warning(
+                    "Cannot read the card of vGPU %s again, will count its room as before until "
+                    "the next period: %s",
+                    part,
+                    error,
+                )
                 return
             with self._lock:
                 cards = dict(self._read.cards)
@@ -190,21 +204,22 @@ class VGPUCards:
                 self._take_in(cards, there)
 
     def undivided(self) -> list[GPU]:
-        """Return the present cards that were given in parts before, and are undivided now."""
+        """Return present cards that are undivided now, but were offered or are held as vGPUs."""
         cards = self.look.cards.values()
         made_whole = (card.gpu for card in cards if _NOT_DIVIDED in card.reasons)
         return [*self._made_whole, *made_whole]
 
     def names(self, slot: Slot) -> Mapping[str, str]:
-        """Return the names of the vGPU types of the slot's card, by type id.
+        """Return the known names of the vGPU types of the slot's PCI function, by type id.
 
-        The result is empty for a card whose driver always lists its types.
+        The result is empty unless the function is a virtual function that gets an NVIDIA vGPU type:
+        the driver lists only the types that still fit there, so the others are remembered.
         """
         known = self._told.get(slot.parent, {})
         return {type_id: facts.name for type_id, facts in known.items() if facts.name}
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
-        """Return those of *gpus* that are divided or can be, and record their vGPU types.
+        """Return those of *gpus* that are divided or can be, by address; record their vGPU types.
 
         :raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`
         """
@@ -219,7 +234,11 @@ class VGPUCards:
         return divided
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
-        """Keep vGPUs that instances hold, even if their card or type is gone; do not offer them."""
+        """Keep the vGPUs in *recorded* in the groups, even if their card or type is gone.
+
+        Instances have these vGPUs by the database. New instances are not offered any vGPU that is
+        gone.
+        """
         with self._lock:
             cards = dict(self._read.cards)
             for key, slot in ((key, slot) for key, other in recorded for slot in slots([other])):
@@ -228,7 +247,11 @@ class VGPUCards:
                 if card is None or card.lacks(slot):
                     if slot not in self._missed:
                         self._missed.add(slot)
-                        LOG.error("This host does not offer vGPU %s, which an instance has", slot)
+                        LOG.error(
+                            "An instance has vGPU %s, whose card or type this host no longer has; "
+                            "restore that, or move or delete the instance",
+                            slot,
+                        )
                     known = next((card for card in cards.values() if card.has(slot)), None)
                     added = _with_slot(known or self._unknown(key, slot), slot)
                     cards[added.gpu.address] = added
@@ -236,7 +259,10 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """Return an unavailable card that only has the function of *slot*."""
+        """Return an unavailable card with the PCI function of *slot* and no vGPU types.
+
+        It stands for a card that the last inspection did not find divided, or not at all.
+        """
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent
@@ -262,20 +288,20 @@ class VGPUCards:
         return dataclasses.replace(card, unavailable=unavailable).without(functions)
 
     def _say(self) -> None:
-        """Log the state of each card when it changes."""
+        """Log which cards have begun to be offered as vGPUs, or are no longer, and why."""
         cards = self.look.cards.items()
         now = {address: availability.worst(card.reasons) for address, card in cards}
         for address, reason in sorted(now.items() - self._said.items(), key=lambda item: item[0]):
             if reason is None:
                 types = ", ".join(sorted(self.look.cards[address].card.types))
-                LOG.info("Instances are offered parts of GPU %s: %s", address, types)
+                LOG.info("GPU %s is offered as vGPUs of types %s", address, types)
             else:
-                LOG.error("New instances do not get parts of GPU %s: %s", address, reason)
+                LOG.error("New instances do not get vGPUs of GPU %s: %s", address, reason)
         self._said = now
 
 
 def _with_slot(known: SharedCard, slot: Slot) -> SharedCard:
-    """Return *known* including the type of *slot*, of which no further vGPU can be made."""
+    """Return *known* with the type of *slot* added, of which no further vGPU can be made."""
     types = {slot.type_id: VGPUType(slot.type_id), **known.card.types}
     parents = {
         address: dataclasses.replace(parent, available={**parent.available, slot.type_id: 0})

@@ -33,9 +33,9 @@ _Slots = frozenset[Slot]
 class VGPUInventory(Published[VGPUGroup, Slot]):
     """The inventory of the vGPUs of a host.
 
-    :param cards: the cards that are given in parts
-    :param made: the records of vGPUs that were made
-    :param sets: the sets that join cards, for vGPUs that occupy a whole card each
+    :param cards: the cards that are offered as vGPUs
+    :param made: the file records of the vGPUs that nova-gpu made, by instance
+    :param sets: the fixed sets of cards on a board, for vGPUs that occupy a whole card each
     """
 
     in_parts = True
@@ -58,11 +58,11 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     # Devices of instances
 
     def held_slots(self) -> frozenset[Slot]:
-        """Return the vGPUs that instances have, by all sources.
+        """Return the vGPUs that instances or guests of this host have, by any source.
 
-        The sources are the database, recent starts, the devices in use, and the records of made
-        vGPUs. While the providers of this host's groups are unknown, the result includes all vGPUs
-        that the database counts for instances on this host.
+        The sources are the database, starts that the database may not count yet, vGPUs that a guest
+        has or had without a cleaning since, and the records of made vGPUs. While the UUIDs of this
+        host's providers are unknown, all vGPUs in the records of this host's instances count.
         """
         usage, uuids = self._ledger.now, self.provider_uuids
         recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
@@ -175,7 +175,10 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         return vgpu_capacity.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
-        """Return the scheduler's report of these cards, by the state of the last period."""
+        """Return the part of the scheduler's report that is about cards offered as vGPUs.
+
+        The host is not read for it.
+        """
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
@@ -201,10 +204,12 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     def _rooms_of_sets(
         self, vgpu_type: str, is_free: Mapping[PciAddress, bool]
     ) -> tuple[tuple[int, int], ...]:
-        """Return pairs of a set's size and the number of guests that could get such a set.
+        """Return each size of a board's sets, with the number of guests that could get such a set.
 
-        A guest gets one vGPU of the type on each card of the set. The result is empty if the cards
-        are in no set.
+        A guest gets one vGPU of the type on each card of the set. The result is empty if guests can
+        get any combination of the cards.
+
+        :param is_free: whether the card has room for a vGPU of the type, by card
         """
         cards = [card for card in is_free if self._sets.offered([card], (), vgpu_type)]
         board = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
@@ -225,18 +230,19 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         return Use(taken, self._pending(taken, look), counted, named)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
-        """Return the slots of *taken* at which no vGPU has been made yet."""
+        """Return those slots of *taken* whose vGPU does not exist on the host yet."""
         made = self._made.instances()
         return frozenset(slot for slot in taken if not look.is_made(slot, made.get(slot)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """The use of a host's vGPUs, as far as the room for further ones depends on it.
+    """The used vGPUs of a host, from which the room for further ones is computed.
 
-    ``taken`` are the slots that instances have or are promised, ``pending`` the slots of these at
-    which no vGPU has been made yet, and ``counted`` the slots that Placement counts for an
-    instance. ``named`` are all devices from which no claim may draw, including whole functions.
+    ``taken`` are the slots that instances have or are promised, ``pending`` those of them at which
+    no vGPU exists yet, and ``counted`` the slots that allocations in Placement cover. ``named`` are
+    the vGPUs, PCI functions and whole cards that are claimed, starting, in a domain, moving or
+    being cleaned.
     """
 
     taken: _Slots
@@ -245,7 +251,7 @@ class Use:
     named: frozenset[Device]
 
     def of(self, card: SharedCard) -> Use:
-        """Return the use of one card."""
+        """Return the part of this use that concerns *card*."""
         functions = card.card.parents.keys()
         own = {part for part in self.named if card.has(part) or part == card.gpu.address}
         taken, pending, counted = (
@@ -257,10 +263,11 @@ class Use:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardRooms:
-    """The room of one card for further vGPUs, by the id of each type.
+    """The room of one card for vGPUs, by type id, with the card and use that it was computed for.
 
-    ``rooms`` is the room as Placement counts it. ``slots`` are all slots that can be used or are in
-    use. ``possible`` are the slots that can be used, with the total that they were computed for.
+    ``rooms`` is the room as Placement counts it. ``possible`` are the most vGPUs of the type that
+    the card carries, as :func:`_most_slots` returns it, and the slots that these can have.
+    ``slots`` are the same slots, and slots in use that are no longer possible.
     """
 
     card: SharedCard
@@ -271,21 +278,21 @@ class CardRooms:
 
 
 class Rooms:
-    """The cache of the rooms of a host's cards; the rooms of a changed card are computed again."""
+    """A cache of the room of each card of a host for vGPUs; a changed card is computed again."""
 
     def __init__(self) -> None:
         self._by_card: Mapping[PciAddress, CardRooms] = {}
         self._slots: dict[GroupKey, tuple[list[_Slots], _Slots]] = {}
 
     def of(self, cards: Iterable[SharedCard], use: Use) -> Mapping[PciAddress, CardRooms]:
-        """Return the rooms of each card, by its address."""
+        """Return the room of each of *cards* for vGPUs, by address."""
         before = self._by_card
         rooms = {card.gpu.address: _of(card, use, before.get(card.gpu.address)) for card in cards}
         self._by_card = rooms
         return rooms
 
     def slots(self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> _Slots:
-        """Return all slots of the group's type that can be used or are in use.
+        """Return the slots of all cards of *group*, as the provider tree is to have them.
 
         The result is the same object as long as nothing changes.
         """
@@ -318,9 +325,9 @@ def _of(card: SharedCard, use: Use, before: CardRooms | None) -> CardRooms:
 
 
 def _room(card: SharedCard, type_id: str, use: Use) -> Room:
-    """Return the card's room for the type as Placement counts it.
+    """Return the card's room for vGPUs of the type, as Placement counts it.
 
-    vGPUs that are in use, but not by an allocation of Placement, count as reserved.
+    vGPUs that are in use without an allocation in Placement count as reserved.
     """
     room = card.room(type_id, use.taken, use.pending)
     own = sum(slot.type_id == type_id for slot in use.counted)
@@ -328,9 +335,9 @@ def _room(card: SharedCard, type_id: str, use: Use) -> Room:
 
 
 def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:
-    """Return how many slots the type has at the only function of *card*.
+    """Return the most vGPUs of the type that a card with a single PCI function carries.
 
-    Return 0 for a card with several functions, which state their number of slots themselves.
+    Return 0 for a card with several functions, because each reports its own number of slots.
     """
     if len(card.card.parents) > 1:
         return 0

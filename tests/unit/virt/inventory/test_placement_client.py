@@ -100,7 +100,7 @@ class AllocationsTest(unittest.TestCase):
     def test_others_write_it_too(self) -> None:
         client = _Placement({GROUP: {"PGPU": 4}}, conflicts=2)
         self.assertTrue(placement_client.write_allocations(client, INSTANCE, {GROUP}, {}))
-        with self.assertRaisesRegex(exception.PlacementFailed, "others write it all the time"):
+        with self.assertRaisesRegex(exception.PlacementFailed, "during each of 3 attempts"):
             placement_client.write_allocations(_Placement({}, conflicts=9), INSTANCE, {GROUP}, {})
 
     def test_beside_what_is_not_counted_at_all(self) -> None:

@@ -69,7 +69,7 @@ class ProvidersTest(base.BaseTestCase):
     def test_not_written(self) -> None:
         shutil.rmtree(self.path.parent)
         self.keep()
-        self.assertIn("guests start only when Placement answers: ", self.log.output)
+        self.assertIn("do not start before Placement answers: ", self.log.output)
 
     def test_placement_comes_up(self) -> None:
         answer = {"uuid": OTHER}

@@ -90,6 +90,7 @@ class StrandingTest(base.BaseTestCase):
         self.left = OSError("Placement is away")
         self.refuse()
         self.assertIn(
-            "Cannot tell whether it leaves enough for this host's free GPUs: Placement is away",
+            "Starting it without knowing whether it leaves enough for this host's free GPUs: "
+            "Placement is away",
             self.log.output,
         )

@@ -184,7 +184,7 @@ class CompareTest(StartsTestCase):
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
         few = dataclasses.replace(self.starts, left=lambda: (1.0, 1.0))
         self.compute.gpus.starts = few
-        said = "this host keeps that for its GPUs"
+        said = "this host keeps vCPUs and memory for its free GPUs"
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
             self.compute.spawn(self.compute.instance({}))
         self.compute.spawn(self.compute.instance({}), arriving=True)
