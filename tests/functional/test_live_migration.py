@@ -162,7 +162,7 @@ class Moves(live.Moving):
         said = "\n".join(self.said(self.server))
         self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
         self.assertIn(COLD, said)
-        self.assertIn("The guest stays on this host: vGPU", self.stdlog.logger.output)
+        self.assertIn("the guest continues on this host: vGPU", self.stdlog.logger.output)
         # Another day
         self.refusal = None
         self.live_migrate(self.server)
@@ -186,7 +186,7 @@ class Moves(live.Moving):
     def refuse(self) -> None:
         with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
             said = self.refusal_of("host2")
-        self.assertIn("its driver is not gpu.GPULibvirtDriver, or an older one", said)
+        self.assertIn("gpu.GPULibvirtDriver, or its nova-gpu is too old", said)
         self.assertIn(COLD, said)
         with mock.patch.object(self._libvirt("host1"), "fakeVersion", 8000000):
             said = self.refusal_of("host2")

@@ -162,7 +162,7 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
         self.commands.stain(FIRST)
         self._delete_server(self.server)
         self.period()
-        self.assertIn(f"Instances do not get vGPU {TWO} until it is removed: ", self.log())
+        self.assertIn(f"Failed to remove or clean vGPU {TWO}; ", self.log())
         self.assertEqual((6, 1, 1), self.vgpus())
         self.restart_host("host1")
         self.period()

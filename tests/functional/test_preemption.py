@@ -150,7 +150,7 @@ class PreemptionTest(Preempting):
         fault = self.boot_refused(spot)
         self.assertIn("only on hosts that keep them from preemptible instances now", fault)
         (said,) = self.refused({"os-start": None}, self.three)
-        self.assertIn("its host has GPUs for who is not preemptible, for now; start it when", said)
+        self.assertIn("instances that are not preemptible, for now; start it when", said)
         self.boot(self.two)
         self.undo()
         self.assertEqual("up", self.listed())

@@ -26,9 +26,12 @@ _LINES = 100
 
 
 class Cleaning:
-    """The cleaning of devices on this host: the delivery's own step, then ``[gpu]clean_command``.
+    """The cleaning of devices on this host.
 
-    :raises InvalidOption: if the file of [gpu]clean_command is not safe to run
+    It resets a card or ends leftover processes, as the device's delivery does, and then runs
+    ``[gpu]clean_command``.
+
+    :raises InvalidOption: if users other than root can change the program of that command
     """
 
     def __init__(self, delivery: Delivery, roots: Roots) -> None:
@@ -41,10 +44,8 @@ class Cleaning:
     def clean(self, card: GPU) -> bool:
         """Clean *card* after its last guest, and return whether it was reset.
 
-        If the card needs no cleaning, no privileged process is called.
-
-        :raises NotClean: if the card is not clean, or if that is unknown
-        :raises NotCleanedYet: while the host's driver keeps the card
+        :raises NotClean: if the cleaning failed, or if its success is unknown
+        :raises NotCleanedYet: if the host's driver does not release the card; retry later
         """
         with self._judged(str(card.address)):
             was_reset = self._delivery.clean(card)
@@ -53,10 +54,10 @@ class Cleaning:
         return was_reset
 
     def clean_part(self, way: Delivery, slot: Slot) -> None:
-        """Clean the MIG instance at *slot*, which is not removed between two guests.
+        """Clean the part at *slot*, such as a MIG instance, which stays between two guests.
 
-        :param way: the host's way to give MIG instances to guests
-        :raises NotClean: if the MIG instance is not clean, or if that is unknown
+        :param way: the delivery of the part
+        :raises NotClean: if the cleaning failed, or if its success is unknown
         """
         with self._judged(str(slot)):
             if way.clean(slot) and self._command:
@@ -64,7 +65,10 @@ class Cleaning:
 
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
-        """Wrap a cleaning: time it, and turn each failure into NotClean or NotCleanedYet."""
+        """Wrap a cleaning: time it, and raise NotClean or NotCleanedYet for each failure.
+
+        NotCleanedYet replaces BindingFailed, NotClean any other error.
+        """
         try:
             with (
                 boundary.crossed(exception.NotClean, exception.BindingFailed),
@@ -78,7 +82,9 @@ class Cleaning:
             raise exception.NotCleanedYet(device, error.fact, error.remedy) from error
         except boundary.Failure as error:
             raise exception.NotClean(
-                device, f"it could not be cleaned: {error.error!r}", "see the log before this"
+                device,
+                f"it could not be cleaned: {error.error!r}",
+                "see the messages before this one in nova-compute's log",
             ) from error
 
     def _run_command(self, address: str) -> None:
@@ -91,12 +97,12 @@ class Cleaning:
             raise exception.NotClean(
                 address,
                 f"[gpu]clean_command ended with {status}: {last}",
-                "see what it says of the card in nova-compute's log",
+                "see the command's output in nova-compute's log",
             )
 
 
 def words(was_reset: bool) -> str:
-    """Return the method by which a device was cleaned, as its proof names it."""
+    """Return the text about how a device was cleaned, for the proof that it is clean."""
     steps = ["reset"] * was_reset + ["[gpu]clean_command"] * bool(CONF.gpu.clean_command)
     return " and ".join(steps) or "its guest's processes have ended"
 

@@ -36,7 +36,7 @@ def take_out(
 ) -> None:
     """Remove *devices* from the definition of the instance's domain, if it has a domain.
 
-    :param parts: the host's GPUs by the device nodes and PCI functions that a domain may name
+    :param parts: the device of each device node and PCI function that a domain may name
     :raises DeviceUnavailable: if the guest runs
     :raises DomainsUnreadable: if the domain's XML is not of libvirt's format
     """
@@ -64,10 +64,10 @@ def release(
 ) -> None:
     """Release the GPUs of shut-off domains whose instances are on another host; raise nothing.
 
-    A domain stays as it is if it runs, if Nova does not know it, or if its instance may come back:
-    the instance has a task, or a migration from or to this host that has not ended.
+    A domain stays as it is if it runs, if Nova has no instance of its uuid, or if its instance may
+    come back: the instance has a task, or a migration from or to this host that has not ended.
 
-    :param parts: reads the host's GPUs, as :func:`take_out` takes them
+    :param parts: return the last argument of :func:`take_out`
     """
     context = nova_context.get_admin_context()
     for uuid in set(usage.strangers().values()) - usage.instances():

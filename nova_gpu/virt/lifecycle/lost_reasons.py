@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why a new guest did not start, if Nova leaves them out of the instance's fault.
+"""Reasons why new guests did not start, which Nova would leave out of their instances' faults.
 
 If a host cannot start a guest, Nova's conductor tries the next one. The fault quotes the last
 host's error only if ``[scheduler]max_attempts`` is exceeded. If fewer hosts than that can be tried,
@@ -47,22 +47,27 @@ class LostReasons:
             raise
 
     def write(self) -> None:
-        """Write the reasons into the faults of instances that no host started; raise nothing."""
+        """Add the reason to the fault of each instance that no host started; raise nothing."""
         context = nova_context.get_admin_context()
         for uuid, reason in tuple(self._reasons.items()):
             try:
                 with boundary.crossed():
-                    if _is_over(context, uuid, reason, self._compute_host):
+                    if _is_settled(context, uuid, reason, self._compute_host):
                         self._reasons.pop(uuid, None)
             except boundary.Failure as error:
-                LOG.warning("Cannot write the reason to its fault: %s", error, instance_uuid=uuid)
+                LOG.warning(
+                    "Cannot add the reason why it did not start to its fault, will retry in the "
+                    "next period: %s",
+                    error,
+                    instance_uuid=uuid,
+                )
 
 
-def _is_over(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:
-    """Return whether *reason* can be dropped: the instance is deleted or has no task under way.
+def _is_settled(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:
+    """Add *reason* to the instance's fault if needed; return ``False`` while it has a task.
 
-    If it is in ERROR because Nova ran out of hosts, its fault lacks the reason; then add a fault
-    of *host* with *reason*.
+    It is needed if the instance is in ERROR because Nova ran out of hosts: that fault lacks the
+    reason, and another fault, of *host*, is added. Return ``True`` also if the instance is deleted.
     """
     try:
         instance = objects.Instance.get_by_uuid(context, uuid)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proofs that the devices of one host are clean; a device without a proof is not offered."""
+"""Proofs that a host's devices are clean: files written after a cleaning, valid for one host boot.
+
+A device without a valid proof is cleaned before it is offered to new instances.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Proofs:
-    """The proofs of one host's devices.
+    """The proofs of one host's whole cards and MIG instances.
 
-    A device without a proof counts as dirty: it is cleaned before an instance gets it.
+    Other parts of cards need no proof, because they are made for each guest.
     """
 
     def __init__(
@@ -50,10 +53,10 @@ class Proofs:
         self._unwritten: dict[Device, tuple[GPU, str, str | None]] = {}
 
     def judge(self, cards: Iterable[GPU], shared: Iterable[SharedCard]) -> None:
-        """Mark devices as dirty that are new on this host and have no proof.
+        """Mark those devices as dirty that have no valid proof and were not here in the last call.
 
-        All MIG instances of a card that was divided anew are new: they may have the ids of former
-        ones, and the memory of others.
+        MIG instances of a card that was divided anew count as not here before: they may have the
+        ids of former ones, and the memory of others.
 
         :param cards: the cards that guests get whole
         :param shared: the cards that containers share as MIG instances
@@ -91,7 +94,7 @@ class Proofs:
     def revoke(self, used: Collection[Device]) -> None:
         """Remove the proofs of *used*, devices that a guest is about to get.
 
-        :raises DeviceUnavailable: if one of the proofs may still exist
+        :raises DeviceUnavailable: if a proof cannot be removed
         """
         for device in used:
             try:
@@ -102,21 +105,22 @@ class Proofs:
                 self._ledger.was_used(used)
                 raise exception.DeviceUnavailable(
                     str(device),
-                    f"that a guest uses it cannot be noted: {error}",
-                    f"have nova-compute write to {self._folder}",
+                    f"the proof that it is clean cannot be removed: {error}",
+                    f"make {self._folder} writable for nova-compute",
                 ) from error
         self._forget(used)
 
     def withdraw(self, card: GPU) -> None:
-        """Remove the proof of a card that is not fit for a guest; if that fails, log an error."""
+        """Remove the proof of a card that goes into quarantine; if that fails, log an error."""
         self._forget([card.address])
         self._revoke([card.address])
 
     def withdraw_used(self) -> None:
-        """Remove the proofs of devices that guests have without a start by this service.
+        """Remove the proofs of all devices that guests have or had without a cleaning since.
 
-        Such a guest is another program's domain, or one whose device nodes lead to another card
-        now. If a proof cannot be removed, log an error.
+        A start by this service has already removed them. The call is for other guests: domains of
+        other programs, and containers whose device nodes lead to another card now. If a proof
+        cannot be removed, log an error.
         """
         now = self._ledger.now
         used = now.used - now.cleaning
@@ -128,12 +132,16 @@ class Proofs:
         try:
             proofs.revoke(self._folder, those, self._judged)
         except OSError as error:
-            LOG.error("Failed to remove the proofs of GPUs that are not clean: %s", error)
+            LOG.error(
+                "Failed to remove the proofs of GPUs that are not clean; if nova-compute restarts, "
+                "it may offer these without a cleaning: %s",
+                error,
+            )
 
     def prove(self, device: Device, card: GPU, by: str, after: str | None) -> None:
         """Write the proof that *device*, which is *card* or a part of it, was cleaned.
 
-        :param by: the method, as :func:`nova_gpu.virt.lifecycle.cleaning.words` returns it
+        :param by: how it was cleaned, as :func:`nova_gpu.virt.lifecycle.cleaning.words` returns it
         :param after: the uuid of the instance that had the device, if known
         :raises OSError: if the proof cannot be written; until it is, the device is not offered
         """
@@ -145,13 +153,16 @@ class Proofs:
                 raise OSError(proofs.UNTOLD)
             proofs.write(self._folder, device, card, seen, by, after)
         except OSError as error:
-            remedy = f"have nova-compute write to {self._folder}"
-            self.lacking(device, f"that it was cleaned cannot be noted: {error}", remedy)
+            remedy = f"make {self._folder} writable for nova-compute"
+            self.lacking(device, f"the proof that it is clean cannot be written: {error}", remedy)
             raise
         self._forget([device])
 
     def write_again(self) -> None:
-        """Write the proofs that could not be written before, and offer the devices that get one."""
+        """Write the proofs that :meth:`prove` could not write, unless a guest has the device now.
+
+        A device that gets its proof counts as clean.
+        """
         for device, known in tuple(self._unwritten.items()):
             with (
                 contextlib.suppress(exception.DeviceUnavailable, OSError),
@@ -161,15 +172,15 @@ class Proofs:
                 self._ledger.cleaned(device)
 
     def covers(self, device: Device) -> bool:
-        """Return whether *device* is on this host and needs a proof."""
+        """Return whether *device* is a whole card or a MIG instance that :meth:`judge` last saw."""
         return device in self._judged
 
     def is_cleaned(self, device: Device) -> bool:
-        """Return whether *device* was cleaned but its proof could not be written yet."""
+        """Return whether *device* was cleaned and its proof could not be written yet."""
         return device in self._unwritten
 
     def lacking(self, device: Device, reason: str, remedy: str, level: int = logging.ERROR) -> None:
-        """Note the reason why *device* has no proof and is not offered; log it if it is new."""
+        """Set the reason why *device* has no proof, for :meth:`unavailable`; log a new reason."""
         new = Unavailable(reason, remedy, Source.PROOF)
         with self._lock:
             known, self._unproven[device] = self._unproven.get(device), new

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quota check for an instance that gets GPUs again at its start.
+"""The quota check for a stopped instance that released its GPUs and claims others at its start.
 
 Nova's API checks the quota of new instances only.
 """
@@ -27,10 +27,10 @@ def refuse_over(
 ) -> None:
     """Refuse an instance whose GPUs would exceed its project's unified limits.
 
-    As for a new instance, only GPUs that its flavor requests as ``resources:`` are checked.
+    As for a new instance, only GPUs that its flavor requests by a ``resources:`` extra spec count.
 
-    :param client: Nova's client of Placement
-    :param has_them: whether Placement counts the GPUs for the instance already
+    :param client: Nova's report client
+    :param has_them: whether the GPUs are already allocated to the instance in Placement
     :raises OverQuota: if a limit would be exceeded, or if the limits cannot be read
     """
     if not limit_utils.use_unified_limits():
@@ -57,7 +57,8 @@ def refuse_over(
         exceeded = [info for info in over.over_limit_info_list if info.limit >= 0]
         if exceeded and _IS_ENFORCED(over):
             raise exception.OverQuota(
-                "; ".join(map(_in_words, exceeded)), "stop or delete others, or ask for more quota"
+                "; ".join(map(_in_words, exceeded)),
+                "stop or delete other instances of the project, or ask for more quota",
             ) from over
     except boundary.Failure as error:
         raise exception.OverQuota(

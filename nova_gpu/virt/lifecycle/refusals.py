@@ -41,9 +41,10 @@ Error = TypeVar("Error", bound=Exception)
 
 
 def expected(error: Error) -> Error:
-    """Mark *error* as a refusal, which is no fault of the service, and return it.
+    """Mark *error* as a refusal, so that the log shows it in one line, and return it.
 
-    The instance's user reads the error; the log shows it in one line, without a traceback.
+    A refusal is no fault of the service, so its traceback helps no one. The instance's user reads
+    the error.
     """
     setattr(error, _MARK, True)
     return error
@@ -62,10 +63,10 @@ _EXPECTED = _Expected()
 
 
 def log_in_a_line() -> None:
-    """Make oslo.messaging log each refusal of the driver in one line.
+    """Make oslo.messaging log errors that :func:`expected` has marked in one line.
 
-    Nova's manager does not declare refusals as expected exceptions, so oslo.messaging would log
-    each with its traceback.
+    Nova's manager does not declare them as expected exceptions, so oslo.messaging would log each
+    with its traceback.
     """
     python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
@@ -74,7 +75,7 @@ def log_in_a_line() -> None:
 class Refusals:
     """Refusals of operations that guests of one host do not support.
 
-    :param cards: the cards that guests get parts of, which tell the kind of each part
+    :param cards: the cards that guests get parts of, from which the kind of each part is known
     """
 
     ways: Ways
@@ -86,7 +87,9 @@ class Refusals:
     )
 
     def suspend(self, instance: objects.Instance) -> None:
-        """Refuse a suspend, or a snapshot, for which Nova suspends every guest but a container.
+        """Refuse a suspend or a snapshot that a device of the instance, or this host, rules out.
+
+        Nova suspends every guest for a snapshot, except containers.
 
         :raises nova.exception.InstanceFaultRollback: if it is refused; the instance stays as it was
         """
@@ -105,7 +108,11 @@ class Refusals:
     # for another way.
 
     def rescue(self, instance: objects.Instance) -> bool:
-        """Return whether a rescue is refused; call this when Nova stops the guest for it."""
+        """Refuse a rescue if this host's guests cannot be rescued; return whether it is refused.
+
+        Call this when Nova stops the guest; return ``False`` if it stops it for anything else. The
+        error is raised by :meth:`end_start`.
+        """
         if instance.task_state != task_states.RESCUING:
             return False
         self._refused_starts.pop(instance.uuid, None)
@@ -117,14 +124,19 @@ class Refusals:
         return reason is not None
 
     def refuse_start(self, instance: objects.Instance, error: nova_exception.NovaException) -> None:
-        """Refuse the rescue or hard reboot in progress: it does nothing, and fails with *error*."""
+        """Refuse the instance's rescue or hard reboot, so that :meth:`end_start` raises *error*.
+
+        Until then the driver must leave the guest as it is.
+        """
         self._refused_starts[instance.uuid] = error, instance.vm_state
 
     def is_rescue_refused(self, instance: objects.Instance) -> bool:
         return instance.uuid in self._refused_starts
 
     def end_start(self, instance: objects.Instance) -> None:
-        """Fail a refused rescue or hard reboot; call this before Nova records it as done.
+        """Raise the error of a rescue or hard reboot that was refused, and do nothing otherwise.
+
+        Call this before Nova records the operation as done.
 
         :raises nova.exception.NovaException: the error of the refusal; the instance stays as it was
         """
@@ -136,9 +148,9 @@ class Refusals:
             raise expected(error)
 
     def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
-        """Refuse a resize at the source, if the instance could not have GPUs of the new *flavor*.
+        """Refuse a resize, at the source, to a *flavor* whose GPUs the guest could not have.
 
-        The destination could refuse it only after the guest has ended.
+        At the destination it could be refused only after the guest has been stopped.
 
         :raises nova.exception.InstanceFaultRollback: if it is refused; the instance stays as it was
         """
@@ -153,7 +165,7 @@ class Refusals:
             ) from error
 
     def live_migration_from(self, instance: objects.Instance) -> None:
-        """Refuse, at the source, a live migration of devices that cannot be migrated to any host.
+        """Refuse, at the source, a live migration if a device of the instance rules it out.
 
         Reasons that depend on the destination's vGPUs come from
         :mod:`nova_gpu.virt.live_migration.departures`.
@@ -165,10 +177,10 @@ class Refusals:
             raise expected(nova_exception.MigrationPreCheckError(reason=reason))
 
     def live_migration_to(self, instance: objects.Instance) -> None:
-        """Refuse a live migration at the destination, which Nova asks before the source.
+        """Refuse a live migration, at the destination, if the flavor's devices rule it out.
 
-        The error is NoValidHost because for any other one the conductor would drop the reason and
-        try the next host.
+        Nova calls the destination first. The error is NoValidHost because after any other error the
+        conductor would drop the reason and try the next host.
 
         :raises nova.exception.NoValidHost: if it is refused; the instance stays as it was
         """
@@ -182,9 +194,9 @@ class Refusals:
             raise expected(nova_exception.NoValidHost(reason=reason))
 
     def _refused_to_all(self, operation: Operation) -> str | None:
-        """Return why no guest of this host, with or without GPUs, supports the operation.
+        """Return why not even a guest without GPUs supports the operation here, or ``None``.
 
-        Return ``None`` on a host without GPUs: its guests are left to Nova.
+        On a host without GPUs it is always ``None``.
         """
         return self.ways.whole.unsupported(operation, has_gpus=False) if self.assigned else None
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of a guest's GPUs: each is cleaned, and then is free or in quarantine.
+"""Releases of a guest's GPUs: each GPU is cleaned, and then is free or in quarantine.
 
 A release happens when the guest's domain is removed for good: its instance is deleted, shelved and
-offloaded, confirmed or evacuated on another host, migrated live, or reverted from here, or its
-start failed. If the domain is removed only to be defined again (hard reboot, rescue, rebuild), the
-guest keeps its GPUs. The domain tells which cards the guest had, and not ``instance.resources``,
-which may name another host's cards.
+offloaded, evacuated, migrated live to another host or reverted from here, its resize to another
+host is confirmed, or its start failed. If the domain is removed only to be defined again (hard
+reboot, rescue, rebuild), the guest keeps its GPUs. Which devices to release is read from the domain
+and not from ``instance.resources``, which may name another host's devices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _REBUILDING = (
 
 
 class Releases:
-    """Releases of GPUs by guests of one host, and the quarantine of that host.
+    """The releases of GPUs by guests of one host, and the quarantine of the host's cards.
+
+    A card in quarantine is not offered to new instances until the operator, or a host boot, ends
+    it.
 
     :raises InvalidOption: as :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning` does
     """
@@ -61,10 +64,10 @@ class Releases:
         parts: vgpus.VGPUs,
         known: proofs.Proofs,
     ) -> None:
-        """Store the parts of the service that releases use.
+        """Store the objects that releases use.
 
-        :param mended: called when a card was reset
-        :param parts: releases vGPUs and MIG instances
+        :param mended: called with the address of each card that was reset
+        :param parts: the host's vGPUs and MIG instances
         :param known: the proofs that devices are clean
         """
         self._proofs = known
@@ -88,10 +91,12 @@ class Releases:
     def domain_goes(
         self, instance: objects.Instance, recorded: Collection[Device] = ()
     ) -> Iterator[None]:
-        """Wrap the removal of a domain; afterwards release its GPUs for the next claim.
+        """Wrap the removal of the instance's domain; afterwards release its devices.
 
-        :param recorded: the devices that Nova counted for the instance on this host, even if no
-            domain named them
+        If the domain is about to be defined again, the instance keeps its devices.
+
+        :param recorded: further devices to release, which Nova's records assign to the instance on
+            this host, even if no domain names them
         """
         if not self._published.groups() and not self._vgpus:
             yield
@@ -120,10 +125,9 @@ class Releases:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
-        """Release the old GPUs of an instance whose resize is confirmed.
+        """Release the devices that the instance had here before its resize, now confirmed.
 
-        It is needed after a resize on the same host: no domain was removed, but the guest has other
-        cards.
+        After a resize on the same host no domain is removed that would release them.
         """
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
@@ -134,7 +138,7 @@ class Releases:
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def products(self, devices: Collection[Device]) -> dict[Device, Product]:
-        """Return the products of those *devices* that are known on this host, by device."""
+        """Return the product of each of *devices*, except of those that this host does not have."""
         whole: dict[Device, Product] = {
             address: group.product
             for group in self._published.groups().values()
@@ -143,7 +147,11 @@ class Releases:
         return whole | self._vgpus.products(devices)
 
     def resume(self) -> None:
-        """Update the quarantine once: end entries of former boots, follow changed addresses."""
+        """Bring the quarantine up to date at service start, once; retry while sysfs is unreadable.
+
+        End the quarantine of cards that a host boot releases, and rename entries of cards whose
+        addresses have changed.
+        """
         if self._is_resumed:
             return
         try:
@@ -172,18 +180,23 @@ class Releases:
         try:
             moved = quarantine.follow(self._folder, gpus, self._roots, self._discovery.identities)
         except OSError as error:
-            LOG.warning("Failed to give the quarantine files the GPUs' new addresses: %s", error)
+            LOG.warning(
+                "Failed to rename quarantine files of GPUs whose addresses may have changed: %s",
+                error,
+            )
             return
         for old, new in moved:
-            LOG.warning("GPU %s, which has a file in gpu-quarantine, is now GPU %s", old, new)
+            LOG.warning("GPU %s, which is in quarantine, is now at address %s", old, new)
 
     def settle(self, *, starting: bool = False) -> None:
-        """Clean the devices that no guest has and whose release this service did not see.
+        """Clean the dirty devices that no guest has; call it in each period.
 
-        Another program removed the domain, or the service was down when it was removed.
+        They are left if another program removed the domain, if the service was down at the removal,
+        or if an earlier cleaning must be retried. Wait a limited time for the cleanings; then they
+        go on in the background.
 
-        :param starting: the service starts: do nothing, because guests that it is about to resume
-            would have to wait
+        :param starting: whether the service starts: then do nothing, because guests that it is
+            about to resume would have to wait
         """
         if starting:
             return
@@ -221,7 +234,7 @@ class Releases:
             self._discovery.ways.sets.part()
 
     def left(self) -> frozenset[PciAddress]:
-        """Return the cards that no instance has and that are not cleaned yet."""
+        """Return the whole cards that no guest or instance has and that are not cleaned yet."""
         return device.cards(self._ledger.now.left())
 
     def quarantine(
@@ -232,10 +245,11 @@ class Releases:
         owner: Owner | None = None,
         until_boot: str | None = None,
     ) -> None:
-        """Put *card* into quarantine: no new instance gets it.
+        """Put *card* into quarantine, so that new instances do not get it.
 
         :param owner: the instance that has the card, or had it last
-        :param until_boot: the host's boot id, if the next boot is to end the quarantine
+        :param until_boot: the host's present boot id if the next boot is to end the quarantine;
+            ``None`` if only the operator is to end it
         :raises OSError: if the entry cannot be written; it still applies in this process
         """
         LOG.error(
@@ -259,11 +273,18 @@ class Releases:
         try:
             self._write(new)
         except OSError as error:
-            LOG.error("Failed to write the quarantine record of GPU %s: %s", card.address, error)
+            LOG.error(
+                "Failed to write the quarantine entry of GPU %s, will retry in the next period: %s",
+                card.address,
+                error,
+            )
             raise
 
     def unavailable(self) -> dict[PciAddress, Reasons]:
-        """Return the cards that are not offered for a missing proof or an unwritten entry."""
+        """Return the reasons against cards without a proof, or whose quarantine is unwritten.
+
+        The quarantine entries that are on disk are read elsewhere.
+        """
         unsaved = f"that cannot be written to {self._folder}"
         reasons_by_card = {a: (_reason(new, unsaved),) for a, new in tuple(self._unwritten.items())}
         return availability.merge(reasons_by_card, self._proofs.unavailable())
@@ -273,7 +294,7 @@ class Releases:
         self._vgpus.cards.reserve(reasons)
 
     def _write(self, new: Entry) -> None:
-        """Write an entry of the quarantine, unless the card has one that lasts longer.
+        """Write a quarantine entry, unless the card has one that lasts longer.
 
         :raises OSError: if the entry cannot be written
         """
@@ -284,14 +305,17 @@ class Releases:
         self._unwritten.pop(new.address, None)
 
     def write_again(self) -> None:
-        """Write the proofs and entries that could not be written before; call it in each period."""
+        """Write the proofs and quarantine entries that could not be written before.
+
+        Call this in each period.
+        """
         self._proofs.write_again()
         for new in tuple(self._unwritten.values()):
             with contextlib.suppress(OSError):  # logged at the first attempt
                 self._write(new)
 
     def quarantine_fault(self, card: GPU, fault: Unavailable, until_boot: str | None) -> None:
-        """Put a card that failed into quarantine, unless it has an entry that lasts as long.
+        """Put a faulty card into quarantine, unless it already is for at least as long.
 
         :param until_boot: as for :meth:`quarantine`
         :raises OSError: as :meth:`quarantine` does
@@ -314,7 +338,7 @@ class Releases:
         return [card for card in self._published.cards() if card.address in addresses]
 
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
-        """Release those of *cards* that no guest has now, in parallel.
+        """Clean those of *cards* that no guest has now, in parallel, and wait for it.
 
         :param owner: the instance that had the cards, if known
         """
@@ -327,7 +351,10 @@ class Releases:
             self._discovery.ways.sets.part()
 
     def _release(self, card: GPU, owner: Owner | None) -> bool:
-        """Clean *card* if needed; return ``False`` if that must be retried later."""
+        """Clean *card* if it is dirty and no guest has it.
+
+        Return ``False`` if that must be retried later; then the card is not offered.
+        """
         try:
             if card.address not in self._ledger.now.used or self._is_clean(card, owner):
                 self._host_hooks.cleaned([card])
@@ -344,7 +371,7 @@ class Releases:
         """Clean *card*, or put it into quarantine if that fails; return whether it is clean.
 
         :raises DeviceUnavailable: if an instance has the card, or it is being cleaned already
-        :raises NotCleanedYet: while the host's driver keeps the card; the cleaning is retried later
+        :raises NotCleanedYet: if the host's driver does not release the card; retry later
         :raises OSError: if the proof or the quarantine entry cannot be written
         """
         with self._ledger.clean(card.address):
@@ -377,5 +404,5 @@ def _is_same_card(one: Entry, other: Entry) -> bool:
 
 
 def _is_rebuilding(instance: objects.Instance) -> bool:
-    """Return whether the guest is removed only to be created again with the same cards."""
+    """Return whether Nova rebuilds the instance, so that its next guest gets the same devices."""
     return instance.task_state in _REBUILDING

@@ -52,11 +52,12 @@ Held = Mapping[Supply, Collection[Holding[Any, Any]]]
 class Starts:
     """The starts of guests on one host.
 
-    :param ways: the host's ways to give devices to guests
-    :param hypervisor_type: returns the type that the host reports to Nova, ``LXC`` or ``QEMU``
-    :param free: returns the number of GPUs that an instance could get now, whole or in part
-    :param left: returns the numbers of vCPUs and of MiB of memory that no instance has
-    :param neighbours: returns an instance's devices of Nova's own PCI passthrough
+    :param ways: the deliveries of the host
+    :param hypervisor_type: return the type that the host reports to Nova, ``LXC`` or ``QEMU``
+    :param free: return how many cards are free, or have room for a vGPU
+    :param left: return the number of free vCPUs and the MiB of free memory
+    :param neighbours: return the network functions and disks that an instance has by Nova's own PCI
+        passthrough
     :param lost_reasons: the reasons why new guests did not start
     """
 
@@ -76,10 +77,10 @@ class Starts:
     lost_reasons: LostReasons
 
     def prepare(self, instance: objects.Instance) -> None:
-        """Begin to take cards from the host while Nova prepares a new guest's network and volumes.
+        """Begin to bind a new guest's cards to vfio-pci, on a KVM host; do not wait for it.
 
-        To unbind a card from the host's driver may take seconds. An error is dropped here, because
-        the guest's start meets it again.
+        That may take seconds, in which Nova prepares the guest's network and volumes. Errors are
+        ignored, because the guest's start tries again and raises them.
         """
         if self.ways.whole.shares_driver or not self.assigned:
             return  # then cards are not taken from the host
@@ -102,17 +103,19 @@ class Starts:
         running: bool = True,
         end: Callable[[], None] | None = None,
     ) -> Iterator[bool]:
-        """Wrap every start of a guest; yield whether the instance got new GPUs for it.
+        """Wrap the start of a guest by libvirt; yield whether the instance got new GPUs for it.
 
-        Compare the devices that the instance holds with its flavor, and reserve them until libvirt
-        knows the guest. An instance that gave its GPUs back when it was stopped first gets new
-        ones.
+        First claim new GPUs for an instance that released its own when it was stopped. Then compare
+        the instance's devices with its flavor, reserve them until libvirt lists the guest, and
+        prepare them.
 
-        :param spawning: Nova spawns the instance: it is new, unshelved, evacuated or rebuilt
-        :param arriving: the instance was moved here, or resized
+        :param spawning: whether Nova spawns the instance: it is new, unshelved, evacuated or
+            rebuilt
+        :param arriving: whether the instance was moved here, or resized
         :param running: whether the guest will run, and not only be defined
-        :param end: ends the instance's guest, given only if Nova is about to end it: then the
-            instance also gives up GPUs that a failed move left it, and gets GPUs for its flavor
+        :param end: stop the instance's guest; only for a start before which Nova stops it anyway.
+            An instance with the wrong GPUs after a failed move then releases these, and gets GPUs
+            for its flavor
         :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
         :raises nova.exception.BuildAbortException: while *spawning*, if no other host could
         :raises nova.exception.InstanceUnacceptable: if no other host could, and not *spawning*
@@ -162,11 +165,11 @@ class Starts:
 
     @contextlib.contextmanager
     def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
-        """Wrap a start whose failure Nova would answer with ERROR.
+        """Wrap a rescue or hard reboot, which Nova must not answer with ERROR for want of GPUs.
 
-        Yield the result of :meth:`starting`, or ``None`` if the instance gave its GPUs back and
-        gets none now: then the caller does nothing, and
-        :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start` raises the error later.
+        Yield the result of :meth:`starting`, or ``None`` if the instance released its GPUs and gets
+        none now. After ``None`` the caller must do nothing, so that the instance stays as it is,
+        and :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start` raises the error later.
         """
         with contextlib.ExitStack() as stack:
             started: bool | None = None
@@ -186,12 +189,13 @@ class Starts:
     def rescuing(
         self, instance: objects.Instance, define_again: Callable[[], None]
     ) -> Iterator[bool]:
-        """Wrap a rescue; yield whether the caller is to go on with it.
+        """Wrap a rescue; yield whether the caller must carry it out.
 
-        If not, the caller does nothing, and the error is raised later.
+        If not, it is refused, and :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start`
+        raises the error later.
 
-        :param define_again: defines the domain anew; called if the instance got new GPUs, because
-            an unrescue starts the domain as it is before the rescue
+        :param define_again: define the domain anew; called if the instance got new GPUs, because
+            an unrescue starts the domain as it was defined before the rescue
         """
         if self.refusals.is_rescue_refused(instance):
             yield False
@@ -202,13 +206,13 @@ class Starts:
             yield again is not None
 
     def is_released(self, instance: objects.Instance) -> bool:
-        """Return whether the instance gave its GPUs back at its stop and has none now."""
+        """Return whether the instance released its GPUs at a stop and has none now."""
         return self.stops.is_released(instance, records.request_of(instance))
 
     def rebuild(self, instance: objects.Instance) -> None:
-        """Give GPUs to an instance that is rebuilt and released its own; call this at its shutdown.
+        """Claim GPUs for an instance that released its own, if Nova rebuilds it.
 
-        At that time its disk still exists, so that a refusal does no harm.
+        Call this when Nova shuts down the guest: its disk still exists, so a refusal does no harm.
 
         :raises nova.exception.InstanceFaultRollback: if it gets none; the instance stays as it was
         """
@@ -226,10 +230,10 @@ class Starts:
     def holding(
         self, instance_uuid: str, devices: frozenset[Device]
     ) -> Iterator[frozenset[Device]]:
-        """Hold *devices*, and the devices that the guest had before, while the guest is started.
+        """Reserve *devices*, and those that the guest had before, while the guest is started.
 
-        Yield the devices that the guest had before. They are held too because a guest has no
-        domain while Nova reboots it: a card that it has by a PCI alias would seem free.
+        Yield the devices that the guest had before. They may include cards that Nova itself passes
+        through by a PCI alias, which would seem free while the guest has no domain.
 
         :raises DeviceUnavailable: if another start or domain has one of the devices
         :raises DomainsUnreadable: if libvirt does not list the domains
@@ -247,10 +251,10 @@ class Starts:
                 self.ways.host_hooks.started(instance_uuid)
 
     def is_reboot_hard(self, instance: objects.Instance) -> bool:
-        """Return whether Nova must do a hard reboot when a soft one is requested.
+        """Return whether a soft reboot of the instance must become a hard one.
 
-        A soft reboot starts the domain as it is, and its device nodes may lead to another card by
-        now; a hard reboot writes the domain anew.
+        A soft reboot starts the domain as it is defined, and its device nodes may by now lead to
+        another card; a hard reboot defines the domain anew.
         """
         if not self.ways.whole.needs_hard_reboot:
             return False
@@ -261,7 +265,7 @@ class Starts:
     def add_gpus(
         self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest
     ) -> vconfig.LibvirtConfigGuest:
-        """Return the guest's configuration with the GPUs that the instance holds.
+        """Add the instance's GPUs to the configuration of its guest; return the configuration.
 
         :raises nova.exception.ComputeResourcesUnavailable: if the guest cannot have one of them now
         """
@@ -279,9 +283,9 @@ class Starts:
         return guest_config.with_cliques(guest)
 
     def _held(self, instance: objects.Instance) -> Held:
-        """Return the instance's devices of this host, by supply.
+        """Return the instance's devices of this host, by inventory: whole cards and parts.
 
-        On a host without GPUs the database is not read.
+        On a host without GPUs the instance's resources are not read.
         """
         return self.assigned.held(instance.resources if self.assigned else ())
 
@@ -289,17 +293,17 @@ class Starts:
         return self.ways.deliveries(grants, self.vgpus.cards.look.kind)
 
     def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
-        """Refuse to render devices that no start holds.
+        """Refuse to add devices to a guest's configuration that :meth:`holding` has not reserved.
 
         It happens if Nova starts a guest by a method that this driver does not override.
 
-        :raises DeviceUnavailable: if :meth:`holding` does not hold one of *devices*
+        :raises DeviceUnavailable: if one of *devices* is not reserved for the instance
         """
         for device in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
             raise exception.DeviceUnavailable(
                 str(device),
-                "Nova starts the guest in a way that this nova-gpu does not know, and has not "
-                "checked that no other guest has it",
+                "Nova starts the guest in a way that this nova-gpu does not know, so that no check "
+                "prevents another guest from having the same GPU",
                 "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
             )
 
@@ -313,13 +317,13 @@ class Starts:
         arriving: bool,
         again: bool,
     ) -> None:
-        """Compare the devices that the instance holds with its flavor.
+        """Compare the instance's devices with its flavor.
 
-        :param again: the instance gets GPUs again at its start
-        :raises RequestMismatch: if the flavor requests other devices than the instance holds
-        :raises BetterElsewhere: while *spawning*, if the devices lack the topology or the
-            neighbours that the flavor requires
-        :raises NoneFree: for the same reason, if the instance gets GPUs *again*
+        :param again: whether the instance got these devices for this start, having released others
+        :raises RequestMismatch: if the flavor requests other devices
+        :raises BetterElsewhere: while *spawning*, if the cards are not as close to each other, or
+            to the instance's network functions and disks, as the flavor requires
+        :raises NoneFree: for the same reason, if the instance got the devices *again*
         """
         if not any(held.values()) and not (
             flavor_request.asks_for_gpus or flavor_request.vgpu_words
@@ -330,8 +334,8 @@ class Starts:
             if reason := supply.mismatch(flavor_request, own, hypervisor_type, is_new=is_new):
                 raise exception.RequestMismatch(
                     reason,
-                    "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was "
-                    f"its flavor changed to one with {supply.noun} by a resize?",
+                    "check that [filter_scheduler]enabled_filters of nova-scheduler has GPUFilter, "
+                    f"and change a flavor to one with {supply.noun} only by a resize",
                 )
             if is_new and (
                 reason := supply.apart(flavor_request, own, hypervisor_type)
@@ -339,12 +343,14 @@ class Starts:
             ):
                 if spawning:
                     raise exception.BetterElsewhere(
-                        None, reason, "another host may have them together"
+                        None, reason, "another host may have free GPUs that are close enough"
                     )
                 if again:
-                    raise exception.NoneFree(reason, "start it when others are free")
+                    raise exception.NoneFree(reason, "start it again when other GPUs are free")
                 # Nova does not schedule a moved instance again: an error would lose the instance.
-                LOG.warning("The instance continues nevertheless: %s", reason, instance=instance)
+                LOG.warning(
+                    "Starting the moved instance nevertheless: %s", reason, instance=instance
+                )
 
     def _not_beside(
         self,
@@ -352,7 +358,10 @@ class Starts:
         flavor_request: FlavorRequest,
         own: Collection[Holding[Any, Any]],
     ) -> str | None:
-        """Return why the cards are too far from the instance's other PCI devices, or ``None``."""
+        """Return why cards in *own* are too far from the instance's network functions or disks.
+
+        Return ``None`` if they are near enough, or the flavor does not require it.
+        """
         if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
             return None
         cards = _cards([holding.grant for holding in own])
@@ -361,7 +370,7 @@ class Starts:
         )
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
-        """Send notifications of the devices that the instance did not have *before*."""
+        """Notify of the claim of those devices that the guest did not have *before*."""
         new = (holding for own in held.values() for holding in own if holding.device not in before)
         self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
 
@@ -371,7 +380,7 @@ def _devices(held: Held) -> frozenset[Device]:
 
 
 def _given(held: Held) -> list[Grant]:
-    """Return the grants for the ways of delivery, those of whole cards first."""
+    """Return the objects that the deliveries take: cards first, then slots."""
     return [holding.grant for own in held.values() for holding in own]
 
 
@@ -386,10 +395,13 @@ def _cards(grants: Collection[Grant]) -> list[GPU]:
 def _tell(
     instance: objects.Instance, cards: Sequence[GuestDevice], parts: Iterable[VGPUType]
 ) -> None:
-    """Describe an instance's *cards*, and the types of its *parts*, in its system metadata.
+    """Describe an instance's GPUs in its system metadata, from which its guest reads them.
 
     Nova saves the metadata when the guest has started. They are saved here if a config drive with
     dynamic vendordata is made before that: the vendordata service reads the saved metadata.
+
+    :param cards: the whole cards
+    :param parts: the vGPU types of the other devices
     """
     guest_list = [
         *cards,
@@ -407,7 +419,7 @@ def _tell(
 
 @contextlib.contextmanager
 def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
-    """Translate nova-gpu's errors into Nova's, which the instance's user reads, and log them."""
+    """Wrap a start: log nova-gpu's errors, and raise Nova's, which the instance's user reads."""
     try:
         yield
     except exception.GPUError as error:
@@ -423,7 +435,10 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
 def _in_novas_word(
     error: exception.GPUError, instance: objects.Instance, spawning: bool
 ) -> nova_exception.NovaException:
-    """Return Nova's error with the text for the instance's user."""
+    """Return the error of Nova that replaces *error*, with its text for the instance's user.
+
+    Nova tries another host only after ComputeResourcesUnavailable.
+    """
     reason = str(error)
     if isinstance(error, exception.GuestError):
         reason = error.user_text

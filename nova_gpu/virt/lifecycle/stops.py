@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release of GPUs by stopped instances, and claims of new ones before their next start.
+"""Release of GPUs by stopped instances, and claims of new GPUs before their next start.
 
 The flavor, the image or the host's ``[gpu]on_stop`` enables it. At a stop the GPUs are removed from
 the domain first, then from Nova's database, then from Placement; at a start they are added in the
-opposite order. So if the service ends in between, more GPUs are counted for the instance than it
-has, and the next period completes the change. The instance's task prevents a start meanwhile.
+opposite order. So if the service ends in between, the records assign more GPUs to the instance than
+its domain has, and the next period completes the change. The instance's task prevents a start until
+then.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _MOVES = "openstack gpu start has it come to another host; or start it when some
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stops:
-    """The stops and starts of instances that release their GPUs.
+    """The stops of instances that release their GPUs, and the claims at their next start.
 
-    :param parts: reads the host's GPUs by the device nodes and PCI functions that a domain may name
+    :param parts: return the device of each device node and PCI function that a domain may name
     """
 
     host: libvirt_host.Host
@@ -73,9 +74,9 @@ class Stops:
     _tasks: set[str] = dataclasses.field(default_factory=set)
 
     def _providers(self) -> Mapping[GroupKey, str]:
-        """Return the uuids of the providers of the host's groups.
+        """Return the uuids of the providers of this host's groups of GPUs and vGPUs.
 
-        :raises ProvidersUnknown: if they are unknown
+        :raises ProvidersUnknown: if neither nova-gpu's file nor Placement has them
         """
         self.assigned.ask_for_providers()
         return self.assigned.provider_uuids()
@@ -83,7 +84,10 @@ class Stops:
     # A stop
 
     def stopped(self, instance: objects.Instance) -> None:
-        """Give back the GPUs of a guest that was shut off; raise nothing."""
+        """Release the GPUs of an instance that was stopped, if it is to; raise nothing.
+
+        If that fails, the next period retries it (:meth:`settle`).
+        """
         if instance.task_state != task_states.POWERING_OFF or not self.assigned:
             return
         try:
@@ -98,7 +102,7 @@ class Stops:
             )
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
-        """Return the instance's devices of this host if it releases them at a stop, else none."""
+        """Return the instance's devices of this host, or none if it keeps them when stopped."""
         request = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
         if not request.gives_back(image, OnStop(CONF.gpu.on_stop)):
@@ -109,12 +113,12 @@ class Stops:
         return own if len(own) == _count(request) else []
 
     def give_up(self, instance: objects.Instance, end: Callable[[], None]) -> None:
-        """Release the GPUs that a failed move left, so that a start gets those of the flavor.
+        """Release an instance's GPUs if a failed resize or migration left it the wrong ones.
 
-        The instance keeps vGPUs that its flavor would not request again: those that it requests
-        as Nova's ``resources:VGPU`` only.
+        Its next start then claims GPUs for its flavor. The instance keeps its vGPUs if the flavor
+        requests vGPUs by ``resources:VGPU`` only.
 
-        :param end: ends the guest
+        :param end: stop the guest, called before the release
         """
         request = records.request_of(instance)
         if request.asks_for_vgpus and not request.vgpu_words:
@@ -142,11 +146,11 @@ class Stops:
         self._count_none(instance, {holding.provider_uuid for holding in own})
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
-        """Remove the instance's GPUs from its allocation in Placement.
+        """Remove the instance's GPUs from its allocations in Placement.
 
         If that fails, the next period does it (:mod:`nova_gpu.virt.verify.repair`).
 
-        :param others: providers of the instance's GPUs, after a failed move also another host's
+        :param others: further providers, such as those of another host after a failed move
         """
         client, ours = self.assigned.placement(), {*self._providers().values(), *others}
         if placement_client.allocations(client, instance.uuid, ours):
@@ -155,7 +159,7 @@ class Stops:
     # A start
 
     def is_released(self, instance: objects.Instance, request: FlavorRequest) -> bool:
-        """Return whether the instance gave its GPUs back at its stop and has none now.
+        """Return whether the instance released its GPUs at a stop and has none now.
 
         :param request: the request of its flavor
         """
@@ -167,7 +171,7 @@ class Stops:
     def starting(self, instance: objects.Instance, request: FlavorRequest) -> Iterator[bool]:
         """Wrap a start; yield whether the instance got new GPUs for it.
 
-        If the start fails, the instance gives these GPUs back.
+        It gets them if it released its own at a stop. If the start fails, they are released.
 
         :param request: the request of its flavor
         :raises NoneFree: if it gets none: too few are free, its host is drained or reserved, or its
@@ -185,11 +189,16 @@ class Stops:
                 with boundary.crossed():
                     self._give_back(instance, _gpus(instance))
             except boundary.Failure as error:
-                LOG.warning("It has its GPUs but is not started: %s", error, instance=instance)
+                LOG.warning(
+                    "Its start failed, and its new GPUs cannot be released now, will retry in the "
+                    "next period: %s",
+                    error,
+                    instance=instance,
+                )
             raise
 
     def take_again(self, instance: objects.Instance, request: FlavorRequest) -> None:
-        """Give GPUs to an instance that gave its own back.
+        """Claim GPUs for an instance that released its own: in Placement, then in the database.
 
         :param request: the request of its flavor
         :raises NoneFree: if too few GPUs are free for it
@@ -209,7 +218,8 @@ class Stops:
                     self._count_none(instance)
             except boundary.Failure as error:
                 LOG.warning(
-                    "Placement may allocate GPUs to it until the next period: %s",
+                    "Cannot remove GPUs that it does not get from its allocations in Placement, "
+                    "will retry in the next period: %s",
                     error,
                     instance=instance,
                 )
@@ -218,7 +228,7 @@ class Stops:
     def _find(
         self, instance: objects.Instance, flavor: FlavorRequest, ours: Mapping[GroupKey, str]
     ) -> placement_client.Amounts:
-        """Choose GPUs for the instance and allocate them in Placement; return the amounts.
+        """Choose groups of GPUs for the instance and allocate from them; return the amounts.
 
         :param ours: the uuid of the provider of each group of this host
         :raises NoneFree: if Placement accepts no combination of groups for the flavor
@@ -248,9 +258,9 @@ class Stops:
         raise self._none_free(client, request, of_kind, remedy)
 
     def _refuse_closed(self, client: Any, request: FlavorRequest, remedy: str) -> None:
-        """Refuse the start on a drained host, or of a preemptible instance on a reserved host.
+        """Refuse the start on a drained host, and of a preemptible instance on a reserved host.
 
-        :raises NoneFree: if the host is drained, or reserved now
+        :raises NoneFree: if the start is refused
         """
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
@@ -259,13 +269,17 @@ class Stops:
             raise exception.NoneFree("its host is drained", remedy)
         if request.is_preemptible and reserved_hosts.in_force(traits, timeutils.utcnow()):
             raise exception.NoneFree(
-                "its host has GPUs for who is not preemptible, for now", remedy
+                "its host's GPUs are reserved for instances that are not preemptible, for now",
+                remedy,
             )
 
     def _none_free(
         self, client: Any, request: Request, groups: Mapping[str, Group], remedy: str
     ) -> exception.NoneFree:
-        """Return the error for too few free GPUs; it names the holders of *groups* for the log."""
+        """Return the error for too few free GPUs in *groups*.
+
+        In the log it also names the instances that have GPUs of *groups*.
+        """
         context = nova_context.get_admin_context()
         holders: set[str] = set()
         for uuid in groups:
@@ -282,10 +296,10 @@ class Stops:
     # A period
 
     def settle(self, usage: Snapshot) -> None:
-        """Release the GPUs of stopped instances that should have none; run this in each period.
+        """Release the GPUs of stopped instances that should have none; call this in each period.
 
-        An instance still has GPUs if its stop was interrupted, by the end of the service for
-        example, or if it got them by a move.
+        An instance still has GPUs if the release at its stop failed or was interrupted, or if it
+        was moved here while it was stopped.
         """
         context = nova_context.get_admin_context()
         now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
@@ -311,7 +325,10 @@ class Stops:
         self._settled.update(now)
 
     def _settle(self, context: nova_context.RequestContext, uuid: str) -> bool:
-        """Give back the GPUs of a stopped instance; return whether it had any to give back."""
+        """Release the GPUs of a stopped instance; return whether it had any to release.
+
+        Set the task of a stop meanwhile, so that no user can start the instance.
+        """
         if uuid in self._tasks:
             self._end_task(context, uuid)
         instance = objects.Instance.get_by_uuid(
@@ -331,7 +348,7 @@ class Stops:
         return True
 
     def _end_task(self, context: nova_context.RequestContext, uuid: str) -> None:
-        """Clear the task that :meth:`_settle` set, if it was saved."""
+        """Clear the instance's task if it is the one that :meth:`_settle` sets."""
         with contextlib.suppress(nova_exception.InstanceNotFound):
             instance = objects.Instance.get_by_uuid(context, uuid)
             # Only this module sets this task for an instance that is STOPPED.
@@ -363,7 +380,7 @@ def _count(request: FlavorRequest) -> int:
 
 
 def _remedy(request: FlavorRequest) -> str:
-    """Return the text that tells the user what to do if the host has too few free GPUs."""
+    """Return the text for the user about what to do if the host has too few free GPUs."""
     with contextlib.suppress(exception.InvalidExtraSpec):
         return _MOVES if request.on_stop_move else _ELSEWHERE
     return _ELSEWHERE
@@ -396,8 +413,9 @@ def _ways(
     groups: Mapping[str, Group],
     known: Collection[str],
 ) -> Iterator[placement_client.Amounts]:
-    """Yield the amounts by provider of each way to serve the *request* from *groups*.
+    """Yield each combination of amounts from *groups* that has enough free GPUs for *request*.
 
+    :param request: a request group of the *flavor*
     :param groups: the groups of the request's resource class, by the uuid of their provider
     :param known: the traits of all groups of this host
     """

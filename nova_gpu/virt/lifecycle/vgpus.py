@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vGPUs of one compute host: made before their guest starts, removed after its end."""
+"""The vGPUs of one compute host, MIG instances and virtual functions included.
+
+They are made or prepared before their guest starts, and removed or cleaned after it ends.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,9 @@ class VGPUs:
     """The vGPUs of one host, and the cards that guests get parts of."""
 
     def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
-        """Store the parts of the service that vGPUs use.
+        """Store the arguments, and read nova-gpu's records of made vGPUs.
 
+        :param host: the discovery of the host's cards
         :param known: the proofs that MIG instances are clean
         """
         self._proofs = known
@@ -72,7 +76,7 @@ class VGPUs:
         return bool(self.published)
 
     def keys(self) -> list[GroupKey]:
-        """Return the keys of the vGPU groups, and of the groups of their cards if given whole."""
+        """Return the keys of the vGPU groups, and of the groups that the same cards form whole."""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
         keys = [
             GroupKey(dev.vendor_id, dev.product_id, self._discovery.delivery.mode) for dev in whole
@@ -80,18 +84,18 @@ class VGPUs:
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:
-        """Return the PCI functions at which vGPUs are made, or which are vGPUs themselves."""
+        """Return the PCI functions of divided cards: those that provide vGPUs or are vGPUs."""
         return frozenset(itertools.chain.from_iterable(card.parents for card in self.divided()))
 
     def divided(self) -> list[DividedCard]:
         return [card.card for card in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
-        """Return the cards whose parts containers get as device nodes of the host."""
+        """Return the cards of :meth:`shared_with_containers`."""
         return [card.gpu for card in self.shared_with_containers()]
 
     def shared_with_containers(self) -> list[SharedCard]:
-        """Return the cards whose parts containers get, with their division; none on KVM hosts."""
+        """Return the cards that containers share as MIG instances; none on KVM hosts."""
         if not self._discovery.delivery.shares_driver:
             return []
         return list(self.cards.look.cards.values())
@@ -107,17 +111,17 @@ class VGPUs:
         }
 
     def way(self, slot: Slot) -> Delivery:
-        """Return the way of delivery of the part at *slot*."""
+        """Return the delivery of the part at *slot*."""
         return self._discovery.ways.part(self.cards.look.kind(slot))
 
     # Made and removed
 
     def divide(self) -> bool:
-        """Divide cards at service start, as ``[gpu]virtual_functions`` and ``mig_profile`` say.
+        """Divide cards as ``[gpu]virtual_functions`` or ``mig_profile`` says, at service start.
 
         Cards that an instance or a domain has are left as they are.
 
-        :returns: whether the options name any cards to divide
+        :returns: whether the options name any cards to divide, divided or not
         :raises DiscoveryFailed: if sysfs cannot be read
         """
         ways = self._discovery.ways
@@ -133,13 +137,17 @@ class VGPUs:
                 with boundary.crossed():
                     ways.divide(str(card.address), wanted)
             except boundary.Failure as error:
-                LOG.error("Failed to divide GPU %s: %s", card.address, error)
+                LOG.error(
+                    "Failed to divide GPU %s, will retry at the next start of nova-compute: %s",
+                    card.address,
+                    error,
+                )
         return True
 
     def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
         """Create the instance's vGPUs at the slots among *devices*.
 
-        :raises DeviceUnavailable: if one cannot be made now
+        :raises DeviceUnavailable: if one of them cannot be made now
         """
         for slot in sorted(device.slots(devices)):
             other = self._made.instances().get(slot)
@@ -147,7 +155,7 @@ class VGPUs:
                 raise exception.DeviceUnavailable(
                     str(slot),
                     "the vGPU of an instance that is gone is still there",
-                    "see why it was not removed in nova-compute's log",
+                    "see in nova-compute's log why it was not removed",
                     other,
                 )
             try:
@@ -159,17 +167,22 @@ class VGPUs:
                 raise
             except OSError as error:
                 raise exception.DeviceUnavailable(
-                    str(slot), f"it cannot be noted that it is made: {error}", "fix that first"
+                    str(slot),
+                    f"the record that it is made cannot be written: {error}",
+                    f"make {self._discovery.vgpus} writable for nova-compute",
                 ) from error
             finally:
                 self.cards.read_again(slot)
 
     @contextlib.contextmanager
     def start(self, devices: Iterable[Device]) -> Iterator[None]:
-        """Wrap the start of a guest; withhold a function after several failed starts in a row.
+        """Wrap the start of a guest; count its failures against the vGPU's PCI function.
 
-        Failures of guests with several vGPUs do not count, because they do not tell which function
-        is at fault, or whether a guest may have so many.
+        After several in a row the function is not offered to new instances. Failures of guests with
+        several vGPUs do not count, because the function at fault is unknown, and the guest may just
+        have too many.
+
+        :param devices: the guest's devices, of which whole cards are ignored
         """
         functions = self._may_wedge(device.slots(devices))
         try:
@@ -191,7 +204,10 @@ class VGPUs:
             self._reserve_failed()
 
     def keep_failed(self) -> None:
-        """Offer withheld functions again that were enabled anew; run this in every period."""
+        """Offer functions again that failed starts have withheld, once they were enabled anew.
+
+        Call this in every period.
+        """
         self._failed.look()
         self._reserve_failed()
 
@@ -201,14 +217,14 @@ class VGPUs:
     def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """Reserve the slots for the instance until its next start ends or its domain is removed.
 
-        During a live migration, no domain of this host may name them.
+        A live migration needs it, because for a while no domain of this host names the slots.
         """
         self._ledger.keep(instance_uuid, frozenset(slots))
 
     def make_again(self) -> None:
-        """Make the vGPUs that a host boot removed again, at service start.
+        """Make the vGPUs of this host's instances again, after a host boot has removed them.
 
-        Call this before new instances can get the room.
+        Call this at service start, before new instances can get the room on the cards.
         """
         keys = {uuid: key for key, uuid in self.published.provider_uuids.items()}
         owners = self._ledger.now.owners(keys) if keys else {}
@@ -219,7 +235,11 @@ class VGPUs:
                     with boundary.crossed():
                         self.make(owner.instance_uuid, [slot])
                 except boundary.Failure as error:
-                    LOG.error("Failed to create vGPU %s again: %s", slot, error)
+                    LOG.error(
+                        "Failed to create vGPU %s again, will retry when its guest starts: %s",
+                        slot,
+                        error,
+                    )
 
     def release(
         self,
@@ -227,13 +247,14 @@ class VGPUs:
         clean: Clean,
         instance_uuid: str | None = None,
     ) -> None:
-        """Release the parts of cards among *devices* that no guest has now, in parallel by card.
+        """Release those parts among *devices* that no guest has now, in parallel by card.
 
         A vGPU is removed, a MIG instance is cleaned. If that fails, the part is not offered, and
-        :meth:`settle` tries again. NVSwitch partitions that no guest needs are deactivated then.
+        :meth:`settle` retries it. At the end NVSwitch partitions that no guest needs are
+        deactivated.
 
-        :param clean: cleans a part that is not removed; raises NotClean
-        :param instance_uuid: the instance that had them, if known
+        :param clean: clean a part that is not removed; raise NotClean if that fails
+        :param instance_uuid: the instance that had the parts, if known
         """
         those = self._to_release(devices)
         cards = {self._card_of(dev) for dev in those}
@@ -249,9 +270,10 @@ class VGPUs:
             self._discovery.ways.sets.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
-        """Begin to release the parts among *left*, devices without a guest; do not wait for it.
+        """Begin to release the parts among *left*; do not wait for it. Call this once in a period.
 
-        Run this once in a period.
+        :param left: the dirty devices, parts or whole cards, that no guest has
+        :param clean: as for :meth:`release`
         """
         self._ledger.was_used(self._made.read_again())
 
@@ -262,13 +284,16 @@ class VGPUs:
         self.retries.begin(self._to_release(left), release)
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
-        """Return the parts of cards among *devices*: slots, and functions of other domains."""
+        """Return the parts among *devices*: slots, and functions that another program's domain had.
+
+        Whole cards are left out.
+        """
         functions = {dev for dev in self.functions() if not self._proofs.covers(dev)}
         ours = functions | device.slots(devices)
         return [dev for dev in devices if dev in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
-        """Return the address of the card of *part*, or of its own function if that is unknown."""
+        """Return the address of the card of *part*, or of its function if the card is unknown."""
         parent = device.function(part)
         for card in self.divided():
             if parent in card.parents:
@@ -276,7 +301,10 @@ class VGPUs:
         return parent
 
     def _release(self, part: Device, clean: Clean, instance_uuid: str | None = None) -> bool:
-        """Remove or clean *part*; return ``False`` if that must be retried later."""
+        """Remove or clean *part*, unless a guest has it.
+
+        Return ``False`` if that must be retried later; then the part is not offered.
+        """
         try:
             with boundary.crossed(exception.DeviceUnavailable), self._ledger.clean(part):
                 for slot in device.slots([part]):
@@ -288,9 +316,13 @@ class VGPUs:
         except exception.DeviceUnavailable:
             return True  # a guest has it, or its release is in progress
         except boundary.Failure as error:
-            LOG.error("Instances do not get vGPU %s until it is removed: %s", part, error)
+            LOG.error(
+                "Failed to remove or clean vGPU %s; it is not offered until a retry succeeds: %s",
+                part,
+                error,
+            )
             return False
-        LOG.info("vGPU %s is free", part)
+        LOG.info("Released vGPU %s", part)
         return True
 
     def _give_back(self, slot: Slot, clean: Clean, instance_uuid: str | None) -> None:
@@ -301,9 +333,9 @@ class VGPUs:
             self._made.remove(slot, instance_uuid)
 
     def _prove(self, slot: Slot, instance_uuid: str | None) -> None:
-        """Write the proof that the MIG instance at *slot* is clean.
+        """Write the proof that the MIG instance at *slot* is clean; do nothing for other parts.
 
-        Other parts need no proof, because they are made for each guest.
+        Those need no proof, because they are made for each guest.
 
         :raises OSError: if the proof cannot be written
         """
@@ -312,9 +344,10 @@ class VGPUs:
                 self._proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
-        """Return whether the card was divided again, so that another MIG instance has the number.
+        """Return whether another MIG instance exists now with the number of *slot*.
 
-        It may have a guest of its own, so it must not be cleaned.
+        The operator has divided the card again. The new MIG instance may have a guest of its own,
+        so it must not be cleaned.
         """
         cards = [card for card in self.cards.look.cards.values() if card.has(slot)]
         lacking = any(card.lacks(slot) for card in cards)
@@ -330,12 +363,12 @@ class VGPUs:
 
 
 class Retries:
-    """Releases of devices in the background, in parallel by card, with retries.
+    """Releases of devices in background threads, in parallel by card, with retries.
 
-    If a command or a driver hung in the foreground, it would delay the period, and with it the
-    start of the service.
+    In the foreground a hanging command or driver would delay the period, and with it the start of
+    the service.
 
-    :param card_of: returns the card of a device
+    :param card_of: return the address of a device's card
     """
 
     def __init__(self, card_of: Callable[[Device], PciAddress]) -> None:
@@ -349,9 +382,11 @@ class Retries:
     def begin(self, left: Iterable[Device], release: Callable[[Device], bool]) -> None:
         """Begin to release those of *left* that are due; do not wait for it.
 
-        Call this once in a period, which it counts.
+        A device whose release failed is due again after 1, 2, 4, ... periods, at most 60. Call this
+        once in a period, because it counts periods.
 
-        :param release: releases a device; returns ``False`` if it must be retried; raises nothing
+        :param left: all devices to release; others are no longer retried
+        :param release: release a device; return ``False`` if it must be retried; raise nothing
         """
         self._period += 1
         devices = sorted(left, key=str)
@@ -368,9 +403,9 @@ class Retries:
             self._begun[card] = begun
 
     def wait(self, until: float | None = None) -> bool:
-        """Wait until all releases have ended, or until *until* of ``time.monotonic()``.
+        """Wait until all releases have ended, or until ``time.monotonic()`` reaches *until*.
 
-        Return whether any release was in progress in this period.
+        Return whether the last :meth:`begin` began any release, or found one in progress.
         """
         begun = list(self._begun.values())
         for thread in begun:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migration of guests with vGPUs: the source's and the destination's steps and messages."""
+"""Live migration of guests with vGPUs: the steps of both hosts, and the data that they exchange."""

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the destination of a live migration of a guest with vGPUs, in Nova's order."""
+"""The destination's steps of a live migration of a guest with vGPUs, in the order of Nova's calls.
+
+*data* is Nova's ``LibvirtLiveMigrateData``, which both hosts read and change. The steps do nothing
+for instances without vGPUs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from nova_gpu.virt.live_migration.migrate_data import Moves
 
 
 def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """Return *data* for the source, which says that this host accepts running guests with vGPUs."""
+    """Tell the source in *data* that this host takes running guests with vGPUs; return *data*."""
     if host.are_moved(instance):
         data.target_mdevs = {}
         data.dst_supports_numa_live_migration = True
@@ -22,11 +26,10 @@ def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
 
 
 def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> Any:
-    """Check the vGPUs that the resource tracker's *claim* took; return *data* for the next step.
+    """Check the vGPUs that Nova's *claim* took here; return *data*.
 
-    If they do not match the guest's vGPUs, abort the claim.
-
-    :raises nova.exception.MigrationPreCheckError: if they do not match
+    :raises nova.exception.MigrationPreCheckError: if they do not match those at the source; the
+        claim is then aborted
     """
     if not host.are_moved(instance):
         return data
@@ -61,15 +64,18 @@ def _mismatch(host: Moves, instance: objects.Instance, types: dict[Slot, str]) -
 
 
 def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """Return *data* with the replacement of each vGPU at this host, for the guest's XML.
+    """Write into *data* which vGPU here replaces each of the source's; return *data*.
 
-    :raises nova.exception.MigrationPreCheckError: if no vGPUs were claimed here
+    Nova writes these vGPUs into the guest's XML.
+
+    :raises nova.exception.MigrationPreCheckError: if Nova has claimed no vGPUs here
     """
     if not host.are_moved(instance):
         return data
     if "src_supports_numa_live_migration" not in data:
         raise migrate_data.refused(
-            "the RPC between the hosts is too old for a claim of vGPUs ([upgrade_levels]compute)"
+            "the RPC between the hosts is too old for a claim of vGPUs; check "
+            "[upgrade_levels]compute of both"
         )
     for old, new in migrate_data.pairs(instance):
         host.movable(new).moved(data, instance.uuid, old, new)
@@ -77,7 +83,7 @@ def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
 
 
 def prepare(host: Moves, instance: objects.Instance) -> None:
-    """Make the claimed vGPUs, as before a start, and reserve them until the domain names them.
+    """Make the claimed vGPUs, as before a start, and reserve them until the guest has arrived.
 
     :raises nova.exception.ComputeResourcesUnavailable: if one of them cannot be made
     """

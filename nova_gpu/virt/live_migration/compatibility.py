@@ -27,7 +27,10 @@ _FACTS = re.compile(r"; driver ([0-9.]+)|; ECC ([01])")
 
 
 def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
-    """Return driver version and ECC mode of each NVIDIA card among *cards* as text, if known."""
+    """Return the text with driver version and ECC mode of each NVIDIA card, as in the example.
+
+    Facts that cannot be read are left out.
+    """
     addresses = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
     if not addresses:
         return {}
@@ -42,12 +45,12 @@ def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
 
 
 def not_alike(has: str | None, gets: str) -> str | None:
-    """Return why a guest with the vGPU *has* cannot continue with the vGPU *gets*.
+    """Return why a guest cannot move from the vGPU *has* to the vGPU *gets*.
 
-    Return ``None`` if nothing is known that prevents it.
+    Return ``None`` if no fact prevents it.
 
-    :param has: the text about the vGPU at the source, as ``Moves.described`` returns it
-    :param gets: the text about the vGPU at the destination
+    :param has: the source's text about its vGPU (:meth:`Moves.described`), ``None`` if it sent none
+    :param gets: the destination's text about its vGPU
     """
     mine, its = (_FACTS.sub("", text or "") for text in (has, gets))
     if has is None or mine != its:

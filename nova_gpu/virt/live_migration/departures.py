@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the source of a live migration of a guest with vGPUs: the checks, and the migration."""
+"""The source's steps of a live migration of a guest with vGPUs: the checks, and the migration."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _EVENT = "compute_live_migration_operation"
 
 
 class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
-    """A guest whose domain's metadata is changed to name its vGPUs at the destination.
+    """A guest that arrives with metadata that name its vGPUs at the destination.
 
-    Nova itself changes the hostdevs in the domain's XML, but does not know the metadata.
+    Nova itself only replaces the vGPUs in the hostdevs of the domain's XML; the metadata of the
+    domain, in which nova-gpu lists its devices, are replaced here.
     """
 
     def __init__(self, guest: Any, gone: Collection[Slot], new: Collection[Slot]) -> None:
@@ -45,9 +46,9 @@ class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
 
 
 def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
-    """Check the instance's vGPUs, and return *data* with their descriptions for the destination.
+    """Check the instance's vGPUs; describe them in *data* for the destination, and return *data*.
 
-    :raises nova.exception.MigrationPreCheckError: if one of its vGPUs cannot be migrated live
+    :raises nova.exception.MigrationPreCheckError: if one of the vGPUs cannot be migrated live
     """
     try:
         holdings = host.assigned.held_of(host.assigned.parts, instance.resources)
@@ -57,12 +58,12 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
         return data
     if "target_mdevs" not in data:
         raise migrate_data.refused(
-            "the destination takes no running guest with vGPUs: its driver is not "
-            "gpu.GPULibvirtDriver, or an older one"
+            "the destination takes no running guest with vGPUs: its [DEFAULT]compute_driver is not "
+            "gpu.GPULibvirtDriver, or its nova-gpu is too old"
         )
     if "source_mdev_types" in data and data.source_mdev_types:
         raise migrate_data.refused(
-            "it has vGPUs of Nova's own ([devices]enabled_mdev_types) as well as nova-gpu's"
+            "it has vGPUs from Nova itself ([devices]enabled_mdev_types) as well as from nova-gpu"
         )
     for holding in holdings:
         stateless = host.movable(holding.device).stateless(holding.device, is_running=True)
@@ -78,13 +79,13 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
 def leaving(
     host: Moves, context: nova_context.RequestContext, instance: objects.Instance, guest: Any
 ) -> Iterator[Any]:
-    """Wrap libvirt's migration of a guest; yield the guest to migrate.
+    """Wrap libvirt's migration of *guest*; yield the object that Nova must migrate instead.
 
-    The yielded guest's metadata names its vGPUs at the destination.
+    It is a :class:`MovingGuest`, or *guest* itself if the instance has no vGPUs.
 
-    If libvirt refuses to migrate one of its vGPUs, log the error and do not raise it. In either
-    case Nova sees that the guest still runs here and rolls the migration back, but after an error
-    it would also put the instance in ERROR.
+    If libvirt refuses to migrate one of the vGPUs, log the error and do not raise it: Nova sees
+    that the guest still runs here and rolls the migration back. After an error Nova would also put
+    the instance in ERROR.
     """
     if not host.are_moved(instance):
         yield guest
@@ -102,7 +103,12 @@ def leaving(
         message = libvirt_errors.of_move(error, names)
         if message is None:
             raise
-        LOG.error("The guest stays on this host: %s; %s", message, COLD_REMEDY, instance=instance)
+        LOG.error(
+            "Live migration failed, the guest continues on this host: %s; %s",
+            message,
+            COLD_REMEDY,
+            instance=instance,
+        )
         _note(
             context,
             host,

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the two hosts of a live migration about a guest's vGPUs, and common steps.
+"""What the two hosts of a live migration tell each other about a guest's vGPUs, and common steps.
 
-Nova's resource tracker claims resources at the destination only if both drivers declare that they
-use the claim. Nova's own driver does so for instances with a NUMA topology, this one for instances
-with vGPUs. The vGPUs at the source are then in ``old_resources`` of the instance's migration
-context, and those at the destination in ``new_resources``. The messages are in two fields of Nova's
-``LibvirtLiveMigrateData``:
+Nova's resource tracker claims resources at the destination only if the drivers of both hosts
+declare that they use the claim. Nova's own driver does so for instances with a NUMA topology, this
+one for instances with vGPUs. The vGPUs at the source are then in ``old_resources`` of the
+instance's migration context, and those at the destination in ``new_resources``. The hosts write
+into two fields of Nova's ``LibvirtLiveMigrateData``:
 
-``target_mdevs``: if present and empty, the destination's driver is this one. Later it is Nova's map
-of mediated devices. In all releases, its presence makes Nova clean up at both ends.
+``target_mdevs``: present and empty, it tells the source that the destination runs this driver.
+Later it is Nova's map of mediated devices. In all releases, its presence makes Nova clean up at
+both ends.
 
-``source_mdev_types``: a text for each of the guest's vGPUs, which the destination compares with
-the texts of its own (:mod:`~nova_gpu.virt.live_migration.compatibility`).
+``source_mdev_types``: a text for each of the guest's vGPUs at the source, which the destination
+compares with the texts about its own (:mod:`~nova_gpu.virt.live_migration.compatibility`).
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
 
 
 def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
-    """Return each vGPU of the instance at the source with its replacement at the destination."""
+    """Return pairs of slots: a vGPU of the instance at the source, and the one that replaces it."""
     moving = instance.migration_context
     old, new = recorded(moving.old_resources), recorded(moving.new_resources)
     return list(zip(old, new, strict=True))
 
 
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:
-    """Return the error that refuses a live migration; it tells the user what to do instead.
+    """Return the error that refuses a live migration; its text advises a cold migration.
 
     If the destination raises it, Nova's conductor tries another destination.
     """
@@ -73,7 +74,7 @@ def refused(reason: str) -> nova_exception.MigrationPreCheckError:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moves:
-    """The parts of the service that source and destination of a live migration use."""
+    """One host's part in live migrations of guests with vGPUs, as source or destination."""
 
     assigned: Assigned
     starts: Starts
@@ -83,13 +84,13 @@ class Moves:
     nodename: Callable[[], str]
 
     def are_moved(self, instance: objects.Instance) -> bool:
-        """Return whether this host has vGPUs and the instance is recorded with some."""
+        """Return whether the instance has vGPUs, on any host, and this host has vGPUs too."""
         return bool(self.vgpus) and bool(recorded(instance.resources))
 
     def movable(self, slot: Slot) -> HostdevParts:
-        """Return the way of delivery of the vGPU at *slot*, which supports live migration.
+        """Return the delivery of the vGPU at *slot*; deliveries to KVM guests have live migration.
 
-        :raises NotImplementedError: for a container's device; its migration is refused before
+        :raises NotImplementedError: for a device of a container, whose migration was refused before
         """
         way = self.vgpus.way(slot)
         if not isinstance(way, HostdevParts):
@@ -97,7 +98,7 @@ class Moves:
         return way
 
     def unmovable(self, slot: Slot) -> str | None:
-        """Return why the NVSwitches of its card prevent a live migration of a guest with *slot*."""
+        """Return why NVSwitches rule out a live migration of the vGPU at *slot*, or ``None``."""
         cards = (
             card.gpu.address for card in self.vgpus.cards.look.cards.values() if card.has(slot)
         )
@@ -105,7 +106,7 @@ class Moves:
         return None if card is None else exact_sets.unmovable(self.sets, card, slot)
 
     def described(self, holdings: Held) -> dict[Slot, str]:
-        """Return the text about each vGPU that :func:`compatibility.not_alike` compares."""
+        """Return the text about each vGPU that hosts compare (:func:`compatibility.not_alike`)."""
         cards = {
             holding.device: card.gpu
             for holding in holdings
@@ -126,7 +127,10 @@ class Moves:
         return f"{holding.device.type_id} of {holding.group.product.key}, {way.words}"
 
     def stays(self, instance: objects.Instance) -> None:
-        """Keep the vGPUs of a guest that runs here after a migration, until its domain is read."""
+        """Reserve the vGPUs of a guest that runs here after a live migration, or still runs here.
+
+        They stay reserved until libvirt lists them in the guest's domain.
+        """
         if not self.vgpus:
             return
         moving = instance.migration_context
@@ -139,13 +143,18 @@ class Moves:
             with self.starts.holding(instance.uuid, frozenset()):
                 pass
         except exception.GuestError as error:
-            LOG.error("Cannot tell which vGPUs it has: %s", error, instance=instance)
+            LOG.error(
+                "Cannot read its vGPUs from libvirt, will keep all that it may have: %s",
+                error,
+                instance=instance,
+            )
 
     def refuse_too_old(self, instance: objects.Instance, *, is_able: bool) -> None:
-        """Refuse the live migration of a guest with vGPUs if this host's libvirt is too old.
+        """Refuse the live migration of a guest with vGPUs if libvirt or QEMU is too old here.
 
-        :param is_able: whether Nova considers the versions of its libvirt and QEMU sufficient
-        :raises nova.exception.MigrationPreCheckError: if the instance has vGPUs and they are not
+        :param is_able: whether Nova considers this host's libvirt and QEMU new enough
+        :raises nova.exception.MigrationPreCheckError: if they are too old and the instance has
+            vGPUs
         """
         if not is_able and self.are_moved(instance):
             libvirt = libvirt_utils.version_to_string(

@@ -96,4 +96,4 @@ class LostReasonsTest(base.BaseTestCase):
             self.lost.write()
             self.assertEqual(again, len(reads))
         self.assertEqual(1, len(self.faults))
-        self.assertIn("Cannot write the reason to its fault: lost", self.log.output)
+        self.assertIn("will retry in the next period: lost", self.log.output)

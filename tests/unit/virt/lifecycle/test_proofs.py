@@ -105,7 +105,9 @@ class ProofsTest(base.BaseTestCase):
         with self.assertRaises(OSError):
             self.proofs.prove(card.address, card, "reset", "an instance")
         self.assertEqual([card.address], list(self.proofs.unavailable()))
-        self.assertIn(f"GPU {ONE} is not offered: that it was cleaned cannot", self.log.output)
+        self.assertIn(
+            f"GPU {ONE} is not offered: the proof that it is clean cannot", self.log.output
+        )
         self.ledger.was_used([card.address])
         self.proofs.write_again()
         self.assertTrue(self.proofs.is_cleaned(card.address))
@@ -118,7 +120,7 @@ class ProofsTest(base.BaseTestCase):
 
     def test_what_cannot_be_removed(self) -> None:
         self.folder.write_text("a file in its place")
-        with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be noted"):
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be removed"):
             self.proofs.revoke([self.cards[0].address])
         self.proofs.withdraw(self.cards[0])
         self.assertIn("Failed to remove the proof", self.log.output)

@@ -319,7 +319,7 @@ class StartTest(StopsTestCase):
         with contextlib.suppress(ZeroDivisionError), self.stops.starting(self.instance, self.asked):
             self.placement.answers = False
             raise ZeroDivisionError
-        self.assertIn("It has its GPUs but is not started", self.log.output)
+        self.assertIn("its new GPUs cannot be released now", self.log.output)
 
     def assertRefused(self, said: str) -> exception.NoneFree:
         refused = self.assertRaises(
@@ -351,7 +351,7 @@ class StartTest(StopsTestCase):
         until = timeutils.utcnow() + datetime.timedelta(minutes=10)
         self.placement.node_traits = {reserved_hosts.trait(until)}
         self.instance.flavor.extra_specs = RELEASES | {"gpu:preemptible": "1h"}
-        self.assertRefused("its host has GPUs for who is not preemptible, for now; start it when")
+        self.assertRefused("instances that are not preemptible, for now; start it when")
         self.instance.flavor.extra_specs = RELEASES
         self.stops.take_again(self.instance, self.asked)
         self.assertEqual([ONE, TWO], self.has(self.instance))

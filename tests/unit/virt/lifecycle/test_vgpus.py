@@ -64,7 +64,7 @@ class MadeAndRemovedTest(VGPUsTestCase):
 
     def test_what_cannot_be_noted_is_not_made(self) -> None:
         (self.host.root / "state/gpu-vgpus").write_text("no folder")
-        with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be noted"):
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be written"):
             self.vgpus.make(MINE, [ONE])
         self.assertMade()
 
@@ -89,7 +89,7 @@ class MadeAndRemovedTest(VGPUsTestCase):
         with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.remove", _failing):
             self.vgpus.release([ONE], self.clean, MINE)
         self.assertEqual(frozenset({ONE}), self.ledger.now.used)
-        self.assertIn("until it is removed: no daemon", self.log.output)
+        self.assertIn("until a retry succeeds: no daemon", self.log.output)
         self.vgpus.settle(self.ledger.now.left(), self.clean)
         self.vgpus.retries.wait()
         self.assertMade()

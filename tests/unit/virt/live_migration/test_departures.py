@@ -31,7 +31,7 @@ class AskedTest(moving.MovingTestCase):
         own = {"target_mdevs": {}, "source_mdev_types": {"a": "nvidia-63"}}
         for instance, data, said in (
             (mine, self.data(), "takes no running guest with vGPUs"),
-            (mine, self.data(**own), "Nova's own"),
+            (mine, self.data(**own), "from Nova itself"),
             (gone, self.data(target_mdevs={}), "cannot be given"),
         ):
             with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, said):
@@ -89,7 +89,7 @@ class LeavingTest(moving.MovingTestCase):
             f"Requested operation is not valid: {uuid}: VFIO migration is not supported in kernel"
         )
         self.leave(self.instance)
-        self.assertIn("The guest stays on this host", self.log.output)
+        self.assertIn("the guest continues on this host", self.log.output)
         self.assertEqual(1, len(self.notes))
 
     def test_any_other_error(self) -> None:
