@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for the compute host. Each reads nova-compute's configuration."""
+"""Commands that an operator runs on a compute host; they read nova-compute's configuration."""
 
 import warnings
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of ``nova-gpu``.
 
-``module`` is the module of a command, below this package; its ``run`` takes the command and the
-program's command line, and returns the exit status.
+The parsed result has the attribute ``module``, the name of the module in this package that runs the
+command. That module's ``run`` takes the parsed result and the command line, and returns the exit
+status.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ LISTEN = "127.0.0.1:9943"
 
 
 def add_commands(subparsers: Any) -> None:
-    """Add the commands of ``nova-gpu`` with their options.
+    """Add the parsers of all ``nova-gpu`` commands, with their options, to *subparsers*.
 
-    :param subparsers: argparse's object that they are added to
+    :param subparsers: the result of ``argparse.ArgumentParser.add_subparsers``
     """
     listing = subparsers.add_parser(
-        "list", help="list this host's GPUs, whether each is offered to instances, and why not"
+        "list",
+        help="list this host's GPUs, which of them are offered to new instances, and why "
+        "others are not",
     )
     listing.set_defaults(module="cards")
     add_format(listing)
@@ -33,18 +36,21 @@ def add_commands(subparsers: Any) -> None:
     add_format(shown)
     topology = subparsers.add_parser(
         "topology",
-        help="draw where the GPUs are (NUMA nodes, PCI roots, switches), which links join them, "
-        "and which instance has which",
+        help="print the tree of NUMA nodes, PCI roots and switches with the GPUs and their "
+        "instances, and the links between GPUs",
     )
     topology.set_defaults(module="topology")
     add_format(topology)
-    metrics = subparsers.add_parser("exporter", help="serve metrics of the cards for Prometheus")
+    metrics = subparsers.add_parser(
+        "exporter", help="serve metrics of this host's GPUs for Prometheus"
+    )
     metrics.set_defaults(module="exporter")
     metrics.add_argument(
         "--listen",
         default=LISTEN,
         metavar="ADDRESS:PORT",
-        help="address to listen at (default: %(default)s, as the metrics name instances)",
+        help="address to listen at; the default, %(default)s, serves this host only, because the "
+        "metrics contain uuids of instances",
     )
     metrics.add_argument("--once", action="store_true", help="print the metrics once and exit")
     check = subparsers.add_parser(
@@ -55,12 +61,15 @@ def add_commands(subparsers: Any) -> None:
     check.set_defaults(module="verify")
     add_format(check)
     check.add_argument(
-        "--repair", action="store_true", help="write to Placement what the instances have"
+        "--repair",
+        action="store_true",
+        help="make allocations in Placement match the GPUs that instances have, where that is safe",
     )
     host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     _add_host_commands(host.add_subparsers(dest="verb", required=True))
     parser = subparsers.add_parser(
-        "quarantine", help="list or release the cards that new instances do not get"
+        "quarantine",
+        help="list the cards in quarantine, which new instances do not get, or release one",
     )
     parser.set_defaults(module="quarantine")
     _add_quarantine_commands(parser.add_subparsers(dest="verb", required=True))
@@ -69,18 +78,18 @@ def add_commands(subparsers: Any) -> None:
 def _add_host_commands(subparsers: Any) -> None:
     check = subparsers.add_parser(
         "check",
-        help="report for each card why guests cannot have it, and the remedy; exits 1 if there is "
-        "such a card",
+        help="report for each card whether guests can have it, and if not, why and what to do; "
+        "exits 1 if guests cannot have one of them",
     )
     check.set_defaults(module="host_check")
     add_format(check)
     prepare = subparsers.add_parser(
         "prepare",
-        help="print the files that make the host bind the cards to vfio-pci at boot",
+        help="print the configuration files that make the host bind its cards to vfio-pci at boot",
     )
     prepare.set_defaults(module="host_prepare")
     what = prepare.add_mutually_exclusive_group()
-    what.add_argument("--apply", action="store_true", help="write the files")
+    what.add_argument("--apply", action="store_true", help="write these files")
     what.add_argument("--undo", action="store_true", help="remove the files that --apply wrote")
     prepare.add_argument(
         "--root", default="/", metavar="DIR", help="write below this folder (default: %(default)s)"
@@ -89,10 +98,12 @@ def _add_host_commands(subparsers: Any) -> None:
 
 def _add_quarantine_commands(subparsers: Any) -> None:
     listing = subparsers.add_parser(
-        "list", help="list the cards in quarantine, why they are there and what to do"
+        "list", help="list the cards in quarantine, with the reason and what to do"
     )
     add_format(listing)
     releasing = subparsers.add_parser(
-        "release", help="offer a card to new instances again, from nova-compute's next period on"
+        "release",
+        help="end a card's quarantine: nova-compute offers it to new instances again from its next "
+        "period on",
     )
-    releasing.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")
+    releasing.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:88:00.0")

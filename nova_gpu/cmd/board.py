@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of the host's commands about cards that guests get in exact sets.
+"""The text that commands print about boards whose cards guests get in fixed sets only.
 
-The guest package for boards formats them; without it there are no texts.
+The extension :mod:`nova_gpu.fabric` formats it, for boards with NVSwitches. Where the extension is
+not installed, nothing is printed.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from nova_gpu.virt.sets import Sets
 
 class _Text(Protocol):
     def of_card(self, sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
-        """Return what is wrong with the board of a card, and notes about the card's place on it."""
+        """Return two lists of sentences: the faults of the card's board, and notes on its place."""
 
     def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
-        """Return the place of a card on its board, and its sets; ``None`` without a board."""
+        """Return the card's module number on its board, and the sets that include the card.
+
+        Both are ``None`` if the card is on no such board.
+        """
 
     def table(
         self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
     ) -> Iterable[str]:
-        """Return a table with the sets of a board as lines.
+        """Return the lines of a table with the sets of the board.
 
-        :param held: the instances that have each card, if that is known
+        :param held: the uuids of the instances that have each card; empty if that is unknown
         """
 
 

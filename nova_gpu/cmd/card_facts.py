@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of cards on a host and, without libvirt, on any machine, such as a guest."""
+"""The facts about cards, and ``nova-gpu topology`` for machines without libvirt, such as guests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_HOST = (
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Run ``nova-gpu topology`` on a machine without the module libvirt.
+    """Run ``nova-gpu topology`` on a machine without Python's module libvirt.
 
     :returns: 0, even without cards
     :raises DiscoveryFailed: if the cards cannot be listed
@@ -41,9 +41,9 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def find(facts: Callable[[], Mapping[PciAddress, nvml.NvmlFacts]] = dict) -> tuple[GPU, ...]:
-    """Return the cards of this machine, as the options select them.
+    """Return the cards of this machine that the options select.
 
-    :param facts: what NVML tells of them, where that matters
+    :param facts: return NVML's facts about cards by address; by default NVML is not queried
     :raises DiscoveryFailed, InvalidOption: as :func:`run`
     """
     vendors, addresses, product_ids = CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
@@ -57,7 +57,7 @@ def find(facts: Callable[[], Mapping[PciAddress, nvml.NvmlFacts]] = dict) -> tup
 
 
 def facts(gpu: GPU) -> dict[str, Any]:
-    """Return one card as plain values; unknown values are ``None``."""
+    """Return the facts about one card as values for JSON; unknown values are ``None``."""
     return {
         "address": str(gpu.address),
         "product_id": gpu.product.key,
@@ -79,7 +79,10 @@ def facts(gpu: GPU) -> dict[str, Any]:
 
 
 def tree(gpus: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
-    """Yield the PCI tree of the cards as text, with the text in *whose* after each card."""
+    """Yield the lines of a tree: NUMA nodes, PCI roots, switches and the cards at them.
+
+    :param whose: the text to add to the line of a card, such as its instance
+    """
 
     def path(gpu: GPU) -> tuple[str, str, str]:
         node = "NUMA node not known" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}"
@@ -101,7 +104,7 @@ def tree(gpus: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
 
 
 def matrix(gpus: Sequence[GPU]) -> Iterator[str]:
-    """Yield a table of the paths between each pair of cards as text."""
+    """Yield the lines of a table with the path or link between each two cards, and its legend."""
     if len(gpus) < 2:
         return
     labels = [f"GPU{number}" for number in range(len(gpus))]

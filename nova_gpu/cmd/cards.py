@@ -40,11 +40,11 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """One card of the host, with the reasons why instances do not get it.
+    """One card of the host, with the reasons why new instances do not get it.
 
-    ``unavailable`` are the reasons why it is not offered. ``parts`` is the division of a card that
-    is offered as vGPUs. ``dirty`` is why the card may be dirty; such a card is not offered, unless
-    an instance has it already.
+    ``unavailable`` are these reasons. ``parts`` is the division of a card that is offered as vGPUs,
+    else ``None``. ``dirty`` is why the card may be unclean after a guest: it is another reason,
+    unless an instance has the card now.
     """
 
     gpu: GPU
@@ -54,15 +54,15 @@ class Card:
 
     @property
     def reason(self) -> str | None:
-        """The first reason why the card is not offered, ``None`` if it is offered."""
+        """The first of ``unavailable`` as text, ``None`` if there is none."""
         return str(self.unavailable[0]) if self.unavailable else None
 
     def why_not(
         self, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
     ) -> str | None:
-        """Return why the card is not offered to new instances, or ``None``.
+        """Return why the card is not offered to new instances, or ``None`` if it is.
 
-        :param held: the instances that have each card
+        :param held: the uuids of the instances that have each card
         :param unknown: why *held* is unknown, or ``None``
         """
         if self.reason or not self.dirty or held.get(self.gpu.address):
@@ -71,7 +71,7 @@ class Card:
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Print all cards of this host, as ``nova-gpu list``; return 0."""
+    """Run ``nova-gpu list``: print all cards of this host; return 0."""
     host = this_host.discover()
     rows = read(host)
     held, unknown = holders.read(host, [card.gpu for card in rows]) if rows else ({}, None)
@@ -86,9 +86,11 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
-    """Return the cards as nova-compute judges them, as far as the caller's rights permit.
+    """Return all cards, with the reasons for which nova-compute does not offer them.
 
-    :param watch: a watch with earlier readings, to which it compares the present ones
+    Reasons that only root may read are missing for other users.
+
+    :param watch: a health monitor of earlier calls, which compares the cards with their state then
     :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     gpus = host.find()
@@ -113,7 +115,11 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
 
 
 def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
-    """Return why cards may be dirty, as far as the caller may read the proofs."""
+    """Return why cards may be unclean after a guest, by address; clean cards are not included.
+
+    A card counts as clean if nova-compute has written a proof for it, which not every user may
+    read.
+    """
     seen = proofs.see(
         gpus,
         host.roots,
@@ -129,9 +135,10 @@ def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, s
 def described(
     card: Card, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
 ) -> dict[str, Any]:
-    """Return one card as plain values; unknown values are ``None``.
+    """Return one card as values for JSON; unknown values are ``None``.
 
-    ``instances`` are ``None`` if libvirt did not answer.
+    :param held: the uuids of the instances that have each card
+    :param unknown: why *held* is unknown, or ``None``
     """
     reason = card.why_not(held, unknown)
     return {
@@ -144,7 +151,7 @@ def described(
 
 
 def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
-    """Return a table of cards for people, with the reasons why cards are not offered below it.
+    """Return a table of cards, and lines below it: vGPU types, and why cards are not offered.
 
     :param cards: the cards as :func:`described` returns them
     :param unknown: why it is unknown which instances have them, or ``None``
@@ -166,7 +173,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
 
 
 def not_known(reason: str) -> str:
-    """Return the line that replaces the instances if it is unknown which of them has which card."""
+    """Return the line to print instead of instances if libvirt does not tell who has which card."""
     return f"Cannot tell which instance has which GPU: {reason}"
 
 
@@ -185,11 +192,11 @@ def _cell(key: str, value: Any) -> str:
 
 
 def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
-    """Return the vGPU types of *card* as plain values, as ``nova-gpu list`` prints them.
+    """Return the vGPU types of *card* as values for JSON; unknown values are ``None``.
 
-    Unknown values are ``None``. ``made`` is how many vGPUs exist, ``available`` how many more the
-    driver could make now. Virtual functions without a type (``plain``) have ``made`` 0, and
-    ``available`` is how many exist, in use or free. MIG instances (``mig``) all exist, because the
+    ``made`` is how many vGPUs of the type exist, ``available`` how many more the driver could make
+    now. For virtual functions without a type (``plain``), ``made`` is 0 and ``available`` is how
+    many exist, in use or free. For MIG instances (``mig``), ``available`` is 0, because only the
     operator makes them.
     """
     return [
@@ -209,7 +216,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
 
 
 def vgpu_lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield one line of text for each vGPU type."""
+    """Yield one line of text for each of *types*, which :func:`describe_vgpus` returned."""
     for vgpu_type in types:
         made = f"{vgpu_type['made']} made, {vgpu_type['available']} more possible"
         if vgpu_type["mig"]:

@@ -42,29 +42,29 @@ _FRESH_S = 1.0
 # is generated from these, too.
 GAUGES = {
     "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
-    "nova_gpu_libvirt_up": ("Whether libvirt says which instance has which card.", ()),
+    "nova_gpu_libvirt_up": ("Whether libvirt tells which instance has which card.", ()),
     "nova_gpu_info": (
-        "What the card is, by the labels. Always 1.",
+        "The facts about the card, as labels. Always 1.",
         ("address", "product_id", "name", "architecture", "driver", "numa_node"),
     ),
     "nova_gpu_offered": ("Whether new instances can get the card.", ("address",)),
     "nova_gpu_divided": ("Whether the card is for several instances, as vGPUs.", ("address",)),
-    "nova_gpu_healthy": ("Whether no fault of the card is known.", ("address",)),
+    "nova_gpu_healthy": ("Whether the card has no known fault.", ("address",)),
     "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
     "nova_gpu_assigned": (
-        "How many guests have the card in their definition, running or not.",
+        "How many guests have the card in their domain, running or not.",
         ("address",),
     ),
     "nova_gpu_shared": (
-        "How many guests can open the card, or a part of it, that another guest can open too.",
+        "How many running guests can open the card, or a part of it, although another one can too.",
         ("address",),
     ),
     "nova_gpu_reached": (
-        "How many running guests reach the card, or a part of it, that is not theirs.",
+        "How many running guests can open the card, or a part of it, although it is not theirs.",
         ("address",),
     ),
     "nova_gpu_instance": (
-        "A guest that has the card in its definition, by the guest's uuid. Always 1.",
+        "A guest that has the card in its domain, as a label with its uuid. Always 1.",
         ("address", "instance"),
     ),
     "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, by NVML.", ("address",)),
@@ -75,16 +75,16 @@ GAUGES = {
     "nova_gpu_memory_total_bytes": ("Memory of the card, by NVML.", ("address",)),
 }
 COUNTERS = {
-    "nova_gpu_claims": ("Cards that instances were given when they started here.", ()),
-    "nova_gpu_vgpu_claims": ("vGPUs that instances were given when they started here.", ()),
+    "nova_gpu_claims": ("Cards that instances got at starts on this host.", ()),
+    "nova_gpu_vgpu_claims": ("vGPUs that instances got at starts on this host.", ()),
     "nova_gpu_start_failures": (
-        "Starts of guests that failed because of GPUs, by the name of the error.",
+        "Starts of guests that failed because of GPUs, by the error's class.",
         ("reason",),
     ),
 }
 SUMMARIES = {
     "nova_gpu_cleaning_seconds": (
-        "How long it took to clean a card after a guest. The outcome is clean or failed.",
+        "Seconds that cleanings of cards after a guest took. The outcome is clean or failed.",
         ("outcome",),
     ),
 }
@@ -101,7 +101,7 @@ def main(
 ) -> int:
     """Serve the metrics until *stop* is set or the process ends; with *once* print them and return.
 
-    :returns: 0, or 2 if *listen* is not an address
+    :returns: the exit status: 0, or 2 if *listen* is not ADDRESS:PORT
     :raises OSError: if the address cannot be listened at
     """
     registry = prometheus_client.CollectorRegistry()
@@ -133,10 +133,11 @@ def main(
 
 
 class Metrics(Collector):
-    """The collector of the metrics. It reads the host at each request, one request at a time.
+    """The collector of the metrics.
 
-    NVML is queried only if containers use the cards by the host's driver: while a process has a
-    card's node open, the card cannot be bound to another driver.
+    It reads the host when a client requests the metrics, for one request at a time; requests within
+    a second get the same answer. On a KVM host NVML is not queried: while a process has a card's
+    device node open, the card cannot be bound to vfio-pci.
     """
 
     def __init__(self, host: discovery.Discovery, state_path: pathlib.Path) -> None:
@@ -147,7 +148,7 @@ class Metrics(Collector):
         self._seen: tuple[float, list[core.Metric]] | None = None
 
     def describe(self) -> list[Any]:
-        """Return nothing; otherwise the registry would read the host to learn the names."""
+        """Return no metrics; otherwise the registry would read the host to learn their names."""
         return []
 
     def collect(self) -> Iterator[core.Metric]:
@@ -229,7 +230,7 @@ class Metrics(Collector):
 
 
 def _kinds(error: type[exception.GPUError]) -> Iterator[type[exception.GPUError]]:
-    """Yield the error classes below *error*."""
+    """Yield all subclasses of *error*, indirect ones included."""
     for kind in error.__subclasses__():
         yield kind
         yield from _kinds(kind)
@@ -257,7 +258,10 @@ def _assigned(
 
 
 def _guests(listed_cards: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
-    """Return how many guests have each card or a part of it."""
+    """Return how many guests are users of each card or of a part of it, as samples.
+
+    :param users: the uuids of the guests that use each device in question
+    """
 
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-gpu``: shows and prepares the GPUs of the host that it runs on.
 
-It reads nova-compute's configuration and the host. ``host prepare`` and ``verify`` change something
-only with ``--apply`` and ``--repair``, ``quarantine release`` always.
+Only ``host prepare --apply``, ``host prepare --undo``, ``verify --repair`` and ``quarantine
+release`` change anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nova_gpu.core import exception
 
 _PROG = "nova-gpu"
 _COMMAND = cfg.SubCommandOpt(
-    "command", title="Commands", help="What to do", handler=arguments.add_commands
+    "command", title="Commands", help="The command to run", handler=arguments.add_commands
 )
 # What these loggers say, some with a traceback, is in the verdict of verify, which alone imports
 # them: it is what was not compared.
@@ -35,8 +35,9 @@ _NO_LIBVIRT = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``nova-gpu``.
 
-    :returns: the exit status: 0; 1 if the host or the options cannot be read, or the command has
-        found a problem; 2 for an invalid command line; 3 as in :mod:`nova_gpu.cmd.verify`
+    :param argv: the command line, the program's name included; by default ``sys.argv``
+    :returns: the exit status: 0; 1 if the host or the options cannot be read, or the command
+        reports a problem; 2 for an invalid command line; 3 if ``verify`` cannot read all sources
     """
     CONF.register_cli_opt(_COMMAND)
     line = list(sys.argv if argv is None else argv)
@@ -69,7 +70,10 @@ def _failed(error: Exception) -> int:
 
 
 def _run(line: list[str]) -> int:
-    """Import the module of the command alone and run it; an invalid option and --help need none."""
+    """Import only the module of the command and run it; return its exit status.
+
+    The import is this late because an invalid option and ``--help`` need no module.
+    """
     for name in () if CONF.debug else _IN_THE_VERDICT:
         python_logging.getLogger(name).setLevel(python_logging.CRITICAL)
     command = CONF.command

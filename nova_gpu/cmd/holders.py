@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guests that have each card, by libvirt's domains."""
+"""The guests that have each card, as libvirt's domains tell."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _DEADLINE_S = 10.0
 def read(
     host: discovery.Discovery, gpus: Iterable[GPU], deadline_s: float = _DEADLINE_S
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
-    """Return the uuids of the domains that have each card, and why they are unknown, or ``None``.
+    """Return the uuids of the domains that have each card, by card.
 
-    Domains may be running or only defined; the uuid of Nova's domains is that of the instance.
+    Domains may be running or only defined; the uuid of Nova's domains is that of the instance. The
+    second value is why the domains are unknown, ``None`` if libvirt answered.
     """
     named, unknown = by_domain(host, gpus, (), deadline_s)
     return by_card(named), unknown
@@ -34,9 +35,12 @@ def by_domain(
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
-    """Return the devices of each domain by its uuid, and why they are unknown, or ``None``.
+    """Return the devices of each domain by its uuid.
 
-    :param divided: divided cards, for which the result has the vGPU or MIG instance
+    The second value is why they are unknown, ``None`` if libvirt answered.
+
+    :param whole: the cards that guests get whole
+    :param divided: the cards of which the result has the vGPUs or MIG instances
     """
     parts = domains.parts(whole, host.roots, divided)
     try:
@@ -50,7 +54,10 @@ def by_domain(
 
 
 def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
-    """Return the uuids of the instances that have each card or a part of it."""
+    """Return the uuids of the domains that have each card or a part of it, by card.
+
+    :param named: the devices of each domain, as :func:`by_domain` returns them
+    """
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):
         # An instance with several parts of a card is listed once.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu host check``: what prevents each card from being given to guests."""
+"""``nova-gpu host check``: reports what prevents guests from getting each card."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ from nova_gpu.virt.sets import Sets
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The findings about one card: its drivers, its obstacles with remedies, and notes."""
+    """The findings about one card.
+
+    ``drivers`` are the drivers of its PCI functions, by address. ``obstacles`` are sentences about
+    what keeps guests from getting it, with remedies. ``remarks`` are notes, such as how many such
+    cards fit into a guest.
+    """
 
     address: str
     name: str
@@ -41,7 +46,7 @@ class Finding:
 
 
 def check(host: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
-    """Check all cards of the host.
+    """Check all cards of the host and return the findings about each.
 
     :param root: the folder that contains /lib/modules
     :raises DiscoveryFailed: if the host's cards cannot be listed
@@ -90,7 +95,8 @@ def _finding(
 ) -> Finding:
     """Check one card.
 
-    :param known: why nova-compute does not offer the card, or its vGPUs if it is divided
+    :param root: the folder that contains /lib/modules
+    :param known: why nova-compute does not offer the card, from readings of all cards
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
@@ -113,9 +119,9 @@ def _finding(
 
 
 def unavailable(host: discovery.Discovery, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-    """Return the reasons for the cards that nova-compute would not offer.
+    """Return why *gpus* would not be offered because of the host's state or its options, by card.
 
-    A caller other than root does not see the open files of other users.
+    Open device nodes are a reason on KVM hosts; users other than root see their own only.
     """
     reasons = {}
     for gpu in gpus:
@@ -137,7 +143,9 @@ def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
 
 
 def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
-    """Yield the uses of the card by the host itself. A guest's use does not count.
+    """Yield a sentence if processes of the host have the card open, or if that is unknown.
+
+    A card that is bound to vfio-pci can only be in use by a guest, which is no reason.
 
     :raises OSError: if the card cannot be read
     """
@@ -170,7 +178,10 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
 
 
 def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
-    """Return how many such cards fit into a guest that also has all of the host's memory."""
+    """Return the text about how many such cards the address space of a guest has room for.
+
+    The guest in question has as much memory as the host.
+    """
     room = guest_address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"
@@ -185,7 +196,7 @@ def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
 
 
 def text(findings: list[Finding]) -> str:
-    """Return the findings as text."""
+    """Return the findings as text for people."""
     lines = []
     for finding in findings:
         verdict = "cannot be given to a guest" if finding.obstacles else "can be given to a guest"
@@ -205,9 +216,9 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
-    """Print the findings.
+    """Print the findings about all cards of the host.
 
-    :returns: 0 if every card can be given to guests, else 1
+    :returns: the exit status: 0 if guests can get every card, else 1
     """
     findings = check(host, root)
     if as_json:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu host prepare``: lets the host bind its cards to vfio-pci when it boots."""
+"""``nova-gpu host prepare``: writes configuration files to bind cards to vfio-pci at boot."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
-    """Print the files, and write them below *root* if *apply*.
+    """Print the configuration files, and write them below *root* if *apply*.
 
-    :returns: 0, or 1 if no card can be prepared
-    :raises GPUError: if the host cannot be read, or nova-gpu did not write one of the files
+    :returns: the exit status: 0, or 1 if there is no card to bind
+    :raises GPUError: if the host cannot be read, or a file of that name is not nova-gpu's
     :raises OSError: if a file cannot be read or written
     """
     if host.delivery.shares_driver:
@@ -69,9 +69,9 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
 
 
 def _fit(host: discovery.Discovery) -> Iterable[GPU]:
-    """Yield the cards that guests can have after a boot of the host.
+    """Yield the cards that can be bound to vfio-pci at boot for guests.
 
-    Print why the others are left out.
+    Print on standard error why the others are left out.
     """
     room = guest_address_space.of_host(host.roots)
     for gpu in host.find():
@@ -91,7 +91,7 @@ def _boot_loader(texts: dict[str, str | None]) -> str:
 
 
 def undo(root: pathlib.Path) -> int:
-    """Remove the files that :func:`main` wrote below *root*.
+    """Remove the files that :func:`main` wrote below *root*; return 0.
 
     :raises GPUError, OSError: as :func:`main`
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to libvirt for commands that only read."""
+"""Read-only connections to libvirt, for commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
 
 
 def uri() -> str:
-    """Return the URI of nova-compute's libvirt."""
+    """Return the URI by which nova-compute connects to libvirt."""
     own: str | None = CONF.libvirt.connection_uri
     return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
 
@@ -31,7 +31,7 @@ def version() -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """A domain with the methods that :mod:`nova_gpu.virt.usage.domains` calls."""
+    """A domain with the methods of Nova's Guest that :mod:`nova_gpu.virt.usage.domains` calls."""
 
     domain: libvirt.virDomain
 
@@ -40,7 +40,7 @@ class Guest:
         return str(self.domain.UUIDString())
 
     def get_xml_desc(self, dump_inactive: bool = False) -> str:
-        """Return the domain's XML.
+        """Return the domain's XML; with *dump_inactive* that of its next start.
 
         :raises libvirt.libvirtError: if the domain no longer exists, or libvirt does not answer
         """
@@ -48,14 +48,14 @@ class Guest:
 
 
 class Reader:
-    """A reader of libvirt's domains with the methods that :mod:`nova_gpu.virt.usage.domains` calls.
+    """A reader of libvirt's domains for :mod:`nova_gpu.virt.usage.domains`, like Nova's Host.
 
-    nova-compute passes Nova's Host there instead. That class needs the message bus, because it
-    sends a notification when libvirt cannot be reached.
+    nova-compute uses Nova's Host itself. That class needs the message bus, because it sends a
+    notification when libvirt cannot be reached.
     """
 
     def list_guests(self, only_running: bool = True) -> list[Guest]:
-        """Return the domains.
+        """Return all running domains, or also those that are only defined.
 
         :raises libvirt.libvirtError: if libvirt does not answer
         """

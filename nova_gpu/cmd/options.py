@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration files of a command: reading them, and one line for each mistake in them.
+"""Reading of a command's configuration files, and the line that reports a mistake in them.
 
-Nova is not imported for this (:mod:`nova_gpu.conf.novas`).
+Nova, which takes long to import, is not needed for it (:mod:`nova_gpu.conf.novas`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ Unreadable = (cfg.Error, OSError, ValueError)
 
 
 def read(arguments: Sequence[str], prog: str) -> None:
-    """Parse the command line, and the files that it names or, without any, those in /etc/nova.
+    """Parse the command line and the configuration files into ``CONF``.
 
+    The files are those that ``--config-file`` and ``--config-dir`` name, or else Nova's.
+
+    :param arguments: the command line, without the program's name
     :raises cfg.Error, OSError, ValueError: if a file or a value is invalid; :func:`told` describes
         the error
     :raises SystemExit: for an invalid command line, and after --help
@@ -39,13 +42,13 @@ def read(arguments: Sequence[str], prog: str) -> None:
         raise cfg.ConfigFileParseError(str(error.filename), reason) from error
     except UnicodeDecodeError as error:
         path = next(_no_text(arguments, prog), "")
-        raise cfg.ConfigFileParseError(path, f"it is no text in UTF-8 ({error})") from error
+        raise cfg.ConfigFileParseError(path, f"it is not a UTF-8 text ({error})") from error
     for name in CONF.gpu:
         CONF.gpu[name]  # nova-compute reads them all: any command says which is wrong
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """Yield the configuration files that are not in UTF-8.
+    """Yield the paths of configuration files that are not in UTF-8.
 
     The error that oslo.config raises for such a file does not name it.
     """
@@ -60,7 +63,10 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Return the files that were read. Options in later files override those in earlier ones."""
+    """Return the paths of the configuration files that were read, in the order of reading.
+
+    Options in later files override those in earlier ones.
+    """
     folders = CONF.config_dir or []
     # The order in which oslo.config reads a folder.
     inside = [
@@ -70,7 +76,7 @@ def files() -> list[str]:
 
 
 def files_told() -> str:
-    """Return which files the options are from, as text."""
+    """Return the text that names the configuration files that were read, or says there are none."""
     if paths := files():
         return f"options from {', '.join(paths)}"
     return (
@@ -80,7 +86,10 @@ def files_told() -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return what is wrong, and the remedy, for an *error* about an option or a file."""
+    """Return the line for the operator about an *error* of an option or a configuration file.
+
+    It says what is wrong, in which file, and what to do.
+    """
     match error:
         case cfg.ConfigFilesNotFoundError():
             return _of_files(error.config_files, "no such file", "give one that is there")
@@ -107,7 +116,7 @@ def _line(message: str | None) -> str:
 
 
 def _wrong_values() -> Iterator[str]:
-    """Yield a line for each option with an invalid value."""
+    """Yield the line for the operator about each option with an invalid value."""
     for group, name in _options():
         try:
             CONF[group][name] if group else CONF[name]
@@ -121,7 +130,7 @@ def _wrong_values() -> Iterator[str]:
 
 
 def _options() -> Iterator[tuple[str | None, str]]:
-    """Yield the group and the name of each option; ``None`` is the group DEFAULT."""
+    """Yield group and name of every registered option; the group DEFAULT is ``None``."""
     for name in CONF:
         try:
             value = CONF[name]
@@ -134,9 +143,9 @@ def _options() -> Iterator[tuple[str | None, str]]:
 
 
 def _file_with(name: str, group: str) -> str:
-    """Return the last file that sets an option, as text.
+    """Return `` (in PATH)`` for the last file that sets an option, "" if no file does.
 
-    It is for options whose value :func:`_where` cannot read.
+    :func:`_where` does not work for options with an invalid value.
     """
     for path in reversed(files()):
         sections: dict[str, dict[str, list[str]]] = {}
@@ -147,7 +156,7 @@ def _file_with(name: str, group: str) -> str:
 
 
 def _where(name: str, group: str | None) -> str:
-    """Return the file that sets an option, as text."""
+    """Return `` (in PATH)`` for the file that sets a valid option, "" if no file does."""
     try:
         location = CONF.get_location(name, group)
     except Unreadable:

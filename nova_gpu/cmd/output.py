@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command's output: its formats, and the end of the command if its reader has ended."""
+"""A command's output: its formats, and the case that its reader closes the pipe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _CLOSED = 128 + signal.SIGPIPE
 
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
-    """End the program silently if the reader of its output has ended, as ``| head -1`` does.
+    """Wrap a program; end it silently if the reader of its output ends, as ``| head -1`` does.
 
-    The program does not end by SIGPIPE itself, which Python ignores: the exporter must survive the
-    end of a client.
+    SIGPIPE does not end it, because Python ignores that signal: the exporter must survive the end
+    of a client.
 
-    :raises SystemExit: then, with the status that a shell reports for programs that end by SIGPIPE
+    :raises SystemExit: if the reader has ended, with the status that a shell reports for programs
+        that end by SIGPIPE
     """
     try:
         try:
@@ -61,17 +62,16 @@ class Format(enum.StrEnum):
 
 
 def add_format(parser: Any) -> None:
-    """Add the options for the output format.
+    """Add the options ``--format`` and ``--json`` to *parser*.
 
-    :param parser: argparse's parser; its result has the attribute ``format``, one of
-        :class:`Format`
+    The parsed result has the attribute ``format``, one of :class:`Format`.
     """
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--format",
         choices=[str(form) for form in Format],
         default=Format.TABLE,
-        help="a table or text for people (the default), or JSON for programs",
+        help="print a table or text for people (the default), or JSON for programs",
     )
     how.add_argument(
         "--json",

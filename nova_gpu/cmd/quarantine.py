@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu quarantine``: lists and releases cards that new instances do not get."""
+"""``nova-gpu quarantine``: lists cards in quarantine, which new instances do not get; ends it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nova_gpu.host.state import quarantine
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Run the given command of ``nova-gpu quarantine``; return its exit status.
+    """Run ``nova-gpu quarantine list`` or ``release``; return the exit status.
 
-    :raises OSError: if the folder cannot be read or changed
+    :raises OSError: if the folder of the quarantine cannot be read or changed
     :raises InvalidPciAddress: if the address is not a PCI address
     """
     folder = this_host.discover().quarantine
@@ -27,7 +27,7 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:
-    """Print the cards in quarantine; return 0, even without any."""
+    """Print the cards in quarantine, with reasons and remedies; return 0, even without any."""
     entries = [entry for entry in quarantine.load(folder).values() if not entry.cleaning]
     if as_json:
         print_json(

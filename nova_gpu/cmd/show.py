@@ -21,8 +21,9 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
-    """Print the facts about a card; return 0, or 1 if there is no such card.
+    """Print the facts about the card at the PCI address *text*.
 
+    :returns: the exit status: 0, or 1 if no GPU has a PCI function there
     :raises InvalidPciAddress: if *text* is not a PCI address
     :raises DiscoveryFailed: if the host's cards cannot be listed
     """
@@ -31,7 +32,7 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     card = next((card for card in listed_cards if _is_at(card.gpu, address)), None)
     if card is None:
         print(
-            f"nova-gpu: there is no GPU at {address} (nova-gpu list says which there are).",
+            f"nova-gpu: there is no GPU at {address}; see nova-gpu list for this host's GPUs.",
             file=sys.stderr,
         )
         return 1
@@ -49,7 +50,7 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
 
 
 def _is_at(gpu: GPU, address: PciAddress) -> bool:
-    """Return whether one of the card's functions is at *address*."""
+    """Return whether *address* is that of one of the card's PCI functions."""
     return address in (gpu.address, *gpu.companions)
 
 
@@ -61,7 +62,11 @@ def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
 
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
-    """Return a table for people; unknown values are marked."""
+    """Return a table of a card's facts for people; unknown values are named so.
+
+    :param described: the facts, as :func:`nova_gpu.cmd.cards.described` returns them
+    :param unknown: why it is unknown which instances have the card, or ``None``
+    """
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
         if key not in ("companions", "driver"):  # functions has both

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu-status upgrade check``: checks that this host is ready for nova-compute with GPUs."""
+"""``nova-gpu-status upgrade check``: checks that a host or controller is set up for nova-gpu.
+
+It is to be run before an upgrade, like ``nova-status upgrade check``.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def _connect() -> None:
 
 
 def _flavors_with_mistakes() -> list[str]:
-    """Return a line for each mistake in a flavor with properties about GPUs."""
+    """Return a line for each mistake in the GPU extra specs of any flavor."""
     context = nova_context.get_admin_context()
     return [
         f"{flavor.name}: {mistake}"
@@ -72,9 +75,9 @@ def _flavors_with_mistakes() -> list[str]:
 
 
 def _hosts_of_another_version() -> list[str]:
-    """Return a line for each host whose report has another version than this nova-gpu writes.
+    """Return a line for each host whose report of its GPUs has another format version than here.
 
-    An older report has fewer facts, a newer one cannot be read.
+    nova-scheduler finds fewer facts in an older report, and cannot read a newer one.
     """
     context = nova_context.get_admin_context()
     hosts = []
@@ -98,11 +101,11 @@ def _differs(text: str) -> str | None:
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """The checks of the command.
+    """The checks of ``nova-gpu-status upgrade check``.
 
-    The docstring of each names the hosts and the problem that it finds; the reference shows these.
+    The docstring of each check names where the problem occurs, and the problem.
 
-    :param connect: initialises Nova's database connections in this process
+    :param connect: initialise Nova's database connections in this process
     """
 
     def __init__(self, connect: Callable[[], None] = _connect) -> None:
@@ -111,7 +114,7 @@ class Checks(upgradecheck.UpgradeCommands):
         self._connected = False
 
     def _check_release(self) -> upgradecheck.Result:
-        """everywhere: another release than 2024.1 and 2025.1 to 2026.2 (29, 31 to 34)"""
+        """everywhere: a release of Nova other than 2024.1 or 2025.1 to 2026.2 (29, 31 to 34)"""
         releases = signatures.untested()
         if releases is None:
             return _Result(upgradecheck.Code.SUCCESS)
@@ -121,7 +124,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_filter(self) -> upgradecheck.Result:
-        """controllers: ``GPUFilter`` missing in one of its two options"""
+        """controllers: ``GPUFilter`` missing in available_filters or enabled_filters"""
         available = _FILTER in CONF.filter_scheduler.available_filters
         enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
         if available and enabled:
@@ -152,7 +155,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_owners(self) -> upgradecheck.Result:
-        """KVM hosts: cards that ``[pci]device_spec`` gives away as well"""
+        """KVM hosts: cards that Nova offers too, by ``[pci]device_spec``"""
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
             return _Result(upgradecheck.Code.SUCCESS)
         try:
@@ -166,20 +169,22 @@ class Checks(upgradecheck.UpgradeCommands):
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
             return _Result(
                 upgradecheck.Code.WARNING,
-                f"Cannot tell whether Nova gives these cards to instances too: {error}",
+                f"Cannot tell whether [pci]device_spec names cards of nova-gpu, too: {error}",
             )
-        return _listed(cards, "Both Nova and nova-gpu give these cards to instances:")
+        return _listed(
+            cards, "Both Nova, by [pci]device_spec, and nova-gpu offer these cards to instances:"
+        )
 
     def _check_flavors(self) -> upgradecheck.Result:
-        """controllers: each mistake of each flavor, as ``openstack gpu flavor check`` says it"""
-        return self._asked(_flavors_with_mistakes, "Instances of these flavors fail:")
+        """controllers: mistakes in flavors, as ``openstack gpu flavor check`` lists them"""
+        return self._asked(_flavors_with_mistakes, "Instances of these flavors cannot be created:")
 
     def _check_hosts(self) -> upgradecheck.Result:
-        """controllers: hosts whose report is of an older or newer nova-gpu"""
+        """controllers: hosts with an older or newer nova-gpu, by their reports"""
         return self._asked(
             _hosts_of_another_version,
-            "These hosts run a release of nova-gpu with another form of report than this one (an "
-            "upgraded host reports again within a minute):",
+            "The nova-gpu of these hosts reports GPUs in another format version than this one; "
+            "install the same release on all (an upgraded host reports again within a minute):",
         )
 
     def _is_controller(self) -> bool:
@@ -202,7 +207,7 @@ class Checks(upgradecheck.UpgradeCommands):
             )
 
     def _check_shim(self) -> upgradecheck.Result:
-        """everywhere: Nova in one site directory, nova-gpu in another"""
+        """everywhere: a driver that Nova cannot import, such as one in another site directory"""
         # Nova may also be unable to import the shim.
         try:
             importlib.import_module("nova.virt.gpu")
@@ -216,7 +221,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return _Result(upgradecheck.Code.SUCCESS)
 
     def _check_id_maps(self) -> upgradecheck.Result:
-        """LXC hosts: no ``[libvirt]uid_maps`` and ``gid_maps``"""
+        """LXC hosts: ``[libvirt]uid_maps`` or ``gid_maps`` not set"""
         if CONF.libvirt.virt_type != "lxc" or (CONF.libvirt.uid_maps and CONF.libvirt.gid_maps):
             return _Result(upgradecheck.Code.SUCCESS)
         if CONF.gpu.allow_privileged_containers:
@@ -269,10 +274,10 @@ def _listed(lines: list[str], heading: str) -> upgradecheck.Result:
 
 
 def main() -> int:
-    """Run the checks; return an exit status as nova-status does.
+    """Run the checks; return the exit status, with the values of nova-status.
 
-    It is 0, 1 for a warning, 2 if something must be done before the upgrade or options cannot be
-    read.
+    It is 0 without problems, 1 for a warning, 2 if something must be done before the upgrade or the
+    options cannot be read, 255 for an error in this program.
     """
     upgradecheck.register_cli_options(CONF, Checks())
     try:

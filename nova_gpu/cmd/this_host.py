@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host, as the commands read it."""
+"""The discovery of this host's cards, for commands."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from nova_gpu.virt.inventory import discovery
 
 
 def discover() -> discovery.Discovery:
-    """Return the discovery of this host, with its libvirt's version.
+    """Return the reader of this host's cards, which commands share with nova-compute.
 
-    :raises InvalidOption: where an option cannot be used
+    :raises InvalidOption: if the value of an option is invalid
     """
     return discovery.Discovery(
         libvirt_version=libvirt_version.LibvirtVersion(libvirt_connection.version)

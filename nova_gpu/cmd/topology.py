@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu topology``: prints the places and links of cards, and which instance has which."""
+"""``nova-gpu topology``: prints the PCI tree with the cards, their links, and their instances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, *, as_json: bool) -> int:
-    """Print the places and links of the cards; return 0, even without cards.
+    """Print the PCI tree and the links of the cards; return 0, even without cards.
 
     :raises DiscoveryFailed: if the host's cards cannot be listed
     """
@@ -45,17 +45,20 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
 
 
 def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
-    """Return the card's place on a board with NVSwitches.
+    """Return the card's module number and partitions on a board with NVSwitches.
 
-    ``module`` and ``partitions`` are null for a card that is not on such a board, or whose place is
-    unknown.
+    Both are ``None`` for a card that is on no such board, or whose place is unknown.
     """
     module, partitions = board.text().facts(sets, card.gpu.address)
     return {"module": module, "partitions": partitions}
 
 
 def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
-    """Yield the PCI tree of the cards and the path between each pair of them as text."""
+    """Yield the lines of the PCI tree with the cards, and of the table of paths between them.
+
+    :param held: the uuids of the instances that have each card
+    :param unknown: why *held* is unknown, or ``None``
+    """
     gpus = [card.gpu for card in listed_cards]
     whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
     yield from card_facts.tree(gpus, whose)

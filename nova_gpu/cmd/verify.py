@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu verify``: compares sysfs, libvirt, Nova's database and Placement."""
+"""``nova-gpu verify``: compares what sysfs, libvirt, Nova's database and Placement say of GPUs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ INCOMPLETE = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The differences between the four sources, and why some of these could not be read.
+    """The differences between sysfs, libvirt, Nova's database and Placement, and failed reads.
 
-    ``repaired`` maps each difference that --repair has tried to remove to the reason why that
-    failed, ``None`` if it succeeded.
+    ``unread`` are sentences about sources that could not be read. ``repaired`` has each difference
+    that --repair has tried to repair, with the reason if that failed and ``None`` if it succeeded.
     """
 
     differences: tuple[Difference, ...]
@@ -61,9 +61,10 @@ class Verdict:
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
-    """Compare the sources, and compare again after a difference; return what still differs.
+    """Compare the sources; after a difference compare again, and return what still differs.
 
     :param mend: whether to repair differences that can be repaired safely
+    :param again_after_s: the seconds between the two comparisons
     """
     state = gather.gather(sources)
     differences = contradictions.compare(state)
@@ -96,7 +97,7 @@ def _mend(
 
 
 def text(verdict: Verdict) -> str:
-    """Return the verdict as text."""
+    """Return the verdict as text for people."""
     lines = [f"Not compared: {reason}" for reason in verdict.unread]
     for difference in verdict.differences:
         lines.append(f"{difference.kind}: {difference.text}")
@@ -111,7 +112,7 @@ def text(verdict: Verdict) -> str:
 
 
 def as_plain(verdict: Verdict) -> dict[str, Any]:
-    """Return the verdict as plain values."""
+    """Return the verdict as values for JSON."""
     differences = [
         {
             **dataclasses.asdict(difference),
@@ -124,8 +125,9 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def run(command: Any, line: list[str]) -> int:
-    """Run the command; return the exit status.
+    """Run ``nova-gpu verify``; return the exit status.
 
+    :param line: the command line, the program's name included
     :raises cfg.Error: as :func:`configure`
     """
     configure(line)
@@ -134,7 +136,7 @@ def run(command: Any, line: list[str]) -> int:
 
 
 def configure(line: list[str]) -> None:
-    """Parse the command line again, this time with all of Nova's options.
+    """Parse the command line and the configuration files again, with all of Nova's options.
 
     Nova's client of Placement, the message bus and the conductor's client need these.
 
@@ -145,7 +147,7 @@ def configure(line: list[str]) -> None:
 
 
 def _connection() -> libvirt_host.Host:
-    """Return a connection like nova-compute's, without events, as no command waits for any."""
+    """Return a read-only connection to libvirt by Nova's class; it receives no events."""
     host = libvirt_host.Host(libvirt_connection.uri(), read_only=True)
     # The errors are raised as well, and what subscribes to events does not complain of them.
     libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
@@ -154,7 +156,7 @@ def _connection() -> libvirt_host.Host:
 
 
 def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
-    """Compare, repair with *mend*, and print the verdict; return the exit status."""
+    """Compare the sources, repair if *mend*, and print the verdict; return the exit status."""
     try:
         with boundary.crossed():
             _connect()
@@ -178,7 +180,7 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
 
 
 class Placement:
-    """Nova's client of Placement, created on first use, because that needs Keystone."""
+    """Nova's report client for Placement, created on first use, because that needs Keystone."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(report.report_client_singleton(), name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting with a deadline, and messages at a terminal about what the command waits for."""
+"""Calls with a deadline, and messages at a terminal about what the command waits for."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _AFTER_S = 2.0
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
-    """Return a function that calls its argument and raises TimeoutError after *deadline_s*.
+    """Return a function that returns the result of its argument, called with a deadline.
 
-    The call goes on in a daemon thread. All calls use one thread because eventlet, if Nova uses it,
-    answers only the thread that called first.
+    After *deadline_s* the function raises TimeoutError, and the call goes on in a daemon thread.
+    All calls use one thread because eventlet, if Nova uses it, answers only the thread that called
+    first.
     """
     worker = _Worker()
 
@@ -43,9 +44,9 @@ class _Worker:
         threading.Thread(target=self._work, daemon=True).start()
 
     def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
-        """Return the result of *read* and ``None``, or ``None`` and its error.
+        """Call *read* in the thread; return its result and ``None``, or ``None`` and its error.
 
-        :raises queue.Empty: if there is neither in time
+        :raises queue.Empty: if the call takes longer than *timeout_s*
         """
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         self._waiting.put((read, answers))
@@ -63,11 +64,11 @@ class _Worker:
 
 @contextlib.contextmanager
 def shown(what: str, after_s: float = _AFTER_S) -> Iterator[None]:
-    """Print on standard error that the command waits for *what*, if that takes long.
+    """Wrap a wait; name it on standard error if it takes longer than *after_s*.
 
     Print nothing unless standard error is a terminal.
 
-    :param what: such as ``asking libvirt``
+    :param what: the text that names it, such as ``asking libvirt``
     """
     if not sys.stderr.isatty():
         yield

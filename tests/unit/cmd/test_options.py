@@ -64,7 +64,7 @@ class MistakesTest(base.CommandTestCase):
         for path, said in (
             (missing, f"configuration file {missing}: no such file; give one"),
             (folder, f"configuration file {folder}: it is a folder, for which there is --config-d"),
-            (binary, f"configuration file {binary}: it is no text in UTF-8"),
+            (binary, f"configuration file {binary}: it is not a UTF-8 text"),
             (malformed, f"configuration file {malformed}: at {malformed}:1, Invalid section"),
         ):
             with self.subTest(path.name):
