@@ -218,7 +218,7 @@ def run(command: Any, _: list[str]) -> int:
 def main(host: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
     """Print the findings about all cards of the host.
 
-    :returns: the exit status: 0 if guests can get every card, else 1
+    :returns: the exit status: 0 if the host has cards and guests can get each of them, else 1
     """
     findings = check(host, root)
     if as_json:

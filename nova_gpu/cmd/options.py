@@ -26,7 +26,8 @@ Unreadable = (cfg.Error, OSError, ValueError)
 def read(arguments: Sequence[str], prog: str) -> None:
     """Parse the command line and the configuration files into ``CONF``.
 
-    The files are those that ``--config-file`` and ``--config-dir`` name, or else Nova's.
+    The files are those that ``--config-file`` and ``--config-dir`` name, or else those that
+    oslo.config finds for Nova, such as /etc/nova/nova.conf.
 
     :param arguments: the command line, without the program's name
     :raises cfg.Error, OSError, ValueError: if a file or a value is invalid; :func:`told` describes

@@ -45,7 +45,7 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
 
 
 def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
-    """Return the card's module number and partitions on a board with NVSwitches.
+    """Return the card's ``module`` number and ``partitions`` on a board with NVSwitches.
 
     Both are ``None`` for a card that is on no such board, or whose place is unknown.
     """

@@ -107,7 +107,7 @@ class Assigned:
     # nova-gpu. Without the methods below Nova's driver would also make and render nova-gpu's.
 
     def allocations_of_others(self, allocations: Any) -> Any:
-        """Return an instance's *allocations*, except those from this host's nova-gpu vGPU groups.
+        """Return an instance's *allocations*, except those from nova-gpu's vGPU providers here.
 
         The result is for Nova's driver, which makes a mediated device for each vGPU in it.
         """

@@ -74,8 +74,8 @@ class CardInventory(Published[GPUGroup, PciAddress]):
     def present(self) -> frozenset[PciAddress]:
         """Return the addresses of cards without a reason that applies to all instances.
 
-        Such a card exists, and an instance that has it can start with it. If a card was replaced by
-        another product, its address counts because of the new card.
+        Such a card exists, and an instance that has it can start with it. If another product
+        replaced a card, the address stands for the new card.
         """
         return frozenset(
             address

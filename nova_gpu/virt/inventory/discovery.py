@@ -143,7 +143,7 @@ class Discovery:
         return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return a reason against each card in *given_whole* that was put into MIG mode since.
+        """Return a reason against each card in *given_whole* that is in MIG mode now.
 
         On a KVM host the result is empty: a KVM guest may itself set the MIG mode of its card.
 
@@ -300,9 +300,9 @@ def in_parts(
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
 ) -> dict[PciAddress, Reasons]:
-    """Return why those *cards* that are undivided but held as vGPUs are not offered whole.
+    """Return why undivided *cards* of which instances have vGPUs are not offered at all, by card.
 
-    :param divided: the cards that are divided now
+    :param divided: those of *cards* that are divided now, which are not in the result
     :param held: the vGPUs that instances have
     """
     slots = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}

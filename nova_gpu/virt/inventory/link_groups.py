@@ -44,8 +44,8 @@ class LinkGroups:
             known = members.union(*(self._joined.get(card, ()) for card in members))
             if known != self._joined.get(min(known)) and CONF.gpu.split_link_groups:
                 LOG.warning(
-                    "Direct links join GPUs %s, and several guests get them: these guests can "
-                    "reach each other's memory over the links ([gpu]split_link_groups)",
+                    "Direct links join GPUs %s, and [gpu]split_link_groups lets several guests "
+                    "have them: these guests can reach each other's memory over the links",
                     ", ".join(map(str, sorted(known))),
                 )
             self._joined.update(dict.fromkeys(known, known))

@@ -42,9 +42,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """A reader of a host's neighbours; it caches their kinds and places for one period.
+    """A reader of the host's network functions and disks that Nova itself passes through.
 
-    A place is the NUMA node, the PCI root and the PCIe switch.
+    It caches their kinds and places for one period. A place is the NUMA node, the PCI root and the
+    PCIe switch.
     """
 
     def __init__(self, tracker: Tracker, roots: Roots) -> None:
@@ -54,7 +55,7 @@ class Neighbours:
         self._there: tuple[Neighbour, ...] | None = None
 
     def look_again(self) -> None:
-        """Discard the cached kinds and places."""
+        """Discard the cached kinds and places of network functions and disks."""
         self._read, self._there = {}, None
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
@@ -106,8 +107,9 @@ class Neighbours:
         return _of_flavor(records.request_of_flavor(flavor), neighbour)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
-        """Return which kinds of neighbours, in use or free, the host has near any of *gpus*.
+        """Return which kinds of network functions and disks the host has near any of *gpus*.
 
+        Devices in use count, too.
         Near means on the same NUMA node, or closer. The result is empty before Nova's first period.
         """
         if self._there is None:
@@ -125,7 +127,7 @@ class Neighbours:
         return frozenset(neighbours) - {Near.ANY}
 
     def beside_free(self, gpus: Collection[GPU]) -> tuple[int, ...]:
-        """Return how many of the free *gpus* are near the best placed free neighbour of each kind.
+        """Return how many of the free *gpus* are near one free network function, or one free disk.
 
         The result has two numbers for each kind in :data:`stats.NEAR`: the most GPUs behind one
         device's PCIe switch, and the most GPUs on one device's NUMA node.

@@ -66,7 +66,7 @@ class Supply(Protocol):
         count: int,
         claimant: Claimant | None,
     ) -> tuple[Device, ...]:
-        """Return the best combination of *count* devices of *free*, devices of the provider."""
+        """Return the best combination of *count* of the provider's *free* devices."""
 
     @abc.abstractmethod
     def hand_out(
@@ -105,7 +105,7 @@ def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -
 
     As long as *addresses* do not change, the same object is returned.
 
-    :param supply: the inventory that a claim asks which devices are free
+    :param supply: the inventory that is asked for free devices when a claim draws from the set
     """
     _supply_by_provider[provider_uuid] = supply
     wanted = frozenset(addresses)

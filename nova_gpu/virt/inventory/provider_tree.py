@@ -74,7 +74,7 @@ def ensure(
     present: Mapping[GroupKey, str],
     keys: Iterable[GroupKey],
 ) -> dict[GroupKey, str]:
-    """Return *present* with a new provider in *tree* for each group in *keys* that has none.
+    """Return the provider UUIDs of all groups, after adding providers of *keys* that have none.
 
     :param present: the result of :func:`groups_in`
     """

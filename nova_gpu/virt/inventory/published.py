@@ -71,7 +71,9 @@ class Published(pool.Supply, Generic[Group, Key]):
     # Devices of instances
 
     def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
-        """Return this inventory's devices among *resources*, faulty ones included, with groups.
+        """Return this inventory's devices among *resources*, each with its group.
+
+        Faulty devices are included.
 
         After a move *resources* may include devices of another host with the same addresses as
         devices here. So a resource belongs to this host only if its provider does.

@@ -40,7 +40,7 @@ class Tracker:
         return self._find().pci_tracker
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
-        """Remove *own*, resources of *instance*, from its record and the tracker's, and save it."""
+        """Remove the resources *own* from the saved record of *instance* and from the tracker's."""
 
         def take_back() -> None:
             _save(

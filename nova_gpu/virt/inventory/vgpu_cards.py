@@ -78,7 +78,7 @@ class VGPUCards:
     def __init__(
         self, roots: Roots, ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
     ) -> None:
-        """Start without any cards.
+        """Create a reader that has not read any card yet.
 
         :param ways: the deliveries of the host
         :param facts: the vGPU types of cards, as former runs of the service recorded them; see
@@ -157,7 +157,10 @@ class VGPUCards:
         self._say()
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Add *reasons* against cards, by address, which apply until the next :meth:`judge`."""
+        """Add *reasons* against offering vGPUs of cards, until the next :meth:`judge`.
+
+        :param reasons: the reasons against each card, by address
+        """
         with self._lock:
             own = {card: reasons[card] for card in self._judged if card in reasons}
             self._judged = {**self._judged, **availability.merge(own, self._judged)}

@@ -111,7 +111,7 @@ class Proofs:
         self._forget(used)
 
     def withdraw(self, card: GPU) -> None:
-        """Remove the proof of a card that goes into quarantine; if that fails, log an error."""
+        """Remove the proof that *card* is clean, as it goes into quarantine; log a failure."""
         self._forget([card.address])
         self._revoke([card.address])
 

@@ -43,7 +43,7 @@ Error = TypeVar("Error", bound=Exception)
 def expected(error: Error) -> Error:
     """Mark *error* as a refusal, so that the log shows it in one line, and return it.
 
-    A refusal is no fault of the service, so its traceback helps no one. The instance's user reads
+    A refusal is no fault of the service, so the log needs no traceback. The instance's user reads
     the error.
     """
     setattr(error, _MARK, True)

@@ -370,7 +370,7 @@ class Starts:
         )
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
-        """Notify of the claim of those devices that the guest did not have *before*."""
+        """Send notifications of the devices that the instance has newly got: not in *before*."""
         new = (holding for own in held.values() for holding in own if holding.device not in before)
         self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
 

@@ -84,7 +84,7 @@ class Stops:
     # A stop
 
     def stopped(self, instance: objects.Instance) -> None:
-        """Release the GPUs of an instance that was stopped, if it is to; raise nothing.
+        """Release a stopped instance's GPUs if its flavor, image or host wants it; raise nothing.
 
         If that fails, the next period retries it (:meth:`settle`).
         """
@@ -96,7 +96,8 @@ class Stops:
                     self._give_back(instance, own)
         except boundary.Failure as error:
             LOG.warning(
-                "Cannot release its GPUs now, will retry in the next period: %s",
+                "Cannot release the GPUs of the stopped instance, will retry in the next "
+                "period: %s",
                 error,
                 instance=instance,
             )
@@ -317,7 +318,8 @@ class Stops:
             except boundary.Failure as error:
                 now.pop(uuid, None)
                 LOG.warning(
-                    "Cannot release its GPUs, will retry in the next period: %s",
+                    "Cannot release the GPUs of the stopped instance, will retry in the next "
+                    "period: %s",
                     error,
                     instance_uuid=uuid,
                 )

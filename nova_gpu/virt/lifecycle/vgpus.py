@@ -48,7 +48,7 @@ _MOST_PERIODS = 60
 
 
 class VGPUs:
-    """The vGPUs of one host, and the cards that guests get parts of."""
+    """The vGPUs of one host: divides its cards, and makes, cleans and removes their vGPUs."""
 
     def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
         """Store the arguments, and read nova-gpu's records of made vGPUs.

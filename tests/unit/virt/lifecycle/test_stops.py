@@ -259,7 +259,7 @@ class StopTest(StopsTestCase):
     def fails_to_record(self, instance: objects.Instance) -> None:
         with mock.patch.object(self.stops.tracker, "take_back", side_effect=RuntimeError("lost")):
             self.stop(instance)
-        self.assertIn("Cannot release its GPUs now", self.log.output)
+        self.assertIn("Cannot release the GPUs of the stopped instance", self.log.output)
         self.assertEqual([ONE, TWO], self.has(instance))
 
     def test_what_is_not_recorded_a_period_records(self) -> None:
