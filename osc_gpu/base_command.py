@@ -35,23 +35,22 @@ class Command(command.Command):
 
     @property
     def required_scope(self) -> bool:
-        """``False``: the client does not check a token's scope, because the services do.
+        """``False``: the services check a token's scope, not the client.
 
-        osc-lib reads this attribute after it has created the session and before it requests a token
-        from Keystone, which happens before the command line's own --timeout is parsed. This is the
-        only point at which a deadline for that request can be set
-        (doc/source/contributor/upstream.rst).
+        Reading this property also sets the deadline of the client's request for a token. osc-lib
+        reads it between creating the session and that request; the command's --timeout is parsed
+        only afterwards (doc/source/contributor/upstream.rst).
         """
-        _hurry(self.app.client_manager.session, TIMEOUT_S)
+        _set_deadline(self.app.client_manager.session, TIMEOUT_S)
         return False
 
     def connection(self, parsed_args: argparse.Namespace) -> Any:
-        """Return openstacksdk's connection, with the rights of the user who runs the command.
+        """Return the user's openstacksdk connection, whose requests have the deadline --timeout.
 
-        Its requests raise CommandError if a service does not answer in time.
+        A request raises CommandError if a service does not answer in time.
         """
         connection = self.app.client_manager.sdk_connection
-        _hurry(connection.session, parsed_args.timeout)
+        _set_deadline(connection.session, parsed_args.timeout)
         return connection
 
     def say(self, text: str) -> None:
@@ -99,14 +98,16 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         metavar="<seconds>",
         type=seconds,
         default=TIMEOUT_S,
-        help=f"How long to wait for an answer of Nova or Placement (default: {TIMEOUT_S})",
+        help=f"Seconds to wait for each answer of Nova or Placement (default: {TIMEOUT_S})",
     )
 
 
 def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
-    """Add ``--for`` and ``--every`` to *parser*, with the attributes ``for_s`` and ``every_s``.
+    """Add to *parser* how long and how often a command without free GPUs retries.
 
-    :param for_s: the default of ``--for``; with 0 the command tries once
+    The options ``--for`` and ``--every`` set the attributes ``for_s`` and ``every_s``.
+
+    :param for_s: the default of ``--for``, in seconds; 0 means one try
     """
     parser.add_argument(
         "--for",
@@ -114,7 +115,7 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
         dest="for_s",
         type=seconds,
         default=for_s,
-        help=f"How long to retry while no GPUs are free (default: {for_s or 'try once'})",
+        help=f"Seconds to go on retrying while no GPUs are free (default: {for_s or 'try once'})",
     )
     parser.add_argument(
         "--every",
@@ -122,30 +123,30 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
         dest="every_s",
         type=seconds,
         default=_EVERY_S,
-        help=f"With --for: the time between two tries (default: {_EVERY_S})",
+        help=f"With --for: seconds between two tries (default: {_EVERY_S})",
     )
 
 
-def _hurry(session: Any, timeout_s: float) -> None:
-    """Give all later requests of a keystoneauth *session* this deadline."""
+def _set_deadline(session: Any, timeout_s: float) -> None:
+    """Set the deadline, in seconds, of each later request of a keystoneauth *session*."""
     sending = session.session
     for prefix, adapter in list(sending.adapters.items()):
         # There is one already if a token was requested, or an earlier command ran in the same
         # shell.
-        patient = adapter.patient if isinstance(adapter, _Impatient) else adapter
-        sending.mount(prefix, _Impatient(patient, timeout_s))
+        inner = adapter.inner if isinstance(adapter, _DeadlineAdapter) else adapter
+        sending.mount(prefix, _DeadlineAdapter(inner, timeout_s))
 
 
-class _Impatient(adapters.BaseAdapter):
-    """An adapter of requests that gives each request a deadline.
+class _DeadlineAdapter(adapters.BaseAdapter):
+    """A transport adapter of the requests library that limits the time of each HTTP request.
 
-    The timeout of a keystoneauth session is no alternative: its discovery reports a service that
-    does not answer as one without a version, which is misleading.
+    A keystoneauth session's own timeout is no alternative: its discovery reports a service that
+    does not answer as one without a suitable version.
     """
 
-    def __init__(self, patient: adapters.BaseAdapter, timeout_s: float) -> None:
+    def __init__(self, inner: adapters.BaseAdapter, timeout_s: float) -> None:
         super().__init__()
-        self.patient = patient
+        self.inner = inner
         self._timeout_s = timeout_s
 
     def send(
@@ -153,11 +154,11 @@ class _Impatient(adapters.BaseAdapter):
     ) -> requests.Response:
         """Send the request, and give up after the timeout.
 
-        :raises CommandError: which no caller turns into another error
+        :raises CommandError: after the timeout; keystoneauth and openstacksdk pass it on unchanged
         """
         kwargs["timeout"] = self._timeout_s
         try:
-            response = self.patient.send(request, *args, **kwargs)
+            response = self.inner.send(request, *args, **kwargs)
             if not kwargs.get("stream"):
                 response.content  # noqa: B018  it is read here, so that its silence is seen, too
             return response
@@ -172,13 +173,13 @@ class _Impatient(adapters.BaseAdapter):
             ) from e
 
     def close(self) -> None:
-        self.patient.close()
+        self.inner.close()
 
 
 def seconds(text: str) -> float:
-    """Parse the number of seconds in an option.
+    """Parse an option's number of seconds.
 
-    :raises argparse.ArgumentTypeError: if *text* is not a number in the permitted range
+    :raises argparse.ArgumentTypeError: if *text* is not a number above 0 and up to a day
     """
     try:
         number = float(text)
@@ -190,7 +191,7 @@ def seconds(text: str) -> float:
 
 
 class Lines(columns.FormattableColumn[list[Any]]):
-    """A column with a list: programs get the list, people one item per line."""
+    """A column with a list, which a table shows as one item per line."""
 
     def __init__(self, things: Iterable[Any], line: Callable[[Any], str] = str) -> None:
         super().__init__(printable.within(list(things)))
@@ -204,7 +205,7 @@ class Lines(columns.FormattableColumn[list[Any]]):
 
 
 class Short(columns.FormattableColumn[str]):
-    """A column with a long text: programs get the whole text, people a short one."""
+    """A column with a long text, for which a table shows a short one."""
 
     def __init__(self, text: str, short: str) -> None:
         super().__init__(printable.lines(text))

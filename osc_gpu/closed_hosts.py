@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that are closed to new instances with GPUs, or to preemptible ones, by Placement traits.
+"""Hosts that a Placement trait closes to all new instances with GPUs, or to preemptible ones.
 
-A host is named by the provider of its compute node. ``connection`` is an
-openstack.connection.Connection.
+A host is the uuid of its compute node, which is also that of its root provider. ``connection`` is
+an openstack.connection.Connection.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DRAINED = "it is drained"
 
 
 def drained(connection: Any) -> frozenset[str]:
-    """Return the hosts that administrators drain."""
+    """Return the hosts that are drained, and so closed to all new instances with GPUs."""
     return with_trait(connection, names.DRAINED)
 
 
 def kept_until(connection: Any) -> Mapping[str, datetime.datetime]:
-    """Return the hosts that are closed to preemptible instances now, and until when."""
+    """Return until when, in UTC, hosts are closed to preemptible instances, by host."""
     until_by_host: dict[str, datetime.datetime] = {}
     for trait in reserved_hosts.in_force(
         kept_traits(connection, "&associated=true"), timeutils.utcnow()
@@ -44,7 +44,7 @@ def in_words(until: datetime.datetime) -> str:
 def kept_traits(connection: Any, which: str = "") -> list[str]:
     """Return the traits that close hosts to preemptible instances until a time in their names.
 
-    :param which: a filter in Placement's query
+    :param which: a further parameter of the query, such as ``&associated=true``
     """
     url = f"/traits?name=startswith:{names.KEPT_UNTIL}{which}"
     traits: list[str] = rest.placement(connection, url)["traits"]
@@ -52,7 +52,7 @@ def kept_traits(connection: Any, which: str = "") -> list[str]:
 
 
 def with_trait(connection: Any, trait: str) -> frozenset[str]:
-    """Return the providers that have the trait; none if Placement does not know it."""
+    """Return the uuids of the providers with the trait; empty if Placement lacks the trait."""
     answer = rest.placement(
         connection,
         f"/resource_providers?required={trait}",

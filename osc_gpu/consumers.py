@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumers of GPUs, instances and moves, and how many GPUs of a provider each has.
+"""How many GPUs of each provider its consumers have: instances, and migrations in progress.
 
-Placement lists them for one provider at a time; Nova lists all servers in pages, with their flavors
-and hosts. If the flavors of a provider's servers add up to exactly what Placement counts as used,
-these servers are its consumers. Otherwise Placement is queried for that provider.
+Placement lists consumers for one provider at a time; Nova lists all servers in pages, with their
+flavors and hosts. If the flavors of a provider's servers add up to exactly what Placement counts as
+used, these servers are its consumers. Otherwise Placement is queried for that provider.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from osc_gpu.providers import Provider
 def read(
     connection: Any, providers: Sequence[Provider], listed: Iterable[Any]
 ) -> list[Mapping[str, int]]:
-    """Return the consumers of each of *providers*: the number of GPUs by the consumer's uuid.
+    """Return, for each of *providers*, the number of its GPUs by the consumer's uuid.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param listed: the servers of all projects
-    :raises Refused: if Placement does not show them to the user
+    :raises Refused: if Placement does not show consumers to the user
     """
     used: dict[str, list[int]] = defaultdict(list)
     for number, provider in enumerate(providers):
@@ -34,21 +34,25 @@ def read(
     uses: list[dict[str, int]] = [{} for _ in providers]
     for server in listed:
         if there := used.get(server.hypervisor_hostname):
-            for number, count in _has(connection, server, there, providers):
+            for number, count in _by_flavor(connection, server, there, providers):
                 uses[number][server.id] = uses[number].get(server.id, 0) + count
     return [
-        amounts if sum(amounts.values()) == provider.group.used else _asked(connection, provider)
+        amounts
+        if sum(amounts.values()) == provider.group.used
+        else _allocated(connection, provider)
         for provider, amounts in zip(providers, uses, strict=True)
     ]
 
 
-def _has(
+def _by_flavor(
     connection: Any, server: Any, there: Iterable[int], providers: Sequence[Provider]
 ) -> Iterator[tuple[int, int]]:
     """Yield the index of a provider and the number of its GPUs that *server* has by its flavor.
 
-    GPUs that several providers could serve, or none, are left out; the sum then differs from
+    A request that several providers could serve, or none, is left out; the sum then differs from
     Placement's.
+
+    :param there: the indexes of the providers on the server's host
     """
     if server.task_state or server.status == "ERROR" or servers.gave_back(server):
         return
@@ -65,7 +69,7 @@ def _has(
                 yield fitting[0], part.count
 
 
-def _asked(connection: Any, provider: Provider) -> Mapping[str, int]:
+def _allocated(connection: Any, provider: Provider) -> Mapping[str, int]:
     allocations = rest.of_provider(connection, provider.uuid, "allocations")
     amounts = {
         consumer: allocation["resources"].get(provider.resource_class, 0)

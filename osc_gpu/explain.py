@@ -23,7 +23,7 @@ _COLUMN = 98
 
 
 class ExplainServer(servers.ShowOne):
-    """Explain why a server is on its host, or on no host, and what each host could do for it.
+    """Explain why a server is on its host, or on none, and how many like it each host could take.
 
     Only administrators see the hosts; all users who may see the server see its fault.
     """
@@ -57,7 +57,7 @@ class ExplainServer(servers.ShowOne):
                 shown["why"] = Lines(_why(connection, server, answers))
                 shown["hosts"] = Lines([_told(answer, host) for answer in answers], _line)
             except rest.Refused:
-                self.say("What hosts have, and why none has room, is for administrators.")
+                self.say("Only administrators see what hosts have, and why none has room.")
         return tuple(shown), tuple(shown.values())
 
 
@@ -83,7 +83,7 @@ def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[st
             yield f"it is one of {together} asked for at once, of which Nova starts all or none"
             yield f"{could} of them could start now"
     elif others:
-        yield "it is on no host, and none could take it now; hosts says why"
+        yield "it is on no host, and none could take it now; the row hosts says why"
     else:
         yield "no host offers GPUs"
 
@@ -105,7 +105,10 @@ def _line(answer: Mapping[str, Any]) -> str:
 
 
 def _why_then(server: Any) -> Iterator[str]:
-    """Yield what the server's fault tells about the time at which the server was refused."""
+    """Yield lines that explain the fault of a server that found no host.
+
+    The fault is about the time of that request; hosts may have other GPUs free now.
+    """
     fault = (server.fault or {}).get("message", "")
     if failures.NOT_ENOUGH_HOSTS in fault:
         yield "Placement had a host for it when it was scheduled, as the fault names no resource;"
@@ -118,7 +121,7 @@ def _why_then(server: Any) -> Iterator[str]:
 
 
 def _together(connection: Any, server: Any) -> int | None:
-    """Return how many servers were requested together with this one, ``None`` for a single one."""
+    """Return how many servers the request for *server* created in all, ``None`` if only one."""
     if not server.reservation_id:
         return None
     with rest.clean_refusals("Nova"):
@@ -128,10 +131,10 @@ def _together(connection: Any, server: Any) -> int | None:
 
 
 def in_column(text: str) -> str:
-    """Return *text* wrapped to the width that a terminal has next to the names of the rows."""
+    """Return *text* wrapped to fit next to the row names on a terminal of 120 columns."""
     return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
 
 
 def _in_utc(time: str) -> str:
-    """Return *time* with the mark of UTC, which the times of an instance's actions lack."""
+    """Return the UTC *time* of an instance action with the Z that Nova omits."""
     return time if time.endswith("Z") else f"{time}Z"

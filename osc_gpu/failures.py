@@ -16,15 +16,15 @@ _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
 
 def last_failed(connection: Any, server: Any) -> Any:
-    """Return the last action that failed, or ``None``.
+    """Return the server's newest failed action, even if later ones succeeded, or ``None``.
 
-    A failed move does not show as a fault of the server, which stays on its host.
+    A failed move leaves no fault on the server, which stays on its host.
     """
     return next((action for action in _newest_first(connection, server) if action.message), None)
 
 
 def last(connection: Any, server: Any) -> Any:
-    """Return the server's last action, failed or not, or ``None``."""
+    """Return the server's newest action, failed or not, or ``None`` if it has none."""
     return next(iter(_newest_first(connection, server)), None)
 
 
@@ -35,9 +35,9 @@ def _newest_first(connection: Any, server: Any) -> list[Any]:
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Return what the host or the conductor reported about the action.
+    """Return the errors that nova-compute or nova-conductor reported about the action *failed*.
 
-    The list is empty if Nova does not show that to the user.
+    The list is empty if policy hides them from the user.
     """
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
@@ -45,16 +45,19 @@ def details(connection: Any, server: Any, failed: Any) -> list[str]:
 
 
 def why_last(connection: Any, server: Any) -> str | None:
-    """Return the reason if the last action failed and Nova shows why, else ``None``."""
+    """Return why the server's newest action failed.
+
+    Return ``None`` if it did not fail, or policy hides the reason from the user.
+    """
     done = last(connection, server)
     return next(iter(details(connection, server, done)), None) if done and done.message else None
 
 
 def reason(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Return why the action failed, in the compute host's own words if Nova shows them.
+    """Return lines that say why the action *failed* failed: the compute host's own error, if shown.
 
-    Otherwise return the known reasons for such a guest, and the command with which an administrator
-    reads the host's words.
+    If policy hides it from the user, return the known reasons why Nova or nova-gpu refuse this
+    action for such GPUs, and the command with which an administrator reads the error.
     """
     if texts := details(connection, server, failed):
         return texts[:1]
@@ -72,7 +75,7 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
 
 
 def _is_container(requests: Iterable[Request]) -> bool | None:
-    """Return whether the flavor is for containers; ``None`` if it does not name a hypervisor."""
+    """Return whether the flavor requires LXC containers; ``None`` if it permits QEMU and LXC."""
     for request in requests:
         for group in request.groups:
             for key, condition, _ in request.conditions(group):

@@ -37,7 +37,7 @@ class CheckFlavor(base_command.Lister):
             "flavors",
             metavar="<flavor>",
             nargs="*",
-            help="Flavor (name or ID); without any, all that say something of GPUs",
+            help="Flavor (name or ID) (default: all that request GPUs or have mistakes)",
         )
         return parser
 
@@ -48,7 +48,7 @@ class CheckFlavor(base_command.Lister):
         connection = self.connection(parsed_args)
         for flavor in flavors.read(connection, parsed_args.flavors):
             request = flavors.request_of(flavor)
-            mistakes = [*validation.mistakes(request), *_novas(request.extra_specs)]
+            mistakes = [*validation.mistakes(request), *_refused_by_nova(request.extra_specs)]
             asks_for, counted = _described(request)
             if parsed_args.flavors or mistakes or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(mistakes)))
@@ -61,7 +61,10 @@ class CheckFlavor(base_command.Lister):
 
 
 def _described(request: FlavorRequest) -> tuple[str, str]:
-    """Return what the flavor requests, and whether quota counts it."""
+    """Return two cells: what the flavor requests, and ``yes`` or ``no``: whether quota counts it.
+
+    Both are empty if it requests no GPUs.
+    """
     try:
         if not request.requests:
             return "", ""
@@ -71,10 +74,10 @@ def _described(request: FlavorRequest) -> tuple[str, str]:
     return flavors.in_words(request), "yes" if counted else "no"
 
 
-def _novas(specs: Mapping[str, str]) -> Iterator[str]:
-    """Yield the reasons for which nova-api would refuse properties that are not nova-gpu's.
+def _refused_by_nova(specs: Mapping[str, str]) -> Iterator[str]:
+    """Yield why nova-api would refuse properties that are not nova-gpu's, one text for each.
 
-    They are checked only if Nova is installed together with the client.
+    Nothing is checked unless Nova is installed next to the client.
     """
     judge = _judge()
     for key, value in specs.items():

@@ -33,10 +33,10 @@ _HYPERVISORS = ("kvm", "lxc", "qemu")
 
 
 def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
-    """Yield flavors.
+    """Yield flavors with their extra specs.
 
     :param named: names or IDs; without any, all flavors
-    :raises CommandError: if no flavor has a name
+    :raises CommandError: if one of *named* is no flavor
     """
     with rest.clean_refusals("Nova"):
         if not named:
@@ -48,7 +48,10 @@ def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
 
 
 def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
-    """Set extra specs of *flavor*; errors are those of :func:`osc_gpu.rest.clean_refusals`."""
+    """Set extra specs of *flavor* in a microversion in which nova-api validates them.
+
+    :raises SDKException: if Nova refuses them; a caller needs :func:`osc_gpu.rest.clean_refusals`
+    """
     answer = connection.compute.post(
         f"/flavors/{flavor.id}/os-extra_specs",
         json={"extra_specs": dict(specs)},
@@ -58,14 +61,14 @@ def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
 
 
 def request_of(flavor: Any) -> FlavorRequest:
-    """Return the GPU request of *flavor*, which is openstacksdk's own or that of a server."""
+    """Return the GPU request of a flavor from openstacksdk, listed or embedded in a server."""
     return request.of(flavor.extra_specs or {})
 
 
 def in_words(flavor_request: FlavorRequest) -> str:
-    """Return the request as text.
+    """Return the GPU request as a text for users; empty if the flavor requests no GPU.
 
-    :raises InvalidExtraSpec: if the flavor is invalid
+    :raises InvalidExtraSpec: if the flavor has mistakes
     """
     words = " and ".join(map(summary.all_of, flavor_request.requests))
     with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
@@ -77,7 +80,7 @@ def in_words(flavor_request: FlavorRequest) -> str:
 
 
 def asked_for(flavor_request: FlavorRequest) -> str:
-    """Return the request as text, or the mistake in the flavor."""
+    """Return the GPU request as a text for users, or the mistakes in the flavor."""
     try:
         if words := in_words(flavor_request):
             return words
@@ -138,7 +141,7 @@ class CreateFlavor(base_command.ShowOne):
             "--private",
             dest="public",
             action="store_false",
-            help="Only for projects that are given access to it (default: public)",
+            help="Hide the flavor from projects without access to it (default: public)",
         )
         add(
             "--property",
@@ -193,11 +196,11 @@ class CreateFlavor(base_command.ShowOne):
 
 
 def _refuse_half_made(connection: Any, name: str) -> None:
-    """Refuse the name of an existing flavor without properties.
+    """Refuse the name if an existing flavor without properties has it.
 
-    An earlier run that was killed may have left it.
+    A run of this command that was killed leaves such a flavor.
 
-    :raises CommandError: with what the user can do
+    :raises CommandError: with how to delete that flavor
     """
     flavor = connection.compute.find_flavor(name, get_extra_specs=True)
     if flavor and not flavor.extra_specs:
@@ -212,10 +215,10 @@ def properties(
 ) -> dict[str, str]:
     """Return the extra specs of a flavor with these numbers of GPUs and vGPUs.
 
-    :param counts: the numbers, by ``gpus`` and ``vgpus``
-    :param words: nova-gpu's other properties, by key
-    :param more: further properties; none may contradict the others
-    :raises CommandError: if the scheduler would refuse them
+    :param counts: the numbers, by ``gpus`` and ``vgpus``; ``None`` if the option is missing
+    :param words: nova-gpu's other extra specs, by key; empty values are ignored
+    :param more: the extra specs of ``--property``
+    :raises CommandError: if two contradict each other, or the scheduler would refuse one
     """
     specs: dict[str, str] = {}
     for key, count in counts.items():
@@ -248,8 +251,8 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     An architecture is unknown if neither the table of products nor a host has it.
 
     :param specs: extra specs without mistakes
-    :param known_traits: queries the traits that exist; called only if the table lacks a name
-    :raises CommandError: with the name that was probably meant, if there is one
+    :param known_traits: reads the traits of all hosts; called only if the table lacks a name
+    :raises CommandError: with the most similar known name, or all of them
     """
     hypervisor = extra_spec.HYPERVISOR.of(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
@@ -264,13 +267,16 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
 
 
 _OF_YOUR_OWN = (
-    f"; one that only [gpu]product of a host to come will have is given as "
+    f"; for an architecture that only [gpu]product of a future host will have, use "
     f"--property {names.GPU_ARCH}=NAME"
 )
 
 
 def _unknown(expression: condition.Condition | None, known: Collection[str]) -> str | None:
-    """Return the first whole name in *expression* that is not among *known*."""
+    """Return the first name that *expression* requires and *known* lacks, or ``None``.
+
+    A part of a name (``<in>``) is not checked.
+    """
     if expression is None or expression.operator is condition.Operator.IN:
         return None
     return next(iter(sorted(expression.values - set(known))), None)

@@ -24,8 +24,10 @@ Summaries = Mapping[str, Mapping[str, Any]]
 
 
 def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacity.Answer]:
-    """Return how many instances of such a flavor each host could take now.
+    """Return how many instances of a flavor each host could take now, and why not more.
 
+    :param size: the flavor's own fields
+    :param request: its GPU request
     :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`
     """
     placement_query = query.placement_query(connection, size, request)
@@ -36,19 +38,19 @@ def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacit
 
 
 def read(connection: Any, placement_query: query.Query, *, preemptible: bool = False) -> list[Host]:
-    """Return all compute nodes with a provider of GPUs, or of vGPUs.
+    """Return all compute nodes with a group of the class of GPUs that *placement_query* requests.
 
-    Two answers of Placement are enough for all nodes with a free GPU; for each group that has fewer
-    free GPUs than any part of *placement_query* requests, three more requests are made.
+    Two answers of Placement cover all groups with enough free GPUs for each request group of the
+    query; every other group takes three more requests.
 
     :param connection: an openstack.connection.Connection
     :param placement_query: the query for one instance
     :param preemptible: whether that instance is preemptible
     :raises CommandError: if a service refuses a request, or does not answer
     """
-    nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
+    no_candidates: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{placement_query.text}"
-    answer = rest.placement(connection, url, unknown_trait=nobody)
+    answer = rest.placement(connection, url, unknown_trait=no_candidates)
     resource_class, smallest = (
         placement_query.resource_class,
         max(part.count for part in placement_query.groups),
@@ -65,7 +67,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
     hosts = []
     kind = summary.kind_of(resource_class)
     for root, of_root in groups.items():
-        name, reason = unusable.get(root) or nameless(connection, root)
+        name, reason = unusable.get(root) or unknown_node(connection, root)
         if root in until_by_host and not reason:
             reason = closed_hosts.in_words(until_by_host[root])
         free = _free(summaries.get(root, {}))
@@ -74,7 +76,7 @@ def read(connection: Any, placement_query: query.Query, *, preemptible: bool = F
 
 
 def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
-    """Return uuid and root_provider_uuid of each group of GPUs."""
+    """Return Placement's record of each group: ``uuid``, ``root_provider_uuid``, ``name``."""
     answer = rest.placement(
         connection,
         f"/resource_providers?required={names.TRAIT_GPU}",
@@ -85,19 +87,24 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
-    """Return the summaries of all providers on hosts with some of the class free, by uuid."""
+    """Return summaries of all providers of the hosts that have a unit of the class free.
+
+    The keys are the providers' uuids.
+    """
     url = f"/allocation_candidates?resources={resource_class}:1"
     answer: Summaries = rest.placement(connection, url)["provider_summaries"]
     return answer
 
 
 def summaries(connection: Any, roots: Collection[str]) -> Summaries:
-    """Return the summaries of the providers in the trees of *roots*, by uuid.
+    """Return the summaries of the providers in the trees of *roots*, by the provider's uuid.
 
     Placement lists usages for one provider at a time, but shows the whole tree of each allocation
-    candidate. So one GPU is requested first, and then, for trees that are missing, one unit of the
-    resources that nodes have left. The tree of a node with no resource left is missing in the
-    result.
+    candidate. So candidates for one GPU are requested first, and then, while trees are missing,
+    candidates for one unit of memory, of processors and of disk. The result lacks the tree of a
+    node with none of these left.
+
+    :param roots: the uuids of compute nodes with GPUs
     """
     answer: dict[str, Any] = {}
     for resource_class in names.RESOURCE_CLASSES:
@@ -110,13 +117,15 @@ def summaries(connection: Any, roots: Collection[str]) -> Summaries:
             f"/allocation_candidates?resources_NODE={resource_class}:1"
             f"&required_GPUS={names.TRAIT_GPU}&same_subtree=_NODE,_GPUS&group_policy=none"
         )
-        nobody: dict[str, Any] = {"provider_summaries": {}}  # before the first host
-        answer.update(rest.placement(connection, url, unknown_trait=nobody)["provider_summaries"])
+        no_summaries: dict[str, Any] = {"provider_summaries": {}}  # before the first host
+        answer.update(
+            rest.placement(connection, url, unknown_trait=no_summaries)["provider_summaries"]
+        )
     return answer
 
 
 def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
-    """Return the compute nodes in allocation candidates."""
+    """Return the uuids of the compute nodes that could serve one of the allocation candidates."""
     summaries = candidates["provider_summaries"]
     return frozenset(
         summaries[provider]["root_provider_uuid"]
@@ -128,7 +137,10 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
 def _group(
     connection: Any, uuid: str, summaries: Summaries, smallest: int, resource_class: str
 ) -> Group | None:
-    """Return the group that a provider describes, ``None`` without the class or if it is gone."""
+    """Return a provider's counts and traits; ``None`` without the class, or if it is gone.
+
+    :param smallest: the number of free units from which the provider's summary is enough
+    """
     summary = summaries.get(uuid, {"resources": {}})
     counted = summary["resources"].get(resource_class)
     if counted and counted["capacity"] - counted["used"] >= smallest:
@@ -156,15 +168,15 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
     }
 
 
-def nameless(connection: Any, uuid: str) -> tuple[str, str]:
-    """Return a value as in :func:`compute_nodes` for a provider that Nova does not know."""
+def unknown_node(connection: Any, uuid: str) -> tuple[str, str]:
+    """Return what :func:`compute_nodes` would for a root provider that is no node of Nova."""
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 
 def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
-    """Return the name of each compute node, and why no instance with GPUs can start there.
+    """Return name and obstacle of each compute node, by the uuid of the node and its provider.
 
-    The key is the uuid of the node and of its provider.
+    The obstacle is why no instance with GPUs can start there; ``None`` if one can.
     """
     nodes = {}
     none_new = closed_hosts.drained(connection)
@@ -197,7 +209,10 @@ def up(connection: Any) -> frozenset[str]:
 
 
 def services(connection: Any) -> Mapping[str, str]:
-    """Return the host of each node's compute service by the node's name. Nova's moves take it."""
+    """Return the host name of each node's compute service, by the node's name.
+
+    Nova's migrations expect their destination as such a host name.
+    """
     return {
         node.name: (node.service_details or {}).get("host", node.name)
         for node in _nodes(connection)

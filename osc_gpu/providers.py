@@ -32,10 +32,11 @@ _OF_HOSTS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Fre
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """A group of GPUs in Placement.
+    """One class of GPUs, whole or vGPUs, of one resource provider in Placement.
 
-    ``host`` is the compute node's name, ``unusable`` why no instance can start there, ``key`` the
-    group by the provider's name: ``None`` for a provider that another program has made.
+    ``host`` is the compute node's name, and ``unusable`` why no instance can start there, ``None``
+    if one can. ``key`` is what the provider's name says: ``None`` if nova-gpu did not make the
+    provider. ``group`` has its counts and traits.
     """
 
     uuid: str
@@ -47,7 +48,7 @@ class Provider:
 
     @property
     def product(self) -> str:
-        """The vendor and product id, ``10de:1091``."""
+        """The vendor and product id, such as ``10de:1091``, or ``unknown``."""
         return f"{self.key.vendor_id}:{self.key.product_id}" if self.key else _UNKNOWN
 
     @property
@@ -63,7 +64,7 @@ class Provider:
 
     @property
     def model(self) -> str:
-        """The model in the form with which ``gpu:model`` of a flavor is compared."""
+        """The model in the spelling of a flavor's ``gpu:model``, or ``unknown``."""
         return self._said(names.TRAIT_MODEL)
 
     def _said(self, prefix: str) -> str:
@@ -71,12 +72,11 @@ class Provider:
 
 
 def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
-    """Return the groups of all hosts, by host and product.
+    """Return the groups of all hosts, sorted by host and product.
 
     :param connection: an openstack.connection.Connection
-    :param reserved: whether reserved GPUs count, which takes a request for each group. Without them
-        a group's total is the number that is not reserved, and only groups on nodes with no
-        resource left take a request (:func:`osc_gpu.hosts.summaries`)
+    :param reserved: whether totals include reserved GPUs, which takes a request for each group;
+        otherwise only groups that :func:`osc_gpu.hosts.summaries` lacks take requests
     :raises Refused: if Placement does not show them to the user
     """
     nodes = hosts.compute_nodes(connection)
@@ -85,7 +85,7 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
     providers: list[Provider] = []
     for provider in listed:
         root = provider["root_provider_uuid"]
-        node = nodes.get(root) or hosts.nameless(connection, root)
+        node = nodes.get(root) or hosts.unknown_node(connection, root)
         providers += _providers(
             connection, provider, *node, summaries.get(provider["uuid"]), reserved
         )
@@ -93,8 +93,9 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
 
 
 def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
-    """Return the providers whose GPUs an instance or a move has, with the number of GPUs of each.
+    """Return the groups that an instance has GPUs of, each with the number of these GPUs.
 
+    :param uuid: of the instance, or of a migration that holds GPUs on its source
     :raises Refused: as :func:`read`
     """
     uses: list[tuple[Provider, int]] = []
@@ -106,7 +107,7 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
     }
     for provider, resources in held.items():
         described = rest.placement(connection, f"/resource_providers/{provider}")
-        host, _ = hosts.nameless(connection, described["root_provider_uuid"])
+        host, _ = hosts.unknown_node(connection, described["root_provider_uuid"])
         uses += [
             (provider, resources[provider.resource_class])
             for provider in _providers(connection, described, host, None, None)
@@ -123,12 +124,13 @@ def _providers(
     summary: Mapping[str, Any] | None,
     reserved: bool = True,
 ) -> Iterator[Provider]:
-    """Yield a Provider for each class of GPUs that the resource provider has.
+    """Yield a Provider for each class of GPUs that a resource provider has.
 
-    Yield nothing if the provider no longer exists.
+    Yield nothing if the resource provider no longer exists.
 
-    :param summary: a summary from :func:`osc_gpu.hosts.summaries`; it saves two requests, and all
-        three if *reserved* GPUs do not count
+    :param described: Placement's record of the resource provider
+    :param summary: its summary from :func:`osc_gpu.hosts.summaries`, or ``None``. It saves two
+        requests, and all three if *reserved* GPUs do not count
     """
     get = functools.partial(rest.of_provider, connection, described["uuid"])
     counts = summary["resources"] if summary else {}
@@ -209,8 +211,8 @@ def _hint(host: str, there: Sequence[str]) -> str:
     if alike := difflib.get_close_matches(host, there, n=1):
         return f"did you mean {alike[0]}?"
     if not there:
-        return "nor of any other (openstack gpu host list)"
-    return f"it has some of {len(there)} others, which openstack gpu host list names"
+        return "it has no GPUs of any host"
+    return f"openstack gpu group list shows the {len(there)} hosts with GPUs"
 
 
 class ListHosts(base_command.Lister):
@@ -239,10 +241,10 @@ class ListHosts(base_command.Lister):
 def _host_rows(
     providers: Iterable[Provider], until_by_host: Mapping[str, str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table.
+    """Yield a row of the table for each host.
 
     :param providers: sorted by host
-    :param until_by_host: which instances do not get GPUs of a host, by host
+    :param until_by_host: a text about how long a host is closed to preemptible instances, by host
     """
     for host, of_host in itertools.groupby(providers, key=lambda provider: provider.host):
         listed = list(of_host)

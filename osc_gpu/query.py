@@ -20,15 +20,17 @@ from osc_gpu.resource_request import Size
 
 
 class Unservable(exceptions.CommandError):
-    """A flavor of which no host can ever have an instance."""
+    """A flavor that requests no GPU, or of which no host can ever have an instance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
-    """A query to Placement.
+    """A query for the allocation candidates of one instance.
 
-    ``amounts`` are those of the compute node itself, by resource class. ``groups`` are the request
-    groups with ``resource_class``, which is that of whole cards if the flavor requests any.
+    ``text`` is the query string. ``groups`` are its request groups with ``resource_class``, which
+    is that of whole cards if the flavor requests any. ``amounts`` are the other resources, which
+    the compute node itself provides, by class. ``isolate``: different providers must serve the
+    groups.
     """
 
     text: str
@@ -39,7 +41,7 @@ class Query:
 
 
 def known_traits(connection: Any) -> Collection[str]:
-    """Return the GPU traits that some provider has now."""
+    """Return the GPU traits that at least one provider has now."""
     url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
     traits: list[str] = rest.placement(connection, url)["traits"]
     return traits
@@ -48,7 +50,8 @@ def known_traits(connection: Any) -> Collection[str]:
 def placement_query(connection: Any, size: Size, flavor: FlavorRequest) -> Query:
     """Return the query for one instance of a flavor.
 
-    :param connection: queried for traits if the flavor cannot be translated without them
+    :param connection: read for the existing traits if a condition of the flavor, such as a part
+        of a name, stands for several of them
     :raises Unservable: for a flavor that requests no GPU, or that the scheduler would refuse
     """
     try:
@@ -72,7 +75,7 @@ def placement_query(connection: Any, size: Size, flavor: FlavorRequest) -> Query
 
 
 def amounts(size: Size, flavor: FlavorRequest) -> Mapping[str, int]:
-    """Return what one instance takes of the compute node itself, by resource class."""
+    """Return the resources other than GPUs that one instance takes of its node, by class."""
     return _needed(size, frozenset(flavor.extra_specs.items()))[1]
 
 
@@ -86,7 +89,7 @@ def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | 
 
 @functools.lru_cache(maxsize=1024)
 def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping[str, int]]:
-    """Return the query as a text, and the amounts of the compute node itself.
+    """Return the query string, and the amounts of resources other than GPUs, by class.
 
     :raises Unservable: if Nova would refuse the flavor
     """

@@ -53,7 +53,9 @@ class WriteReport(base_command.Command):
         parser.add_argument(
             "--html", metavar="<file>", required=True, type=pathlib.Path, help="File to write"
         )
-        parser.add_argument("--title", metavar="<text>", default="GPUs", help="(default: GPUs)")
+        parser.add_argument(
+            "--title", metavar="<text>", default="GPUs", help="Title of the page (default: GPUs)"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -74,9 +76,10 @@ class WriteReport(base_command.Command):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """The capacity for one flavor with GPUs.
+    """How many instances of one flavor with GPUs could boot now.
 
-    ``answers`` has one answer for each host; ``wrong`` is why there are none.
+    ``answers`` has one answer for each host. If ``wrong`` is not empty, it is why no host can ever
+    have an instance, and there are no answers.
     """
 
     flavor: str
@@ -96,7 +99,7 @@ def read(connection: Any) -> Fleet:
     """Return the data of ``gpu group list``, ``gpu usage`` and, for each flavor, ``gpu capacity``.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: if Placement does not show it to the user
+    :raises Refused: if policy does not permit the user to read it
     """
     snapshot = rest.Snapshot(connection)
     return Fleet(
@@ -198,9 +201,9 @@ def _tile(noun: str, value: str) -> Any:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """Return a table.
+    """Return an HTML table, or a paragraph "None." without rows.
 
-    Each cell contains the head of its column, which a narrow page shows next to the cell.
+    The attribute ``data-label`` of each cell names its column; the style shows it on narrow pages.
     """
     body = [
         E.tr(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
@@ -237,7 +240,10 @@ def _group(provider: Provider) -> Sequence[Any]:
 
 
 def _bar(provider: Provider) -> Any:
-    """Return a bar drawn by attributes, as the page's policy forbids styles of elements."""
+    """Return an SVG bar of a group's used, reserved and free GPUs.
+
+    Attributes give its proportions, because the page's policy forbids inline styles.
+    """
     group = provider.group
     out = inventory.out_of_service(group.total, group.free, group.used)
     svg = E.svg(
@@ -261,7 +267,7 @@ def _key() -> Any:
 
 
 def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
-    """Yield the projects, those with the most GPUs and vGPUs first."""
+    """Yield a row for each project, those with the most GPUs and vGPUs first."""
     by_project: dict[str, list[Held]] = {}
     for use in held:
         by_project.setdefault(use.project, []).append(use)

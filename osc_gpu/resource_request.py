@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's query to Placement for one instance of a flavor; the image requests nothing.
+"""Nova's translation of a flavor into a query to Placement, for the client.
 
-The client runs on machines without Nova. A test compares this module with
-``nova.scheduler.utils.ResourceRequest``, whose order of steps it has.
+The image counts as one that requests no resources. The client runs on machines without Nova; a test
+compares this module with ``nova.scheduler.utils.ResourceRequest``, whose order of steps it has.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Size:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Group:
-    """A request group; a forbidden trait in ``traits`` begins with "!"."""
+    """A request group of Placement's query; "!" precedes a forbidden trait in ``traits``."""
 
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
     traits: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, resource_class: str, amount: int | str) -> None:
-        """Add the amount to the request, unless Nova would not understand it."""
+        """Set the amount of a class; ignore, as Nova does, an unknown class or a wrong amount."""
         known = resource_class.startswith(orc.CUSTOM_NAMESPACE) or resource_class in orc.STANDARDS
         try:
             number = int(amount)
@@ -87,9 +87,9 @@ class _Group:
 
 
 def make(size: Size, specs: Mapping[str, str]) -> tuple[str, Mapping[str, int]]:
-    """Return the query without a limit, and the amounts of the unsuffixed group by class.
+    """Return the query string without ``limit``, and the unsuffixed group's amounts, by class.
 
-    :raises ValueError: if Nova would refuse the flavor's properties about processors
+    :raises ValueError: if Nova would refuse the flavor's ``hw:cpu_*`` properties
     """
     groups: dict[str, _Group] = collections.defaultdict(_Group)
     for key, value in specs.items():
@@ -112,7 +112,10 @@ def make(size: Size, specs: Mapping[str, str]) -> tuple[str, Mapping[str, int]]:
 
 
 def _processors(size: Size, specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Yield the resource class and number of dedicated processors, and then of shared ones."""
+    """Yield VCPU and PCPU, each with its amount, as ``hw:cpu_policy`` divides the vCPUs.
+
+    Yield nothing if the property is missing or ``shared``.
+    """
     policy = specs.get("hw:cpu_policy")
     if policy not in ("dedicated", "mixed"):
         return
@@ -124,7 +127,7 @@ def _processors(size: Size, specs: Mapping[str, str]) -> Iterator[tuple[str, int
 
 
 def _dedicated(vcpus: int, specs: Mapping[str, str]) -> frozenset[int]:
-    """Return the dedicated processors of an instance that also has shared ones."""
+    """Return the numbers of the dedicated vCPUs under the policy ``mixed``."""
     if mask := specs.get("hw:cpu_dedicated_mask"):
         return _masked(vcpus, mask)
     if strutils.bool_from_string(specs.get("hw:cpu_realtime")):
@@ -133,7 +136,10 @@ def _dedicated(vcpus: int, specs: Mapping[str, str]) -> frozenset[int]:
 
 
 def _masked(vcpus: int, mask: str) -> frozenset[int]:
-    """Return the processors in a mask like ``0-3,^1``, or ``^0`` for all but one."""
+    """Return the vCPU numbers in a mask such as ``0-3,^1``; ``^0`` means all of *vcpus* but 0.
+
+    :raises ValueError: if it is no mask, or has a number above 4096
+    """
     if mask.strip().startswith("^"):
         mask = f"0-{vcpus - 1},{mask}"
     chosen: set[int] = set()
@@ -141,14 +147,14 @@ def _masked(vcpus: int, mask: str) -> frozenset[int]:
     for rule in filter(None, map(str.strip, mask.split(","))):
         first, _, last = rule.removeprefix("^").partition("-")
         if int(last or first) > _MOST_CPUS:
-            raise ValueError(f"{mask!r} is no list of processors")
+            raise ValueError(f"{mask!r} has a vCPU number above {_MOST_CPUS}")
         numbers = range(int(first), int(last or first) + 1)
         (excluded if rule.startswith("^") else chosen).update(numbers)
     return frozenset(chosen - excluded)
 
 
 def _defaults(size: Size, counted: set[str]) -> Iterator[tuple[str, int]]:
-    """Yield the resources in the flavor's own fields, unless its properties count them."""
+    """Yield the resources of the flavor's own fields whose class *counted* lacks."""
     if not counted & {orc.VCPU, orc.PCPU}:
         yield orc.VCPU, size.vcpus
     if orc.MEMORY_MB not in counted:

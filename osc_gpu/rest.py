@@ -24,11 +24,14 @@ _Answer = TypeVar("_Answer")
 
 
 class Refused(exceptions.CommandError):
-    """A request that policy does not permit to the user."""
+    """A request that the policy of Nova or Placement does not permit the user."""
 
 
 class Snapshot:
-    """A connection that makes each request once, so that all data read by it are consistent."""
+    """A connection that caches answers: equal calls of its services return the first answer.
+
+    So all that a command reads through it is of one moment.
+    """
 
     def __init__(self, connection: Any) -> None:
         self.placement = _Once(connection.placement)
@@ -36,9 +39,9 @@ class Snapshot:
 
 
 class _Once:
-    """Caches the answers of a service.
+    """An openstacksdk proxy that caches the answer to each call.
 
-    :param proxy: openstacksdk's proxy of the service
+    :param proxy: the proxy that is called for answers
     """
 
     def __init__(self, proxy: Any) -> None:
@@ -58,12 +61,12 @@ class _Once:
 
 
 def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: Any = None) -> Any:
-    """Return the body of the answer to GET *url*.
+    """Return the JSON body of Placement's answer to GET *url*.
 
     :param connection: an openstack.connection.Connection
     :param unknown_trait: what to return if the query has a trait that Placement does not know
-    :param missing: what to return if the provider no longer exists
-    :raises Refused: if the user may not read it
+    :param missing: what to return if Placement has nothing at *url*
+    :raises Refused: if policy does not permit the user to read it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.get(url, microversion=_VERSION, raise_exc=False)
@@ -87,9 +90,9 @@ def of_provider(connection: Any, uuid: str, noun: str) -> Any:
 
 
 def put(connection: Any, url: str, body: Any = None) -> bool:
-    """Return whether Placement accepted *body*.
+    """PUT *body* to *url* in Placement, and return whether it was written.
 
-    It does not if the resource was changed since the caller read it.
+    It is not if another client changed the resource since the caller read it.
 
     :param connection: an openstack.connection.Connection
     :raises Refused: if the user may not write it
@@ -115,9 +118,10 @@ def delete(connection: Any, url: str) -> None:
 
 
 def _judge(verb: str, url: str, answer: Any) -> None:
-    """Refuse an answer that is an error.
+    """Raise an error if Placement's answer has an error status.
 
-    :raises CommandError: with its text
+    :param verb: the HTTP method of the request
+    :raises CommandError: with the status and text
     """
     path = url.partition("?")[0]
     if answer.status_code in (401, 403):
@@ -133,7 +137,7 @@ def _judge(verb: str, url: str, answer: Any) -> None:
 
 
 def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
-    """Yield the answers of *ask* until *patience_s* seconds have passed, and a last one then."""
+    """Call *ask* every two seconds and yield its answers, the last after *patience_s* seconds."""
     until = time.monotonic() + patience_s
     while True:
         yield ask()
@@ -144,10 +148,9 @@ def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
 
 @contextlib.contextmanager
 def clean_refusals(service: str) -> Iterator[None]:
-    """Turn errors and missing answers of *service* into an error with one line.
+    """Turn an error or missing answer of *service* into a CommandError of one line.
 
-    :raises Refused: as :func:`placement`
-    :raises CommandError: for all other errors
+    :raises Refused: if policy does not permit the request to the user
     """
     try:
         yield

@@ -36,9 +36,9 @@ class ShowOne(base_command.ShowOne):
 
 
 def find(connection: Any, name_or_id: str) -> Any:
-    """Return the server with this name or ID, of the user's project.
+    """Return the server of the user's project with this name or ID.
 
-    An administrator finds a server of any project by its name.
+    If there is none, an administrator gets that of another project.
 
     :raises CommandError: if there is none, or several have the name
     """
@@ -54,7 +54,7 @@ def find(connection: Any, name_or_id: str) -> Any:
 
 
 def get(connection: Any, uuid: str) -> Any:
-    """Return the server's present state."""
+    """Return the server as Nova shows it now."""
     with rest.clean_refusals("Nova"):
         return connection.compute.get_server(uuid)
 
@@ -84,7 +84,7 @@ def requests_of(server: Any) -> tuple[Request, ...]:
 
 
 def gave_back(server: Any) -> bool:
-    """Return whether the server is stopped and gave its GPUs back, judging by its flavor."""
+    """Return whether the server is stopped and its flavor releases GPUs at a stop."""
     try:
         releases = request_of(server).on_stop is OnStop.RELEASE
     except exception.InvalidExtraSpec:
@@ -93,14 +93,14 @@ def gave_back(server: Any) -> bool:
 
 
 def asked_for(server: Any) -> str:
-    """Return what the server's flavor requests as text, or the mistake in the flavor."""
+    """Return the GPU request of the server's flavor as text, or the flavor's mistakes."""
     return flavors.asked_for(request_of(server))
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
-    """Return the guest's GPUs as its diagnostics describe them, and why facts are missing there.
+    """Return the facts of each GPU in a server's diagnostics, and why there are none, or empty.
 
-    :raises Refused: if the user may not read the diagnostics
+    :raises Refused: if policy does not permit the user to read the diagnostics
     """
     with rest.clean_refusals("Nova"):
         answer = connection.compute.get(
@@ -137,14 +137,14 @@ class ShowServer(ShowOne):
         try:
             shown.update(_held(connection, server))
         except rest.Refused:
-            self.say("What a server has, and on which host, is for administrators.")
+            self.say("Only administrators see what a server has, and on which host.")
         return tuple(shown), tuple(shown.values())
 
 
 def _held(connection: Any, server: Any) -> dict[str, Any]:
-    """Return the devices that the server has, as rows of the output.
+    """Return the rows about what the server has: its host, and its GPUs by group and by card.
 
-    :raises Refused: if the user may not read them
+    :raises Refused: if policy does not permit the user to read that
     """
     held = providers.of_instance(connection, server.id)
     listed, reason = cards(connection, server) if held else ([], "")
@@ -162,10 +162,10 @@ def _group(card: Mapping[str, Any]) -> str:
 
 
 def _card(card: Mapping[str, Any]) -> str:
-    """Return a card as text.
+    """Return a line about a card.
 
-    :param card: a card in the diagnostics (:data:`nova_gpu.core.names.DIAGNOSTIC`); of a card that
-        no longer exists only the address is there
+    :param card: the card's facts in the diagnostics (:data:`nova_gpu.core.names.DIAGNOSTIC`); only
+        the address if the card no longer exists
     """
     text = card.get("address", "")
     if product := card.get("product"):

@@ -22,9 +22,10 @@ _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """The GPUs of one group that Placement counts for an instance, or for a move.
+    """The GPUs of one group that Placement counts for one instance, or for its migration.
 
-    ``server`` is the instance's uuid, or the consumer's if Nova knows no server.
+    ``server`` is the instance's uuid, or the consumer's if Nova knows no server. ``remark`` says
+    why they count if the instance itself is not their consumer; otherwise it is empty.
     """
 
     server: str
@@ -73,10 +74,12 @@ def _row(use: Held) -> tuple[Any, ...]:
 
 
 def held(connection: Any) -> list[Held]:
-    """Return the GPUs that Placement counts for each instance or move, by host, product and name.
+    """Return the GPUs that Placement counts for each instance and migration.
+
+    They are sorted by host, product and instance name.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises Refused: if the user may not read them
+    :raises Refused: if policy does not permit the user to read them
     """
     uses = []
     groups = providers.read(connection, reserved=False)
@@ -93,7 +96,7 @@ def held(connection: Any) -> list[Held]:
 
 
 class _Consumers:
-    """The consumers of GPUs in Placement. Those that are not *listed* are requested one by one."""
+    """The servers behind consumers of GPUs; one that is not *listed* takes a request to Nova."""
 
     def __init__(self, connection: Any, listed: Iterable[Any]) -> None:
         self._connection = connection
@@ -104,8 +107,8 @@ class _Consumers:
     def describe(self, consumer: str) -> tuple[str, str, str, str]:
         """Return the uuid, name and project of the consumer's server, and a remark.
 
-        The server of a move is the one that moves. If Nova knows no server, the uuid is the
-        consumer's own and the name is empty.
+        The server of a migration is the one that migrates. If Nova knows no server, the uuid is
+        the consumer's own and the name is empty. The remark is empty if the consumer is a server.
         """
         with rest.clean_refusals("Nova"):
             if server := self._server(consumer):

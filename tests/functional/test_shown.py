@@ -177,7 +177,7 @@ class ReasonsTest(ShownTestBase):
         self.assertEqual(fault, nowhere["fault"])
         self.assertRegex(nowhere["last_failure"], "^create at [0-9T:.-]+Z$")
         self.assertEqual(
-            ["it is on no host, and none could take it now; hosts says why"], nowhere["why"]
+            ["it is on no host, and none could take it now; the row hosts says why"], nowhere["why"]
         )
         own = self.fields(explain.ExplainServer, "five", admin=False)
         self.assertEqual(fault, own["fault"])
