@@ -22,12 +22,12 @@ _FOR_S = 1800
 class CreateServer(base_command.ShowOne):
     """Create a server like openstack server create, and retry while no host has GPUs for it.
 
-    Nova cannot retry a server that found no host. So the last one that failed stays while the
-    command waits, where openstack gpu preempt finds it, and is deleted when the next one exists.
+    Nova cannot retry a server that found no host, so each try creates a server. The failed one
+    stays until the next one exists, because openstack gpu preempt makes room for failed servers.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return OpenStackClient's own parser with more options."""
+        """Return the parser of ``openstack server create`` with the options for retries."""
         parser: argparse.ArgumentParser
         if self.app is None:  # in the documentation, which shows what this adds
             parser = super().get_parser(prog_name)
@@ -41,8 +41,10 @@ class CreateServer(base_command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if getattr(parsed_args, "max", None) not in (None, 1):
-            raise exceptions.CommandError("one server at a time is created again, without --max")
-        parsed_args.wait = False  # what becomes of it is seen here
+            raise exceptions.CommandError(
+                "--max is not possible: retries create one server at a time"
+            )
+        parsed_args.wait = False  # this command waits for the build itself
         self._connection = self.connection(parsed_args)
         until, before, text = time.monotonic() + parsed_args.for_s, None, ""
         while True:
@@ -54,7 +56,8 @@ class CreateServer(base_command.ShowOne):
             why = server.fault["message"]
             if time.monotonic() + parsed_args.every_s > until:
                 raise exceptions.CommandError(
-                    f"{server.name} ({server.id}) no longer waits, and is left as it is: {why}"
+                    f"{server.name} ({server.id}) found no host within --for, and is left as it "
+                    f"is: {why}"
                 )
             if why != text:
                 text = why
@@ -68,7 +71,10 @@ class CreateServer(base_command.ShowOne):
         return tuple(shown), tuple(shown.values())
 
     def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
-        """Create a server, and return it once it is built or has failed."""
+        """Create a server, and return it once it is built or has failed.
+
+        :param before: the failed server of the last try, or ``None``; deleted if it uses up quota
+        """
         try:
             columns, values = self._create.take_action(parsed_args)
         except sdk_exc.ForbiddenException:
@@ -87,9 +93,9 @@ class CreateServer(base_command.ShowOne):
         )
 
     def _replaced(self, server: Any) -> list[Any]:
-        """Return the failed servers that *server* replaces.
+        """Return the older servers that found no host and that *server* replaces.
 
-        They are found by name and flavor, because a run that was killed leaves one too.
+        They have its name and flavor; a run of this command that was killed leaves one, too.
         """
         with rest.clean_refusals("Nova"):
             failed = list(self._connection.compute.servers(details=True, status="ERROR"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Additions of preemption to commands that also exist without it.
+"""What preemption adds to ``openstack gpu capacity`` and ``openstack gpu explain``.
 
-cliff loads these hooks through the entry point groups that have the commands' names.
+cliff loads the hooks of a command from the entry point group with the command's name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _THEN = "With Preemption"
 
 
 class _Hook(hooks.CommandHook):
-    """A hook that changes nothing; the base class of the others."""
+    """The base class of hooks: one that changes nothing."""
 
     cmd: base_command.Command
 
@@ -33,7 +33,7 @@ class _Hook(hooks.CommandHook):
         return parsed_args
 
     def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
-        """:param return_code: the columns and the values that the command prints"""
+        """Return what the command prints: *return_code*, its columns and values."""
         return return_code
 
 
@@ -69,14 +69,17 @@ class Capacity(_Hook):
 
 
 class Explain(_Hook):
-    """Adds a row to ``openstack gpu explain``: for which server this server's GPUs are taken."""
+    """Adds a row to ``openstack gpu explain`` for a preempted server.
+
+    It shows when its GPUs are taken, and for which servers.
+    """
 
     def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
         names, values = return_code
         shown = dict(zip(names, values, strict=True))
         connection = self.cmd.connection(parsed_args)
         server = servers.get(connection, shown["id"])
-        at = preemption_candidates.told_at(server)
+        at = preemption_candidates.noticed_time(server)
         if at is None or not servers.request_of(server).is_preemptible:
             return return_code
         lines = [

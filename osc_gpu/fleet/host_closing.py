@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closing hosts to new instances with GPUs, or to preemptible ones, and opening them again.
 
-Hosts are named as in :mod:`osc_gpu.closed_hosts`, which reads the traits that this module writes.
+*node* is the uuid of a compute node and its root provider, which gets or loses a trait;
+:mod:`osc_gpu.closed_hosts` reads these traits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _STALE = datetime.timedelta(hours=1)
 
 
 def drain(connection: Any, node: str) -> None:
-    """Close the compute node *node* to new instances with GPUs.
+    """Close the compute node to all new instances with GPUs.
 
     :raises CommandError: if Placement refuses that
     """
@@ -33,12 +34,12 @@ def drain(connection: Any, node: str) -> None:
 
 
 def undrain(connection: Any, node: str) -> None:
-    """Open the compute node *node* to new instances with GPUs again."""
+    """Open a drained compute node to new instances with GPUs again."""
     _write(connection, node, (), {names.DRAINED})
 
 
 def keep(connection: Any, node: str, until: datetime.datetime) -> None:
-    """Close the GPUs of the compute node *node* to preemptible instances until a time.
+    """Close the compute node to preemptible instances until the time *until*, in UTC.
 
     :raises CommandError: if Placement refuses that
     """
@@ -46,7 +47,7 @@ def keep(connection: Any, node: str, until: datetime.datetime) -> None:
 
 
 def unkeep(connection: Any, nodes: Iterable[str]) -> None:
-    """Open the hosts again that :func:`keep` closed, whatever the end of the time was.
+    """Open *nodes* to preemptible instances again, before the time that :func:`keep` wrote.
 
     :raises CommandError: if Placement refuses that
     """
@@ -57,7 +58,7 @@ def unkeep(connection: Any, nodes: Iterable[str]) -> None:
 
 
 def remove_stale(connection: Any) -> None:
-    """Remove the traits of :func:`keep` whose time is over. No service reads them any more.
+    """Delete the traits of :func:`keep` whose time was over an hour ago, from all hosts.
 
     :raises CommandError: if Placement refuses that
     """
@@ -70,7 +71,7 @@ def remove_stale(connection: Any) -> None:
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
-    """Add traits to the provider *node* and remove others; create traits that Placement lacks.
+    """Add and remove traits of the provider *node*; create *added* ones that Placement lacks.
 
     :raises CommandError: if Placement refuses that
     """
@@ -87,5 +88,6 @@ def _write(connection: Any, node: str, added: Collection[str], removed: Collecti
         if rest.put(connection, url, body):
             return
     raise exceptions.CommandError(
-        f"Placement's provider {node} is written by others all the time; run the command again"
+        f"Placement's provider {node} could not be written: others changed it during each of "
+        f"{_ATTEMPTS} attempts; run the command again"
     )

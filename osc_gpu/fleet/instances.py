@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the planner's fleet: hosts with GPUs, their instances, and which of these may be moved."""
+"""Reads a fleet for plans: hosts with GPUs, their instances, and which of these may be moved."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _Amounts = Mapping[str, int]
 
 
 def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
-    """Return the resources that one instance takes.
+    """Return the resources that one instance takes of its host.
 
+    :param size: the fields of its flavor
+    :param request: its flavor's GPU request
     :raises Unservable: as :func:`osc_gpu.query.placement_query`
     """
     placement_query = query.placement_query(connection, size, request)
@@ -44,9 +46,10 @@ def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
 
 
 def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) -> Need:
-    """Return the resources that one instance of the flavor takes.
+    """Return the resources that one instance of a flavor takes of its host.
 
-    :raises CommandError: if no plan can be made for such a flavor
+    :raises CommandError: if no plan can be made for the flavor: for whole GPUs as well as vGPUs, or
+        for GPUs that must be near one another
     """
     request = flavors.request_of(flavor)
     size = Size.of(flavor, boots_from_volume=boots_from_volume)
@@ -60,9 +63,8 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
         key = names.NEAR if request.whole.arrangement.insists_on_near else names.TOPOLOGY
         stated = request.extra_specs[key]
         raise exceptions.CommandError(
-            f"{flavor.name} requires {key} {stated}, and only hosts "
-            "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
-            "of a host"
+            f"{flavor.name} requires {key} {stated}, and only hosts know which of their free GPUs "
+            "are near one another; plan with a flavor that asks for all GPUs of a host"
         )
     return size_need
 
@@ -71,7 +73,7 @@ def read(connection: Any) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises Refused: if they do not show it to the user
+    :raises Refused: if policy does not permit the user to read it
     """
     answer = providers.read(connection, reserved=False)
     roots = hosts.nodes_by_name(connection)
@@ -117,9 +119,11 @@ def read(connection: Any) -> Fleet:
 
 
 def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
-    """Return the modules of a board that a running server has, as its host reports them.
+    """Return the modules of its board that a running server has, as its diagnostics say.
 
-    The result lacks groups whose modules are unknown.
+    Return an empty tuple if it has none, or they are unknown.
+
+    :param held: the number of the server's GPUs, by the index of their group in *groups*
     """
     on_boards = [number for number in held if groups[number].board]
     if len(on_boards) != 1 or server.status == "SHUTOFF":
@@ -128,15 +132,15 @@ def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequenc
         listed, _ = servers.cards(connection, server)
     except exceptions.CommandError:
         return ()
-    modules = tuple(sorted(group["module"] for group in listed if "module" in group))
+    modules = tuple(sorted(card["module"] for card in listed if "module" in card))
     (number,) = on_boards
     return ((number, modules),) if len(modules) == held[number] else ()
 
 
 def _moving(connection: Any, consumer: str) -> str | None:
-    """Return the server of an unfinished move, ``None`` if *consumer* is no such move.
+    """Return the uuid of the server that migrates, ``None`` if *consumer* is no migration.
 
-    Until the move is finished, the GPUs on the source belong to the move.
+    Until a migration is finished, it is the consumer of the GPUs on the source.
     """
     with rest.clean_refusals("Nova"):
         migrations = connection.compute.migrations()
@@ -148,10 +152,13 @@ def _moving(connection: Any, consumer: str) -> str | None:
 def _own(
     connection: Any, root: str | None, summary: Any, there: Mapping[str, Any]
 ) -> tuple[_Amounts, Mapping[str, _Amounts]]:
-    """Return the amounts that the node has left, and the amounts that each consumer takes of it.
+    """Return what a node has free of resources other than GPUs, and what each consumer takes.
 
+    Amounts are by resource class, and those of consumers also by the consumer's uuid.
+
+    :param root: the node's uuid; without one the result is empty
     :param summary: the node's summary (:func:`osc_gpu.hosts.summaries`), or ``None``
-    :param there: the server of each consumer, ``None`` if Nova knows none
+    :param there: the server of each consumer of the node's GPUs, ``None`` if Nova knows none
     """
     if root is None:
         return {}, {}
@@ -179,7 +186,7 @@ def _own(
 
 
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
-    """Return the amounts of the resource classes *used* that the server takes of a node."""
+    """Return what the server's flavor takes of its node, of the resource classes *used*."""
     from_volume = servers.boots_from_volume(server)
     size = Size.of(server.flavor, boots_from_volume=from_volume)
     amounts = query.amounts(size, servers.request_of(server))
@@ -187,16 +194,19 @@ def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
 
 
 def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
-    """Return how many GPUs of each group a consumer has, by consumer and the group's index."""
-    numbers_by_host: dict[str, dict[int, int]] = defaultdict(dict)
+    """Return how many GPUs a consumer has, by its uuid and the index of their group.
+
+    :param groups: the number of GPUs of each group, by consumer
+    """
+    counts_by_consumer: dict[str, dict[int, int]] = defaultdict(dict)
     for number, amounts in enumerate(groups):
         for consumer, amount in amounts.items():
-            numbers_by_host[consumer][number] = amount
-    return numbers_by_host
+            counts_by_consumer[consumer][number] = amount
+    return counts_by_consumer
 
 
 def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
-    """Return sets of groups whose vGPU types are made from the same cards."""
+    """Return sets of indexes of groups whose vGPUs or GPUs come from the same cards."""
     by_product: dict[str, set[int]] = defaultdict(set)
     for number, group in enumerate(listed):
         if group.key is None or group.key.is_in_parts:
@@ -232,7 +242,7 @@ def _instance(
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:
         return stays(f"its flavor cannot be used: {e}")
-    if reason := _rooted(server, up=up, near=near, all_of=_counts(wanted, held)):
+    if reason := _obstacle(server, up=up, near=near, all_of=_counts(wanted, held)):
         return stays(reason)
     traits = frozenset[str]().union(*(groups[number].traits for number in held))
     qemu = names.known_values(names.TRAIT_HYPERVISOR, traits) == {names.QEMU}
@@ -240,7 +250,7 @@ def _instance(
     way, reason = movability.way(server.status, wishes, live=live, keeps_disk=qemu)
     if way is None:
         return stays(reason)
-    like = tuple(_kept(traits, way))
+    like = tuple(_kept_traits(traits, way))
     parts = tuple(
         dataclasses.replace(part, required_traits=part.required_traits.union(like))
         for part in wanted.groups
@@ -253,8 +263,13 @@ def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
     return sum(part.count for part in wanted.groups) == sum(held.values())
 
 
-def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
-    """Return why the server cannot be moved, whatever its flavor permits; empty if it can."""
+def _obstacle(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
+    """Return why the server cannot be moved, whatever its flavor permits; empty if it can.
+
+    :param up: whether its host's compute service is up
+    :param near: whether its flavor requires GPUs that are near one another
+    :param all_of: whether it has as many GPUs as its flavor requests
+    """
     if not up:
         return "its host's compute service is down"
     if server.is_locked:
@@ -262,16 +277,19 @@ def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
     if server.task_state:
         return f"it is busy: {server.task_state}"
     if near:
-        return f"its flavor requires {names.TOPOLOGY}, and only hosts know which GPUs are together"
+        return (
+            f"its flavor requires {names.TOPOLOGY}, and only hosts know which GPUs are near one "
+            "another"
+        )
     if not all_of:
         return "it does not have what its flavor asks for, or it has both GPUs and vGPUs"
     return ""
 
 
-def _kept(traits: frozenset[str], way: Way) -> Iterator[str]:
-    """Yield the traits that GPUs at the destination must have in addition to the flavor's.
+def _kept_traits(traits: frozenset[str], way: Way) -> Iterator[str]:
+    """Yield those of an instance's GPUs' *traits* that GPUs at the destination must have, too.
 
-    A guest keeps its hypervisor. A guest that moves live keeps its vGPU type and the model of the
+    A guest keeps its hypervisor, and in a live migration also its vGPU type and the model of the
     cards.
     """
     prefixes: tuple[str, ...] = (names.TRAIT_HYPERVISOR,)

@@ -28,33 +28,33 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 
 class _Planner(base_command.Lister):
-    """A command that prints a plan of moves, and makes the moves with --apply."""
+    """A command that prints a plan of migrations, and carries it out with --apply."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             "--apply",
             action="store_true",
-            help="Make the moves, one after the other; cold ones are confirmed, too",
+            help="Make the moves, one after the other, and confirm cold migrations",
         )
         parser.add_argument(
             "--move-timeout",
             metavar="<seconds>",
             type=base_command.seconds,
             default=_MOVE_S,
-            help=f"How long to wait for the end of one move (default: {_MOVE_S})",
+            help=f"Seconds to wait for the end of each move (default: {_MOVE_S})",
         )
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> Any:
-        """Return the connection; with --apply finish first the moves of an earlier run."""
+        """Return the connection; with --apply confirm first the moves that a killed run left."""
         connection = self.connection(parsed_args)
         if parsed_args.apply:
             moves.finish(connection, self.say, parsed_args.move_timeout)
         return connection
 
     def table(self, parsed_args: argparse.Namespace, connection: Any, proposal: Plan) -> _Table:
-        """Return the moves of the plan as a table; with --apply make them first."""
+        """Return the table of a plan's moves; with --apply make the moves first."""
         services = hosts.services(connection)
         if parsed_args.apply:
             anew = self.connection(parsed_args)
@@ -123,7 +123,9 @@ class Drain(_Planner):
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
         host = parsed_args.host
         if parsed_args.undo and parsed_args.apply:
-            raise exceptions.CommandError(f"--apply drains {host} and --undo ends that; say one")
+            raise exceptions.CommandError(
+                f"--apply drains {host} and --undo ends that; give only one"
+            )
         anew = self.begin(parsed_args)
         if parsed_args.undo:
             host_closing.undrain(anew, _node(anew, host))
@@ -192,7 +194,7 @@ class Defragment(_Planner):
 
 
 def _node(connection: Any, host: str) -> str:
-    """Return the provider of the compute node called *host*, with GPUs or without.
+    """Return the uuid of the compute node called *host*, with GPUs or without.
 
     :raises CommandError: if there is none
     """
@@ -203,9 +205,9 @@ def _node(connection: Any, host: str) -> str:
 
 
 def _node_with_gpus(connection: Any, host: str) -> str:
-    """Return the compute node with GPUs that is called *host*.
+    """Return the uuid of the compute node called *host*, if it has GPUs.
 
-    :raises CommandError: if there is none
+    :raises CommandError: if there is none, or it has no GPUs
     """
     roots = {gpu_provider["root_provider_uuid"] for gpu_provider in hosts.gpu_providers(connection)}
     named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
@@ -222,7 +224,10 @@ def _no_such_host(host: str, there: int) -> exceptions.CommandError:
 
 
 def _largest(connection: Any) -> Any:
-    """Return the flavor with the most whole GPUs; of several the first by name."""
+    """Return the flavor with the most whole GPUs, and the first by name if several have as many.
+
+    Flavors that require GPUs near one another are left out, as no plan can be made for them.
+    """
     sizes = []
     for flavor in flavors.read(connection):
         try:
@@ -248,7 +253,7 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _staying(fleet: Fleet, host: str | None = None) -> str:
-    """Return the end of a sentence: the instances that may not be moved, and why."""
+    """Return the end of a sentence: which instances may not be moved, and why; of *host* or all."""
     who = [
         f"{instance.name or instance.uuid} stays: {instance.stays}"
         for instance in fleet.instances
@@ -257,14 +262,14 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
     return listed(who)
 
 
-def listed(who: Sequence[str]) -> str:
-    """Return the end of a sentence: the first few texts, and how many more there are."""
-    more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-    return "".join(f"; {number}" for number in who[:_NAMED]) + more
+def listed(texts: Sequence[str]) -> str:
+    """Return the end of a sentence: the first five *texts*, and how many more there are."""
+    more = f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return "".join(f"; {text}" for text in texts[:_NAMED]) + more
 
 
 def _moves(proposal: Plan) -> str:
-    """Return the end of a sentence: the number of moves, and whether fewer may do."""
+    """Return the end of a sentence: the number of moves, and if so that no plan has fewer."""
     count = len(proposal.moves)
     moves = "1 move." if count == 1 else f"{count} moves."
     return f"{moves} No plan has fewer." if proposal.proven else moves
@@ -275,7 +280,7 @@ def _not_found(proposal: Plan) -> str:
 
 
 def count(text: str) -> int:
-    """Parse the number of instances in an option.
+    """Parse an option's number of instances.
 
     :raises argparse.ArgumentTypeError: if *text* is not a number in the permitted range
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The moves of a plan, made one after the other, each followed to its end.
+"""Migrations of servers by a plan, one after the other, each followed to its end.
 
-Nothing is stored about moves that are made. If a run ends in the middle, a new run confirms the
-moves that wait for it, and makes a new plan.
+Nothing about them is stored. If a run is killed, the next run confirms the cold migrations that
+await a confirmation, and makes a new plan.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ _STATUS = {Way.STOPPED: "SHUTOFF", Way.LIVE: "ACTIVE", Way.COLD: "ACTIVE"}
 
 
 class Stopped(exceptions.CommandError):
-    """A move that did not go as planned. The moves before it are made, those after it are not."""
+    """The error that a move did not go as planned; no later move of the plan is begun."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Moving:
-    """A server that Nova moves, or has moved. ``source`` is the node that it leaves."""
+    """A server that Nova moves, or has moved.
+
+    ``source`` is the name of the node that it leaves, and ``patience_s`` the seconds that Nova may
+    take for each task.
+    """
 
     connection: Any
     uuid: str
@@ -38,7 +42,7 @@ class _Moving:
         return servers.get(self.connection, self.uuid)
 
     def confirm(self, server: Any) -> Any:
-        """Confirm the server's move, unless another run has, and return the server.
+        """Confirm the server's cold migration, if it is not yet, and return the server then.
 
         :raises CommandError: if Nova refuses that, or takes too long
         """
@@ -52,7 +56,7 @@ class _Moving:
         return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:
-        """Return the server once it has no task and its status is not *but_not*.
+        """Wait until the server has no task and another status than *but_not*, and return it.
 
         :raises Stopped: if that takes too long
         """
@@ -66,7 +70,7 @@ class _Moving:
         )
 
     def wait_for_source(self) -> None:
-        """Wait until the source has its GPUs back, which is a moment after the server has no task.
+        """Wait until the source's GPUs are free in Placement, a moment after the move itself.
 
         :raises Stopped: if that takes too long
         """
@@ -79,7 +83,7 @@ class _Moving:
                 return
         raise Stopped(
             f"it is moved, but {self.source} keeps its GPUs in Placement for the "
-            f"migration {newest.uuid}; nova-gpu verify says there how to repair that"
+            f"migration {newest.uuid}; nova-gpu verify on that host says how to repair it"
         )
 
 
@@ -87,8 +91,7 @@ class _Moving:
 class _Step(_Moving):
     """One move of a plan.
 
-    ``there`` is the destination and ``here`` the source, by the host names of their compute
-    services.
+    ``here`` and ``there`` are the host names of the compute services at source and destination.
     """
 
     move: Move
@@ -96,9 +99,9 @@ class _Step(_Moving):
     there: str
 
     def make(self) -> None:
-        """Make the move.
+        """Make the move, and wait for its end.
 
-        :raises Stopped: with what happened, and how to continue
+        :raises Stopped: with the server's state, and how to continue
         """
         server = self._server()
         self._expect_as_planned(server)
@@ -117,9 +120,9 @@ class _Step(_Moving):
         self.wait_for_source()
 
     def _expect_as_planned(self, server: Any) -> None:
-        """Refuse a server that has changed since the plan was made.
+        """Refuse a server whose status, host or task is not that of the plan.
 
-        :raises Stopped: if it has changed
+        :raises Stopped: with its present state
         """
         state = server.status, server.compute_host, server.task_state
         if state != (_STATUS[self.move.way], self.here, None):
@@ -141,13 +144,13 @@ class _Step(_Moving):
 
 
 def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> None:
-    """Confirm the cold migrations with GPUs that the user began and that await a confirmation.
+    """Confirm the cold migrations of servers with GPUs that this user began and did not confirm.
 
     A run that was killed leaves one behind, which keeps the GPUs of both hosts until it is
     confirmed. Resizes and the migrations of other users are left alone.
 
-    :param say: prints a line for each
-    :param patience_s: how long Nova may take for one
+    :param say: prints a line for each migration
+    :param patience_s: the seconds that Nova may take for each task
     :raises CommandError: if Nova refuses that, or takes too long
     """
     own = {"status": "finished", "migration_type": "migration"}
@@ -159,9 +162,7 @@ def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> No
             return
         listed = connection.compute.servers(details=True, all_projects=True, status=_WAITS)
         waiting = [
-            migration
-            for migration in listed
-            if migration.id in sources and servers.requests_of(migration)
+            server for server in listed if server.id in sources and servers.requests_of(server)
         ]
     for server in waiting:
         say(f"{server.name} ({server.id}): confirmed, as its earlier move waits for that")
@@ -179,10 +180,10 @@ def make(
 ) -> None:
     """Make *moves* in their order, and stop at the first that does not go as planned.
 
-    :param services: the host of each node's compute service, by the node's name
-    :param say: prints a line when a step begins
-    :param patience_s: how long Nova may take for one
-    :raises Stopped: with the step, what happened and how to continue
+    :param services: the host name of each node's compute service, by the node's name
+    :param say: prints a line when a move begins
+    :param patience_s: the seconds that Nova may take for each task
+    :raises Stopped: with the move's number, what happened and how to continue
     """
     for number, move in enumerate(moves, 1):
         who = f"{move.instance.name} ({move.instance.uuid})"

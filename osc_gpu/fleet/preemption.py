@@ -45,14 +45,16 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Requests for which GPUs are taken from preemptible instances.
+    """Equal requests for which GPUs are taken from preemptible instances.
 
-    :param whose: the requests, for messages
-    :param short: the requests, for a cell of a table
-    :param takers: the requests, for an item of metadata
+    :param need: what each of them takes of a host
+    :param count: their number
+    :param whose: their description in messages
+    :param short: their description in a cell of a table
+    :param takers: their description in an item of a victim's metadata
     :param at_once: whether all of them need room at once; otherwise as many as possible get it
     :param zone: the availability zone that they require, or empty
-    :param host: the host that they require, or empty
+    :param host: the node that they require, or empty
     """
 
     need: Need
@@ -67,9 +69,11 @@ class _Wanted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """The plan for one group of requests.
+    """The plan for equal requests.
 
-    :param waits: whether no victim is taken until the requests have got what is free
+    :param have: for how many of them there is room now
+    :param choice: the instances to preempt for the others
+    :param waits: whether no instance is preempted until the requests have taken the present room
     """
 
     wanted: _Wanted
@@ -78,7 +82,7 @@ class _Planned:
     waits: bool
 
 
-# A candidate whose notice is over, the time of that, and the requests that it makes room for
+# A candidate whose notice is over, its end, and the requests that the candidate makes room for
 _Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
 
 
@@ -107,12 +111,12 @@ class Preempt(base_command.Lister):
             type=move_commands.count,
             help="Number of instances of the flavor to make room for (default: 1)",
         )
-        projects.add_option(parser, "Project whose preemptible instances may be taken")
+        projects.add_option(parser, "Project whose preemptible instances may be preempted")
         add(
             "--since",
             metavar="<seconds>",
             type=base_command.seconds,
-            help=f"Without a flavor: the maximum age of a request (default: {_SINCE_S})",
+            help=f"Without a flavor: the maximum age of a request in seconds (default: {_SINCE_S})",
         )
         add(
             "--apply",
@@ -124,14 +128,14 @@ class Preempt(base_command.Lister):
             metavar="<seconds>",
             type=base_command.seconds,
             default=_NOTICE_S,
-            help=f"Time between the notice and the end of an instance (default: {_NOTICE_S})",
+            help=f"Seconds from the notice to the end of an instance (default: {_NOTICE_S})",
         )
         add(
             "--keep",
             metavar="<seconds>",
             type=base_command.seconds,
             default=_KEEP_S,
-            help="With --apply: how long preemptible instances then get no GPUs of these hosts "
+            help="With --apply: for how many seconds preemptible instances then get no GPUs there "
             f"(default: {_KEEP_S})",
         )
         add(
@@ -143,8 +147,8 @@ class Preempt(base_command.Lister):
             "--watch",
             metavar="<seconds>",
             type=base_command.seconds,
-            help="With --apply and without a flavor: continue, and look for requests at this "
-            "interval",
+            help="With --apply and without a flavor: do not end, and look for requests again after "
+            "so many seconds",
         )
         return parser
 
@@ -154,10 +158,10 @@ class Preempt(base_command.Lister):
                 raise exceptions.CommandError("--undo goes without a flavor, and without --apply")
             connection = self.connection(parsed_args)
             host_closing.unkeep(connection, closed_hosts.kept_until(connection))
-            self.say("no host is kept from preemptible instances")
+            self.say("all hosts are open to preemptible instances")
             return _COLUMNS, []
         if not parsed_args.projects:
-            raise exceptions.CommandError("name the --project whose instances may be taken")
+            raise exceptions.CommandError("name the --project whose instances may be preempted")
         if parsed_args.watch and (parsed_args.flavor or not parsed_args.apply):
             raise exceptions.CommandError("--watch goes with --apply, and without a flavor")
         if parsed_args.count and not parsed_args.flavor:
@@ -165,7 +169,9 @@ class Preempt(base_command.Lister):
                 "--count goes with a flavor: without one, room is made for all waiting requests"
             )
         if parsed_args.since and parsed_args.flavor:
-            raise exceptions.CommandError("--since goes without a flavor: it is about requests")
+            raise exceptions.CommandError(
+                "--since goes without a flavor: it limits the age of waiting requests"
+            )
         connection = self.connection(parsed_args)
         parsed_args.projects = projects.ids(connection, parsed_args.projects)
         run = _Run(connection, parsed_args, self.say)
@@ -177,7 +183,7 @@ class Preempt(base_command.Lister):
 
 
 class _Run:
-    """One run of the command. ``rows`` are the instances that are preempted, or would be."""
+    """One run of the command; ``rows`` are the instances that it preempted, or would preempt."""
 
     def __init__(
         self, connection: Any, parsed_args: argparse.Namespace, say: Callable[[str], None]
@@ -189,7 +195,7 @@ class _Run:
         self._notices: dict[str, datetime.datetime] = {}
         self._past: dict[str, datetime.datetime] = {}
         self._barred: dict[str, str] = {}
-        self._kept = preemption_candidates.Places(connection)
+        self._kept = preemption_candidates.ReservedHosts(connection)
         self._patient_until = time.monotonic() + _PATIENCE_S
 
     def show(self) -> None:
@@ -218,68 +224,69 @@ class _Run:
             time.sleep(wait_s)
 
     def _step(self) -> float | None:
-        """Read the fleet once and do what is due.
+        """Read the fleet, notify new victims, and end those whose notice is over.
 
-        Return the seconds to wait until the next step, ``None`` at the end.
+        Return the seconds to wait until the next step, ``None`` if there is nothing left to do.
         """
         short, planned, candidates = self._plan()
         chosen = _chosen(planned, candidates)
-        self._forgive(candidates, {planned.server.id for planned, _ in chosen})
+        self._withdraw_notices(candidates, {victim.server.id for victim, _ in chosen})
         if short:
             raise short
         now = timeutils.utcnow()
-        waiting = {who.uuid for entry in planned if entry.waits for who in entry.choice.victims}
+        waiting = {one.uuid for entry in planned if entry.waits for one in entry.choice.victims}
         ready = []
-        for entry, wanted in chosen:
-            due = entry.due or self._tell(entry, wanted, now)
+        for victim, wanted in chosen:
+            due = victim.due or self._notify(victim, wanted, now)
             if due:
-                self._notices[entry.server.id] = due
-            if due and due <= now and entry.server.id not in waiting:
-                ready.append((entry, due, wanted))
+                self._notices[victim.server.id] = due
+            if due and due <= now and victim.server.id not in waiting:
+                ready.append((victim, due, wanted))
         if ready:
             # Until a victim is gone, no request in between may take its place.
             until = now + datetime.timedelta(seconds=self._asked.keep)
             self._kept.keep(
-                {planned.instance.host: wanted.need for planned, _, wanted in ready}, until
+                {victim.instance.host: wanted.need for victim, _, wanted in ready}, until
             )
-            self._take(ready)
+            self._end(ready)
             return 0
         if chosen:
-            times = [
-                self._notices.get(planned.server.id, planned.due or now) for planned, _ in chosen
-            ]
+            times = [self._notices.get(victim.server.id, victim.due or now) for victim, _ in chosen]
             return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
         self._barred.clear()
         if planned and candidates.leaving and time.monotonic() < self._patient_until:
             return rest.POLL_S
         return None
 
-    def _take(self, ready: Iterable[_Ready]) -> None:
-        """Stop or delete the instances whose notice is over.
+    def _end(self, ready: Iterable[_Ready]) -> None:
+        """Stop or delete the instances whose notice is over, and wait until their GPUs are free.
 
-        :raises CommandError: if instances that could be preempted no longer exist
+        :raises CommandError: if one of them could not be, after the others were
         """
         taken, failed = [], None
-        for planned, due, wanted in ready:
+        for victim, due, wanted in ready:
             try:
-                preemption_candidates.end(self._connection, planned, wanted.takers)
+                preemption_candidates.end(self._connection, victim, wanted.takers)
             except exceptions.CommandError as e:
                 failed = e
                 continue
-            self._say(f"{planned.in_words}: {planned.end.in_words} now, for {wanted.whose}")
-            self.rows.append(_row(planned, due, wanted))
-            self._notices.pop(planned.server.id, None)
-            taken.append(planned)
+            self._say(f"{victim.in_words}: {victim.end.in_words} now, for {wanted.whose}")
+            self.rows.append(_row(victim, due, wanted))
+            self._notices.pop(victim.server.id, None)
+            taken.append(victim)
         preemption_candidates.wait(self._connection, taken, _PATIENCE_S)
         if failed:
             raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
-        """Return the error for too few victims for a named flavor, the plan, and the candidates."""
+        """Return an error, the plan, and the candidates for preemption.
+
+        The error is that room for a named flavor is impossible, otherwise ``None``.
+        """
         options, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
-            return None, [], preemption_candidates.NOBODY  # nor is anybody left who was told
+            return None, [], preemption_candidates.NONE  # and no notice is pending
         fleet = instances.read(snapshot)
         self._kept.open(fleet)
         candidates = preemption_candidates.read(
@@ -288,11 +295,11 @@ class _Run:
         zones = hosts.zones(snapshot) if any(need.zone for need in wanted) else {}
         while True:
             short, planned = self._choose(wanted, fleet, candidates, zones)
-            chosen = [planned for planned, _ in _chosen(planned, candidates) if planned.unsure_s]
-            if not chosen:
+            unsure = [victim for victim, _ in _chosen(planned, candidates) if victim.unsure_s]
+            if not unsure:
                 break
-            uuids = [planned.server.id for planned in chosen]
-            candidates = preemption_candidates.ascertained(snapshot, candidates, uuids)
+            uuids = [victim.server.id for victim in unsure]
+            candidates = preemption_candidates.verified(snapshot, candidates, uuids)
         if not short:
             self._say_once(planned)
         return short, planned, candidates
@@ -300,7 +307,7 @@ class _Run:
     def _choose(
         self, needs: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
     ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
-        """Return the error for too few victims, as :meth:`_plan` does, and the plan."""
+        """Return the error or ``None``, as :meth:`_plan` does, and the plan."""
         fleet, costs = candidates.freed(fleet), candidates.costs
         planned, now = [], fleet
         for need in needs:
@@ -325,7 +332,7 @@ class _Run:
         return None, planned
 
     def _say_once(self, planned: Iterable[_Planned]) -> None:
-        text = "\n".join(map(_told, planned)) or "no request waits for GPUs"
+        text = "\n".join(map(_summary, planned)) or "no request waits for GPUs"
         if text != self._said:
             self._said = text
             self._say(text)
@@ -355,13 +362,16 @@ class _Run:
             where = {"zone": item.zone, "host": item.host}
             yield _Wanted(need, len(item.servers), *words, at_once=False, **where)
 
-    def _tell(
+    def _notify(
         self, candidate: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
-        """Notify the instance; return when its GPUs are taken, ``None`` if the notice fails."""
+        """Notify the instance, and return when its GPUs will be taken.
+
+        Return ``None`` if Nova refuses to write the notice.
+        """
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
-            preemption_candidates.tell(self._connection, candidate.server, due, wanted.takers)
+            preemption_candidates.notify(self._connection, candidate.server, due, wanted.takers)
         except exceptions.CommandError as e:
             self._barred[candidate.server.id] = f"it cannot be notified: {e}"
             self._say(f"{candidate.in_words}: it cannot be notified that its GPUs are taken: {e}")
@@ -372,17 +382,18 @@ class _Run:
         )
         return due
 
-    def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
-        """Notify the instances that no plan needs any more that they stay.
+    def _withdraw_notices(self, candidates: Candidates, chosen: set[str]) -> None:
+        """Withdraw the notice of each instance that the plan no longer needs.
 
-        These are instances that this run has notified, and those whose notice has expired. Another
-        run may still need the others.
+        Only notices of this run, and expired ones, are withdrawn: another run may need the others.
+
+        :param chosen: the uuids of the instances that the plan needs
         """
         for uuid, candidate in candidates.by_uuid.items():
             is_own = candidate.due and uuid in self._notices
             if uuid not in chosen and (is_own or self._is_over(candidate)):
                 try:
-                    preemption_candidates.untell(self._connection, candidate.server)
+                    preemption_candidates.withdraw_notice(self._connection, candidate.server)
                 except exceptions.CommandError as e:
                     self._say(f"{candidate.in_words}: it cannot be notified that it stays: {e}")
                     continue
@@ -392,12 +403,12 @@ class _Run:
                 )
 
     def _is_over(self, candidate: Candidate) -> bool:
-        """Return whether the instance's notice has expired without effect, as its run was killed.
+        """Return whether the run that sent the instance's notice was killed before its end.
 
-        It has expired for as long again as a notice lasts. A notice from before the last start had
-        its effect: the instance was stopped.
+        The notice then ended longer ago than a notice lasts. One from before the instance's last
+        start does not count: that run had stopped it.
         """
-        due = preemption_candidates.told_at(candidate.server)
+        due = preemption_candidates.noticed_time(candidate.server)
         earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
         if due is None or due > earliest or self._past.get(candidate.server.id) == due:
             return False
@@ -409,16 +420,16 @@ class _Run:
 
 def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, _Wanted]]:
     return [
-        (candidates.by_uuid[victim.uuid], candidate.wanted)
-        for candidate in planned
-        for victim in candidate.choice.victims
+        (candidates.by_uuid[victim.uuid], entry.wanted)
+        for entry in planned
+        for victim in entry.choice.victims
     ]
 
 
 def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
-    """Return the fleet with hosts marked unusable that *wanted* excludes by zone or host."""
+    """Return the fleet with the hosts that *wanted* excludes by zone or host as unusable."""
 
-    def judged(host: Host) -> Host:
+    def limited(host: Host) -> Host:
         if wanted.host not in ("", host.name):
             return dataclasses.replace(host, unusable=f"it is not {wanted.host}")
         if wanted.zone not in ("", zones.get(host.name)):
@@ -426,17 +437,17 @@ def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
             return dataclasses.replace(host, unusable=why)
         return host
 
-    return dataclasses.replace(fleet, hosts=tuple(map(judged, fleet.hosts)))
+    return dataclasses.replace(fleet, hosts=tuple(map(limited, fleet.hosts)))
 
 
-def _told(victim: _Planned) -> str:
-    count = len(victim.choice.victims)
-    text = f"{victim.wanted.whose}: room for {victim.have} now"
+def _summary(entry: _Planned) -> str:
+    count = len(entry.choice.victims)
+    text = f"{entry.wanted.whose}: room for {entry.have} now"
     if count:
         one = "1 instance" if count == 1 else f"{count} instances"
-        text += f"; for {victim.choice.places} without {one}"
-        text += ". No fewer make it." if victim.choice.proven else "."
-    elif not victim.have:
+        text += f"; for {entry.choice.places} without {one}"
+        text += ". No fewer make it." if entry.choice.proven else "."
+    elif not entry.have:
         text += ", and no preemptible instance makes any."
     return text
 
@@ -444,10 +455,11 @@ def _told(victim: _Planned) -> str:
 def _short(
     need: _Wanted, choice: Choice, have: int, candidates: Candidates
 ) -> exceptions.CommandError:
-    nobody = "no preemptible instances" if choice.proven else "none were found that"
+    none = "no preemptible instances" if choice.proven else "none were found that"
     return exceptions.CommandError(
-        f"{nobody} make room for {need.whose}; there is room for {have} now, and for "
-        f"{choice.places} without those that may be taken{move_commands.listed(candidates.stays)}"
+        f"{none} make room for {need.whose}; there is room for {have} now, and for "
+        f"{choice.places} without those that may be preempted"
+        f"{move_commands.listed(candidates.stays)}"
     )
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preemptible instances: which may be preempted, how they are notified, and how they end.
 
-The only record of a preemption in progress is the instances' own metadata, which their guests read.
+A *notice* is two items of an instance's metadata: when its GPUs are taken, and for which servers,
+the *takers*. Guests read it, and it is the only record of a preemption in progress.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need
 from osc_gpu.fleet.planning.room import Room
 
 _DELETED = ("deleting", "soft-deleting")
-_AS_TOLD = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_NOTICED_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
     """An instance that may be preempted.
 
-    It has had its GPUs since ``since``. ``due`` is the time, in the notice that it was sent, at
-    which they are taken; ``None`` without a notice. If ``unsure_s`` is not 0, a start may have
-    given it its GPUs later than ``since``, and it may not be preempted before it has had them for
-    so many seconds.
+    It has had its GPUs since ``since``; ``due`` is when its notice says that they are taken, and
+    ``None`` without a notice. ``unsure_s`` is 0 if ``since`` is certain. Otherwise a later start
+    may have given it its GPUs, and it may be preempted only once it has had them for ``unsure_s``
+    seconds.
     """
 
     server: Any
@@ -49,7 +50,7 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """The cost of preemption: 0 with a notice, 1 if it does not run, 2 to stop, 3 to delete."""
+        """The cost of preemption: 0 after a notice, 1 if not running, 2 to stop, 3 to delete."""
         if self.due:
             return 0
         if self.server.status != "ACTIVE":
@@ -67,10 +68,10 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """The preemptible instances of some projects.
+    """The preemptible instances of a fleet.
 
-    ``leaving`` are instances that give their GPUs back without preemption. ``stays`` has the reason
-    for each other instance that may not be preempted.
+    ``by_uuid`` has those that may be preempted. ``leaving`` are those that are being stopped or
+    deleted already, with what that frees. ``stays`` says why each other one may not be preempted.
     """
 
     by_uuid: Mapping[str, Candidate]
@@ -81,8 +82,8 @@ class Candidates:
     def costs(self) -> Mapping[str, int]:
         """The cost of each candidate, by uuid, in order of preference.
 
-        The candidate whose notice ends first comes first; among those without a notice the one that
-        has had its GPUs for the shortest time, as far as known.
+        The candidate whose notice ends first comes first; among those without a notice, the one
+        that has had its GPUs for the shortest time.
         """
         order = sorted(
             self.by_uuid.values(),
@@ -95,9 +96,9 @@ class Candidates:
         return {candidate.server.id: candidate.cost for candidate in order}
 
     def freed(self, fleet: Fleet) -> Fleet:
-        """Return the fleet without the instances that leave by themselves.
+        """Return the fleet without what the ``leaving`` instances free.
 
-        Each candidate in it holds only what a stop or a deletion would free.
+        Each candidate in it holds only what its own preemption would free.
         """
         by_uuid = self.by_uuid
         made = tuple(
@@ -110,14 +111,14 @@ class Candidates:
         return victims.without(fleet, self.leaving)
 
 
-NOBODY = Candidates({}, (), ())
+NONE = Candidates({}, (), ())
 
 
 def need_of(connection: Any, flavor: Any) -> Need:
-    """Return the resources that one instance of the flavor takes, for which others may end.
+    """Return the resources that one instance of a flavor takes of its host.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :raises CommandError: if no instance may end for it, or no plan can be made
+    :raises CommandError: if the flavor is preemptible itself, or no plan can be made for it
     """
     if flavors.request_of(flavor).is_preemptible:
         raise exceptions.CommandError(
@@ -128,13 +129,16 @@ def need_of(connection: Any, flavor: Any) -> Need:
 
 
 def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str, int]:
-    """Return how many more instances fit on each host, by name, if all left that may be preempted.
+    """Return how many more instances like *need* fit on each host if all candidates left.
+
+    The keys are the names of the hosts.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
+    :param projects: the IDs of the projects whose instances may be preempted
     """
     fleet = instances.read(connection)
     candidates = read(connection, fleet, projects, {}, 0, {})
-    candidates = ascertained(connection, candidates, candidates.by_uuid)
+    candidates = verified(connection, candidates, candidates.by_uuid)
     fleet = candidates.freed(fleet)
     fleet = victims.without(
         fleet, [instance for instance in fleet.instances if instance.uuid in candidates.by_uuid]
@@ -144,9 +148,9 @@ def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str,
 
 
 def _stopped(instance: Instance) -> Instance:
-    """Return the instance with only the resources that a stop frees.
+    """Return the instance with only the resources that a stop frees, its GPUs.
 
-    A stopped instance keeps its processors, memory and disk.
+    In Placement a stopped instance keeps its processors, memory and disk.
     """
     return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
 
@@ -159,11 +163,13 @@ def read(
     notice_s: float,
     barred: Mapping[str, str],
 ) -> Candidates:
-    """Return the candidates among the preemptible instances of *projects*.
+    """Return the preemptible instances of the fleet, and which of them may be preempted.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :param notices: when an instance's GPUs are taken, by uuid, if this process sent the notice
-    :param barred: why an instance may not be a candidate, by uuid
+    :param projects: the IDs of the projects whose instances may be preempted
+    :param notices: when an instance's GPUs are taken, by uuid, for notices that this process sent
+    :param notice_s: the seconds from a notice to the end of an instance
+    :param barred: why an instance may not be preempted, by uuid, in addition to what is read
     :raises Refused: as :func:`osc_gpu.fleet.instances.read`
     """
     with rest.clean_refusals("Nova"):
@@ -187,11 +193,13 @@ def read(
             leaving.append(gone)
             continue
         reason = "" if is_up else "its host's compute service is down"
-        reason = reason or barred.get(server.id) or _firm(server, instance, preemptible, projects)
+        reason = (
+            reason or barred.get(server.id) or _obstacle(server, instance, preemptible, projects)
+        )
         if not reason:
-            due = notices.get(server.id) or _told(server, now, notice_s)
+            due = notices.get(server.id) or _noticed(server, now, notice_s)
             since = had_since(connection, server) if due else _time(server.launched_at)
-            reason = _young(now, since, preemptible.least_s)
+            reason = _too_recent(now, since, preemptible.least_s)
         if reason:
             stays.append(f"{server.name} stays: {reason}")
             continue
@@ -204,16 +212,16 @@ def read(
     return Candidates(candidates, tuple(leaving), tuple(stays))
 
 
-def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> Candidates:
-    """Return the candidates, except those in *uuids* that got their GPUs too recently.
+def verified(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> Candidates:
+    """Return the candidates without those of *uuids* that got their GPUs too recently.
 
-    Only the actions of a server tell when it was last started. Nova shows them for one server at a
-    time, so they are read only for these.
+    ``since`` is then certain for the others of *uuids*. Only a server's actions say when it was
+    last started, and Nova lists them for one server at a time.
     """
     by_uuid, stays, now = dict(candidates.by_uuid), list(candidates.stays), timeutils.utcnow()
     for candidate in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
         since = had_since(connection, candidate.server)
-        if reason := _young(now, since, candidate.unsure_s):
+        if reason := _too_recent(now, since, candidate.unsure_s):
             del by_uuid[candidate.server.id]
             stays.append(f"{candidate.server.name} stays: {reason}")
         else:
@@ -221,8 +229,8 @@ def ascertained(connection: Any, candidates: Candidates, uuids: Iterable[str]) -
     return dataclasses.replace(candidates, by_uuid=by_uuid, stays=tuple(stays))
 
 
-def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
-    """Return why a server that has had its GPUs *since* a time keeps them; empty if it does not."""
+def _too_recent(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
+    """Return why GPUs had *since* a time are kept for *least_s* seconds; empty after these."""
     has_had = (now - since).total_seconds()
     if has_had >= least_s:
         return ""
@@ -230,15 +238,15 @@ def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> st
 
 
 def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
-    """Return whether the server was not started in the last *least_s* seconds.
-
-    Nova records the time of every change of a server.
-    """
-    return bool(server.updated_at) and not _young(now, _time(server.updated_at), least_s)
+    """Return whether Nova changed nothing of the server, as by a start, for *least_s* seconds."""
+    return bool(server.updated_at) and not _too_recent(now, _time(server.updated_at), least_s)
 
 
 def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instance | None:
-    """Return what the server will soon give back by itself, ``None`` if it will not."""
+    """Return the instance with what it frees now without preemption, ``None`` if nothing.
+
+    It frees GPUs while it is being deleted, or stopped with a flavor that releases them.
+    """
     if server.task_state in _DELETED:
         return instance
     stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
@@ -248,17 +256,14 @@ def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instan
 
 
 def _gives_back(server: Any, instance: Instance) -> bool:
-    """Return whether a stop releases all GPUs that its flavor requests."""
+    """Return whether a stop frees all of its GPUs: they are as many as its flavor requests."""
     return sum(request.count for request in servers.requests_of(server)) == instance.gpus
 
 
-def _firm(
+def _obstacle(
     server: Any, instance: Instance, preemptible: Preemptible, projects: Collection[str]
 ) -> str:
-    """Return why the server may not be preempted, however long it has had its GPUs.
-
-    Return an empty text if it may.
-    """
+    """Return why the server may not be preempted, apart from when it got its GPUs; or empty."""
     if server.project_id not in projects:
         return f"its project {server.project_id} is not one that --project names"
     if server.is_locked:
@@ -273,9 +278,9 @@ def _firm(
 
 
 def had_since(connection: Any, server: Any) -> datetime.datetime:
-    """Return when the server got its GPUs: when it was launched, or last started.
+    """Return when the server last got its GPUs, in UTC: at its launch, or at its last start.
 
-    It may have released them in between.
+    A stop in between may have released them.
     """
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
@@ -284,41 +289,44 @@ def had_since(connection: Any, server: Any) -> datetime.datetime:
 
 
 def _time(text: str) -> datetime.datetime:
-    """Parse a time in UTC into the form of :func:`timeutils.utcnow`."""
+    """Parse Nova's text of a time in UTC into a naive datetime, as timeutils.utcnow returns."""
     return timeutils.normalize_time(timeutils.parse_isotime(text))
 
 
-def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
-    """Return the time in the server's notice, ``None`` without one or if it is long past.
+def _noticed(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
+    """Return when a server's GPUs are taken by its notice, in UTC.
 
-    Its users can write metadata too: a text that this command does not write is no notice, and a
-    time later than the end of a notice that begins now is not believed.
+    Return ``None`` without a notice, or if that was more than *notice_s* seconds ago. The server's
+    users can write metadata, too, so the time is at most *notice_s* seconds from now.
     """
     notice = datetime.timedelta(seconds=notice_s)
-    due = told_at(server)
+    due = noticed_time(server)
     return min(due, now + notice) if due and now - notice < due else None
 
 
-def told_at(server: Any) -> datetime.datetime | None:
-    """Return the time, in UTC, that :func:`tell` wrote into the server's metadata, or ``None``."""
+def noticed_time(server: Any) -> datetime.datetime | None:
+    """Return when the server's notice says that its GPUs are taken, in UTC.
+
+    Return ``None`` without a notice in the form that :func:`notify` writes.
+    """
     text = (server.metadata or {}).get(names.PREEMPT_AT, "")
-    if not _AS_TOLD.fullmatch(text):
+    if not _NOTICED_TIME.fullmatch(text):
         return None
     with contextlib.suppress(ValueError):
         return datetime.datetime.fromisoformat(text.removesuffix("Z"))
     return None
 
 
-def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
-    """Write into the server's metadata when its GPUs are taken, and for which servers."""
+def notify(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
+    """Write a notice into the server's metadata: when its GPUs are taken, and for *takers*."""
     text = f"{due.isoformat(timespec='seconds')}Z"
     metadata = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
         connection.compute.set_server_metadata(server, **metadata)
 
 
-def untell(connection: Any, server: Any) -> None:
-    """Remove from the server's metadata what :func:`tell` wrote."""
+def withdraw_notice(connection: Any, server: Any) -> None:
+    """Remove the notice from the server's metadata, if there is one."""
     keys = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
     with rest.clean_refusals("Nova"):
         for key in keys:
@@ -327,13 +335,13 @@ def untell(connection: Any, server: Any) -> None:
 
 
 def takers(connection: Any, server: Any) -> Iterator[str]:
-    """Yield the servers for which the GPUs of *server* are or were taken, as text.
+    """Yield a text about each server for which the GPUs of *server* are or were taken.
 
-    Administrators read there to which project a taker belongs.
+    It names the server and its project if the user may see that server, else it is the uuid.
     """
     text = (server.metadata or {}).get(names.PREEMPT_FOR, "")
     for name in filter(None, text.split(",")):
-        taker = _ever(connection, name) if uuidutils.is_uuid_like(name) else None
+        taker = _deleted_or_not(connection, name) if uuidutils.is_uuid_like(name) else None
         yield (
             f"{taker['name']} ({name}) of project {taker['tenant_id']}"
             if taker
@@ -341,8 +349,11 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
         )
 
 
-def _ever(connection: Any, uuid: str) -> Any:
-    """Return a server, deleted or not, ``None`` if the user may not see it."""
+def _deleted_or_not(connection: Any, uuid: str) -> Any:
+    """Return Nova's record of a server, even of a deleted one.
+
+    Return ``None`` if there is none, or the user may not see it.
+    """
     for deleted in (False, True):
         url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
         answer = connection.compute.get(url, raise_exc=False)
@@ -352,7 +363,7 @@ def _ever(connection: Any, uuid: str) -> Any:
 
 
 def end(connection: Any, chosen: Candidate, takers: str) -> None:
-    """Stop or delete the instance, and record in its metadata for which servers.
+    """Stop or delete the instance as its flavor says, and record *takers* in its metadata.
 
     :raises CommandError: if it has changed since the plan, or Nova refuses that
     """
@@ -373,25 +384,26 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
 
 
 def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
-    """Wait until the GPUs of the preempted instances are free.
+    """Wait until the GPUs of the instances *ended* are free in Placement.
 
+    :param patience_s: the seconds to wait at most
     :raises CommandError: if that takes too long
     """
 
     def left() -> list[Candidate]:
-        return [uuid for uuid in ended if _has_gpus(connection, uuid.server.id)]
+        return [candidate for candidate in ended if _has_gpus(connection, candidate.server.id)]
 
     for held in rest.polled(left, patience_s):
         if not held:
             return
     raise exceptions.CommandError(
-        f"{held[0].in_words}: it has its GPUs in Placement still, {patience_s:g} s after "
-        f"it was told to go; see openstack server event list {held[0].server.id}"
+        f"{held[0].in_words}: Placement still counts its GPUs {patience_s:g} s after its stop or "
+        f"deletion began; see openstack server event list {held[0].server.id}"
     )
 
 
-class Places:
-    """Room that one run of the command keeps for the waiting requests."""
+class ReservedHosts:
+    """Hosts that one run closes to preemptible instances, so that its requests get the room."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -401,9 +413,9 @@ class Places:
         return bool(self._needs)
 
     def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
-        """Close the hosts in *needs* to preemptible instances.
+        """Close the hosts in *needs* to preemptible instances until the time *until*, in UTC.
 
-        :param needs: the request for which each host has room now, by the host's name
+        :param needs: what the request takes that gets room on a host, by the host's name
         :raises CommandError: if Placement refuses that
         """
         nodes = hosts.nodes_by_name(self._connection)
@@ -412,7 +424,7 @@ class Places:
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
-        """Open the hosts again on which instances have taken the room.
+        """Open the closed hosts again whose room has been taken by now.
 
         :raises CommandError: if Placement refuses that
         """

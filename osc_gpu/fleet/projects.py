@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The projects that the user of a command names."""
+"""The option ``--project``, and the IDs of the projects in it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from osc_lib import exceptions
 
 
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add ``--project`` to *parser*, with the attribute ``projects``: names or IDs.
+    """Add ``--project`` to *parser*; the attribute ``projects`` lists its names or IDs.
 
-    :param what: the help text
+    :param what: the beginning of its help text
     """
     parser.add_argument(
         "--project",
@@ -28,12 +28,11 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
-    """Return the IDs of projects.
+    """Return the IDs of the projects with these names or IDs.
 
-    A name counts as an ID if Keystone does not let the user look it up.
+    If policy does not let the user look up projects in Keystone, all of *named* are taken as IDs.
 
-    :param named: names or IDs
-    :raises CommandError: if no project, or several, have a name
+    :raises CommandError: if one of *named* is no project, or the name of several
     """
     return tuple(_id(connection, name) for name in named)
 
@@ -45,7 +44,7 @@ def _id(connection: Any, named: str) -> str:
         return named
     except sdk_exc.DuplicateResource as e:
         raise exceptions.CommandError(
-            f"several projects are called {named}: name it by its ID"
+            f"several projects are called {named}; give the ID of one"
         ) from e
     except (sdk_exc.SDKException, ks_exc.ClientException) as e:
         raise exceptions.CommandError(f"Keystone: {' '.join(str(e).split())}") from e

@@ -21,14 +21,14 @@ _STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
 
 
 class _NoGPUs(exceptions.CommandError):
-    """A server that finds no GPUs now, as far as that is known."""
+    """The error that a server found no free GPUs, so that a retry may succeed."""
 
 
 class StartServer(base_command.Command):
     """Start a server that released its GPUs at a stop, on another host if its own has none.
 
-    To change its host it is shelved and unshelved, if its flavor has gpu:on_stop_move=true. A
-    server that is shelved already is unshelved.
+    To change its host, the server is shelved and unshelved if its flavor has gpu:on_stop_move=true.
+    A server that is shelved already is unshelved.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -39,7 +39,7 @@ class StartServer(base_command.Command):
             metavar="<seconds>",
             type=base_command.seconds,
             default=_STEP_S,
-            help=f"How long to wait for the end of one step (default: {_STEP_S})",
+            help=f"Seconds to wait for the end of each step (default: {_STEP_S})",
         )
         base_command.add_retries(parser)
         return parser
@@ -71,11 +71,12 @@ class StartServer(base_command.Command):
             server = self._step("starting it where there are GPUs", server, compute.unshelve_server)
         if server.status != "ACTIVE" or server.task_state:
             waits = server.status == _OFFLOADED and not server.task_state
-            raise (_NoGPUs if waits else exceptions.CommandError)(self._said(server))
+            raise (_NoGPUs if waits else exceptions.CommandError)(self._state(server))
 
     def _step(self, doing: str, server: Any, action: Any) -> Any:
-        """Take one step and return the server when Nova has no more tasks for it.
+        """Call *action* with the server, and return it once Nova has no task for it.
 
+        :param doing: what the step does, for messages
         :raises CommandError: if Nova refuses the step, or it takes too long
         """
         self.say(f"{server.name}: {doing}")
@@ -97,11 +98,11 @@ class StartServer(base_command.Command):
         )
 
     def _expect_may_move(self, server: Any) -> None:
-        """Refuse a server that may not move, or whose start failed for another reason than GPUs.
+        """Refuse a server whose start failed, unless it lacked GPUs and its flavor permits moves.
 
-        :raises CommandError: with the reason, as far as Nova shows it to the user
+        :raises CommandError: if it failed for another reason, as far as Nova shows that
         """
-        message = self._said(server)
+        message = self._state(server)
         why = failures.why_last(self._connection, server)
         if why and exception.GAVE_BACK not in why:
             raise exceptions.CommandError(message)
@@ -115,8 +116,8 @@ class StartServer(base_command.Command):
             "openstack server shelve, and then unshelve, brings it to another host"
         )
 
-    def _said(self, server: Any) -> str:
-        """Return a line that the server does not run, with the reason or where to read it."""
+    def _state(self, server: Any) -> str:
+        """Return a line with the server's status and why it does not run, or where to read that."""
         if server.task_state:
             busy = f"{server.name} is {server.status}, busy with {server.task_state}"
             return f"{busy}; {_go_on(server)}"

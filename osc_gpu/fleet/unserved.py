@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for GPUs that found no host, as their servers show them."""
+"""Unserved requests: servers that found no host with free GPUs at their creation or start."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _RECORDED = 6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unserved:
-    """Requests of one flavor, and one availability zone if they name any; the oldest is first.
+    """Servers of one flavor that found no GPUs, the oldest first.
 
-    ``host``: the node where the servers are stopped, which has all resources for them except GPUs;
-    empty for servers without a host.
+    ``zone`` is the availability zone that they require, or empty. ``host`` is the node where they
+    are stopped, which has all resources for them except GPUs; empty for servers without a host.
+    ``from_volume``: whether their root disks are volumes.
     """
 
     flavor: Any
@@ -43,7 +44,7 @@ class Unserved:
 
     @property
     def uuids(self) -> str:
-        """The servers' uuids, oldest first, as many as one item of a server's metadata can hold."""
+        """The uuids of the oldest servers, with commas, as many as a metadata value can hold."""
         return ",".join(server.id for server in self.servers[:_RECORDED])
 
     @property
@@ -59,13 +60,13 @@ def read(
 ) -> list[Unserved]:
     """Return the requests made after *since* that got no GPUs, the oldest first.
 
-    They are not preemptible: new servers, and starts and unshelves of servers that released their
-    GPUs. Nova cannot retry such a server, so its user creates another: a server is left out if a
-    newer server of its project and flavor has its name, or was created in its place.
+    They are new servers, and starts and unshelves of servers that released their GPUs, none of them
+    preemptible. Nova cannot retry a new server, so its user creates another: a server is left out
+    if a newer server of its project and flavor has its name, or was created in its place.
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
-    :param holders: returns the servers to which Placement has given GPUs since the servers were
-        listed
+    :param since: in UTC
+    :param holders: returns the uuids of all servers that have GPUs in Placement by now
     """
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
@@ -79,9 +80,9 @@ def read(
     servers_by_request: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for (_, name, specs), group in alike.items():
         recent = [server for server in group if server.created_at > earliest]
-        left = list(_left(connection, recent, holders))
-        left += [server for server in group if _is_to_start(connection, server, earliest)]
-        for server in left:
+        unserved = list(_unreplaced(connection, recent, holders))
+        unserved += [server for server in group if _failed_to_start(connection, server, earliest)]
+        for server in unserved:
             host = server.hypervisor_hostname if server.status == _STOPPED else ""
             key = (
                 name,
@@ -99,7 +100,10 @@ def read(
 
 
 def found_none(connection: Any, server: Any) -> bool:
-    """Return whether the scheduler found no GPUs for the server, as far as Nova shows it."""
+    """Return whether a new server failed because the scheduler found no host for its GPUs.
+
+    Return ``False`` if Nova does not show its fault to the user.
+    """
     if server.status != "ERROR" or server.compute_host:
         return False
     fault = (server.fault or _fault(connection, server) or {}).get("message", "")
@@ -107,9 +111,9 @@ def found_none(connection: Any, server: Any) -> bool:
 
 
 def _fault(connection: Any, server: Any) -> Any:
-    """Return the fault of a server that was listed without one, or ``None``.
+    """Return the fault of a server whose listing had none, or ``None``.
 
-    The lists of Nova 2024.1 to 2025.1 have no fault of a server that found no host.
+    The lists of servers of Nova 2024.1 to 2025.1 lack the fault of a server that found no host.
     """
     with rest.clean_refusals("Nova"):
         try:
@@ -118,10 +122,13 @@ def _fault(connection: Any, server: Any) -> Any:
             return None
 
 
-def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
-    """Return whether the last action was a start or unshelve that got no GPUs.
+def _failed_to_start(connection: Any, server: Any, earliest: str) -> bool:
+    """Return whether the server's newest action was a start or unshelve that got no GPUs.
 
-    Nova shows no failure for an unshelve that found no host.
+    The server must still be stopped or shelved. Nova shows no failure for an unshelve that found no
+    host.
+
+    :param earliest: the time in UTC, as text, before which actions do not count
     """
     if server.status not in (_STOPPED, _OFFLOADED) or server.task_state:
         return False
@@ -136,14 +143,17 @@ def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
     return any(exception.GAVE_BACK in detail for detail in details)
 
 
-def _left(
+def _unreplaced(
     connection: Any, alike: Iterable[Any], holders: Callable[[], Collection[str]]
 ) -> Iterator[Any]:
-    """Yield the servers without a host that no newer server replaces, the newest first."""
+    """Yield the servers that found no host and that no newer server replaces, the newest first.
+
+    :param alike: servers of one project and flavor
+    """
     names, served = set(), 0
     for server in sorted(alike, key=_age, reverse=True):
         if server.status == "BUILD" and not server.compute_host and server.id not in holders():
-            continue  # what becomes of it is not known: who asked before waits until it is
+            continue  # older servers may be replaced by it, which its build will show
         if server.compute_host or server.status != "ERROR":
             served += 1
         elif server.name not in names and found_none(connection, server):

@@ -82,7 +82,7 @@ class Preempting(base.GPUServersTestBase):
 
     def undo(self) -> None:
         _, said = sdk.run(self, preemption.Preempt, "--undo")
-        self.assertEqual("no host is kept from preemptible instances\n", said)
+        self.assertEqual("all hosts are open to preemptible instances\n", said)
 
     def takers(self, server: Server, *, admin: bool = True) -> list[str]:
         """Who has taken its GPUs, as ``openstack gpu explain`` has it"""
@@ -247,7 +247,7 @@ class PreemptionTest(Preempting):
         self.assertEqual(("stopped", ""), (name, due))
 
     def test_nobody_needs_it_any_more(self) -> None:
-        tell = preemption_candidates.tell
+        tell = preemption_candidates.notify
 
         def told(*args: Any) -> None:
             tell(*args)
@@ -256,7 +256,7 @@ class PreemptionTest(Preempting):
             self.api.delete_server(self.firm["id"])
             self._wait_until_deleted(self.firm)
 
-        with mock.patch.object(preemption_candidates, "tell", told):
+        with mock.patch.object(preemption_candidates, "notify", told):
             names, said = self.run_it("two", "--apply", "--notice", "600")
         self.assertEqual([], names)
         self.assertIn("3 GPUs on host1: told that it stays, as its GPUs are not needed now\n", said)

@@ -186,7 +186,8 @@ class RoomTest(ShownTestBase):
         self.assertEqual([], self.values(move_commands.Drain, "host1", "--undo"))
         self.assertEqual("up", self.listed())
         self.boot(one, host="host1")
-        self.assertIn("say one", self.refusal(move_commands.Drain, "host1", "--undo", "--apply"))
+        refusal = self.refusal(move_commands.Drain, "host1", "--undo", "--apply")
+        self.assertIn("give only one", refusal)
         self.assertIn("no host called x", self.refusal(move_commands.Drain, "x", "--undo"))
         self.assertIn(
             "no host with GPUs is called x", self.refusal(move_commands.Drain, "x", "--apply")

@@ -61,8 +61,8 @@ class BurstTest(base.LXCTestCase):
             read[uuid] = self._metadata(by_uuid[uuid])["gpu:preempt_at"]
             real_end(connection, chosen, takers)
 
-        real_tell, real_end = preemption_candidates.tell, preemption_candidates.end
-        self.useFixture(fixtures.MockPatchObject(preemption_candidates, "tell", tell))
+        real_tell, real_end = preemption_candidates.notify, preemption_candidates.end
+        self.useFixture(fixtures.MockPatchObject(preemption_candidates, "notify", tell))
         self.useFixture(fixtures.MockPatchObject(preemption_candidates, "end", end))
         self._create_flavor(**self.FLAVOR, name="two", extra_spec={"gpus": "= 2"})
         served = self._ask(3, "--flavor", "two", "--image", cloud.IMAGE, "--every", "4")

@@ -21,7 +21,7 @@ class Way(enum.StrEnum):
 
     @property
     def cost(self) -> int:
-        """The cost of such a move, from 1. It only ranks plans with the same number of moves."""
+        """The cost of a move of this way, from 1; it ranks plans with equal numbers of moves."""
         return list(Way).index(self) + 1
 
     @property
@@ -44,7 +44,11 @@ Sets = tuple[tuple[int, tuple[Module, ...]], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Spot:
-    """A host by its index, and the GPUs of its groups that an instance has or would have there."""
+    """Where an instance is or could be: a host, and the GPUs of its groups.
+
+    ``held`` is the number of GPUs and ``sets`` their modules, both by the index of the group;
+    groups without a board, or with unknown modules, are not in ``sets``.
+    """
 
     host: int
     held: Held
@@ -55,8 +59,8 @@ class Spot:
 class Need:
     """The resources that an instance takes of a host.
 
-    ``groups`` are the request groups in Placement's query, ``amounts`` what it takes of the node's
-    own resources, by class. ``isolate``: different providers must serve the groups.
+    ``groups`` are the request groups for GPUs in Placement's query, ``amounts`` the resources other
+    than GPUs, by class. ``isolate``: different providers must serve the groups.
     """
 
     groups: tuple[GroupRequest, ...]
@@ -68,9 +72,8 @@ class Need:
 class Instance:
     """An instance, the resources that it takes of its host, and how it can be moved.
 
-    ``held``: how many GPUs it has of each group, by the group's index on its host. ``sets``: the
-    modules of these GPUs, without groups for which they are unknown. ``way``: ``None`` if the
-    instance may not be moved; ``stays`` is then the reason.
+    ``need`` is what a host must have free for it; ``held`` and ``sets`` are the GPUs that it has,
+    as in :class:`Spot`. ``way``: ``None`` if it may not be moved; ``stays`` is then the reason.
     """
 
     uuid: str
@@ -88,10 +91,13 @@ class Instance:
 
 
 def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[Instance]:
-    """Return the instances of one host, with the set of an instance whose set was unknown.
+    """Return the instances of one host, with the modules of one whose modules were unknown.
 
-    It can be derived if only that instance, for example a stopped one, can have the rest of the
-    board.
+    They are known if only one instance, for example a stopped one, can have the modules of a board
+    that all others leave.
+
+    :param there: all instances of the host
+    :param groups: its groups
     """
     members = list(there)
     for number, group in enumerate(groups):
@@ -115,8 +121,8 @@ class Fleet:
     """Hosts with GPUs, and their instances.
 
     ``hosts`` have distinct names; their free resources may be below 0. ``shared`` has, by a host's
-    name, the groups whose vGPUs are made from the same cards: what an instance gets of one group,
-    the others lose. Only the host knows how much, so all that they had free counts as lost.
+    name, sets of groups whose vGPUs are made from the same cards: what an instance gets of one
+    group, the others lose. Only the host knows how much, so all that is free there counts as lost.
     """
 
     hosts: tuple[Host, ...]
@@ -125,10 +131,10 @@ class Fleet:
 
     @property
     def is_known(self) -> bool:
-        """Whether the room that moves make can be counted exactly.
+        """Whether it is known exactly which GPUs are free after any moves.
 
-        It cannot if vGPU types share cards, or if it is unknown which cards of a board an instance
-        has.
+        It is not if vGPU types share cards, or if the modules of an instance on a board are
+        unknown.
         """
         hosts = {host.name: host for host in self.hosts}
         return not self.shared and all(
@@ -140,7 +146,10 @@ class Fleet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Move:
-    """One move of an instance. When its turn comes, the destination has room for it."""
+    """One move of an instance. When its turn comes, the destination has room for it.
+
+    ``spot`` is the GPUs that it gets there, ``reason`` what the move frees.
+    """
 
     instance: Instance
     source: str
@@ -159,8 +168,8 @@ class Plan:
     """Moves, to be made one after the other.
 
     :param reached: whether they reach the goal; otherwise there are no moves
-    :param proven: whether no plan has fewer moves or, if the goal is not reached, no plan reaches
-        it
+    :param proven: whether it is certain that no plan has fewer moves or, if the goal is not
+        reached, that no plan reaches it
     """
 
     moves: tuple[Move, ...]

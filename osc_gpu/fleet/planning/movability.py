@@ -11,12 +11,12 @@ WAITS = "its move or resize waits for openstack server migration confirm, or rev
 
 
 def way(status: str, consent: Consent, *, live: bool, keeps_disk: bool) -> tuple[Way | None, str]:
-    """Return how an instance may be moved, or ``None`` and why it stays.
+    """Return how an instance may be moved and an empty text, or ``None`` and why it stays.
 
     :param status: the server's status in Nova's API
-    :param live: whether all of its GPUs can move while it runs
-    :param keeps_disk: whether its disk moves with it in a cold move; Nova does not copy a
-        container's
+    :param consent: the moves that its flavor permits
+    :param live: whether all of its GPUs can migrate while it runs
+    :param keeps_disk: whether a cold migration moves its disk; Nova does not copy a container's
     """
     if consent is Consent.NONE:
         return None, f"its flavor says {names.MOVE} none"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cheapest plan that makes room for instances, empties a host, or gathers free GPUs.
 
-It has the fewest possible moves and, among such plans, the lowest cost. If it is ``proven``, as for
-every small fleet, that is exact. For a larger fleet it is the result of a bounded search, and
-proven only if a bound shows that no plan can have fewer moves.
+The cheapest plan has the fewest moves and, among such plans, the lowest cost. For a small fleet the
+search is complete, and the plan ``proven``. For a larger fleet the search is bounded, and its plan
+proven only if a lower bound shows that no plan can have fewer moves.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def place(fleet: Fleet, need: Need, count: int) -> Plan:
 
 def drain(fleet: Fleet, host: str) -> Plan:
     """Plan moves after which no instance has GPUs of *host*. Nothing is moved to that host."""
-    (number,) = (n for n, index in enumerate(fleet.hosts) if index.name == host)
+    (number,) = (n for n, one in enumerate(fleet.hosts) if one.name == host)
     return _plan(fleet, Empty(number))
 
 
 def defrag(fleet: Fleet, need: Need) -> Plan:
-    """Plan as much room for instances like *need* as moves can make, with the fewest moves.
+    """Plan the fewest moves that make room for as many instances like *need* as possible.
 
-    It is ``proven`` only if no moves can make room for one more. The goal always counts as reached,
-    without moves if there is nothing to gain.
+    The plan is ``proven`` if it is certain that no moves make room for one more. It always counts
+    as ``reached``, and has no moves if none make more room.
     """
     if not search.is_small(fleet):
         steps = search.gather(fleet, need)
@@ -47,12 +47,12 @@ def defrag(fleet: Fleet, need: Need) -> Plan:
 
 
 def places(fleet: Fleet, need: Need) -> int:
-    """Return how many instances have room without any move."""
+    """Return how many more instances like *need* have room in all, without any move."""
     return _places(Room(fleet), need)
 
 
 def places_after(fleet: Fleet, need: Need, plan: Plan) -> int:
-    """Return how many instances have room when the moves of *plan* are made."""
+    """Return how many more instances like *need* have room after the moves of *plan*."""
     room = Room(fleet)
     for move in plan.moves:
         room.move(fleet.instances.index(move.instance), move.spot)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The free resources of each host while instances are moved, and the places for an instance."""
+"""The free resources of each host after some moves, and the hosts with room for an instance."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ _ALL = 1 << 20
 class Room:
     """The state of a fleet after some moves.
 
-    ``free`` has the number of free GPUs of each group of each host, ``own`` the free resources of
-    each node; both are below 0 if more is used than exists. ``moves`` are the moves so far: the
-    index of the instance, the spot before, and the spot after.
+    By the index of the host, ``free`` has the number of free GPUs of each of its groups, ``boards``
+    the board of each group or ``None``, ``own`` the free resources other than GPUs, by class, and
+    ``on`` the instances there. Free numbers are below 0 if more is used than exists. ``spots`` has
+    the spot of each instance. ``moves`` are the moves so far: the instance, the spot before, and
+    the spot after.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -52,7 +54,7 @@ class Room:
         self._put(number, spot)
 
     def undo(self, moves: int) -> None:
-        """Take back all but the first *moves* moves."""
+        """Undo the latest moves, until only the first *moves* of them are left."""
         while len(self.moves) > moves:
             number, before, _ = self.moves.pop()
             self._put(number, before)
@@ -85,11 +87,14 @@ class Room:
                 own[resource_class] += sign * amount
 
     def movable(self, host: int) -> list[int]:
-        """Return the instances on *host* that may be moved, by index."""
+        """Return the indexes of the instances on *host* that may be moved."""
         return sorted(n for n in self.on[host] if self.fleet.instances[n].way)
 
-    def rooms(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
-        """Yield spots on other hosts where the instance has room, except on hosts *closed*."""
+    def spots_for(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
+        """Yield the spots on other hosts with room for the instance *number*.
+
+        :param closed: hosts that it may not be moved to
+        """
         need, here = self.fleet.instances[number].need, self.spots[number].host
         for host, ways in self._ways_of(need):
             own = self.own[host]
@@ -105,9 +110,9 @@ class Room:
                     yield Spot(host, held, sets)
 
     def _sets(self, host: int, held: Held) -> Sets | None:
-        """Return the sets of the host's boards that the instance would get.
+        """Return the modules that an instance with *held* would get of the host's boards.
 
-        Return ``None`` if a board has no free set of the size.
+        Return ``None`` if a board has no free set of that size.
         """
         sets = []
         for group, count in held:
@@ -118,9 +123,9 @@ class Room:
         return tuple(sets)
 
     def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
-        """Return the hosts that could have such an instance if they were empty.
+        """Return the hosts that would have room for an instance like *need* if they were empty.
 
-        With each host come the combinations of GPUs that the instance could get there.
+        With each host come the numbers of GPUs by group that the instance could get there.
         """
         if need not in self._ways:
             ways = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
@@ -128,11 +133,11 @@ class Room:
         return self._ways[need]
 
     def could_have(self, need: Need) -> list[int]:
-        """Return the hosts that would have room for such an instance if they were empty."""
+        """Return the hosts that would have room for an instance like *need* if they were empty."""
         return [host for host, _ in self._ways_of(need)]
 
     def fitting(self, need: Need, host: int, without: Collection[int] = ()) -> int:
-        """Return how many such instances fit on *host* when the instances *without* have left."""
+        """Return how many more like *need* fit on *host* after instances *without* have left."""
         free, own, boards = self.free[host], self.own[host], self.boards[host]
         if without:
             free, own, boards = list(free), dict(own), self._boards(host, without)
@@ -145,7 +150,7 @@ class Room:
         return self._counted(need, host, free, own, boards)
 
     def _boards(self, host: int, without: Collection[int]) -> list[Board | None]:
-        """Return the boards of the host, by group, when the instances *without* have left."""
+        """Return each group's board on *host*, or ``None``, after instances *without* have left."""
         boards = list(self.boards[host])
         for number in without:
             for group, modules in self.spots[number].sets:
@@ -154,10 +159,10 @@ class Room:
         return boards
 
     def least_leaving(self, need: Need, host: int, wanted: int) -> int | None:
-        """Return a lower bound: so many instances must leave before *wanted* more fit on the host.
+        """Return how many instances must at least leave *host* until *wanted* like *need* fit.
 
-        Each resource is considered separately, so the true number may be larger. Return ``None`` if
-        *wanted* do not fit even without all instances that may be moved.
+        This is a lower bound, because each resource is considered separately. Return ``None`` if
+        *wanted* do not fit even after all instances that may be moved have left.
         """
         leaving = self.movable(host)
         gains: dict[object, list[int]] = {}
@@ -206,7 +211,10 @@ class Room:
 
 
 def _ways(need: Need, host: Host) -> list[Held]:
-    """Return the combinations of the host's GPUs that an instance could get if all were free."""
+    """Return what an instance like *need* could get of the host's groups if all GPUs were free.
+
+    Each entry is a number of GPUs by group; there are at most 64.
+    """
     if host.unusable:
         return []
     fitting = [

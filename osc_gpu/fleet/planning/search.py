@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for a plan: exact by A* over all moves for small fleets, heuristic for large ones."""
+"""The search for a plan: complete by A* over all moves in small fleets, heuristic in large ones."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _State = tuple[tuple[int, Spot], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The goal that ``count`` more instances have room."""
+    """The goal that ``count`` more instances like ``need`` have room."""
 
     need: Need
     count: int
 
     def least(self, room: Room) -> int | None:
-        """Return a lower bound of the number of moves from *room* to the goal.
+        """Return a lower bound for the number of moves that lead from *room* to the goal.
 
         Return ``None`` if no plan can reach it.
         """
@@ -68,14 +68,14 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Empty:
-    """The goal that no instance has GPUs of a host, given by its index."""
+    """The goal that no instance has GPUs of ``host``."""
 
     host: int
 
     def least(self, room: Room) -> int | None:
-        """Return the least number of moves from *room* to the goal.
+        """Return the number of moves that the goal takes at least: one for each instance there.
 
-        Return ``None`` if no plan can reach it.
+        Return ``None`` if one of them may not be moved.
         """
         there = room.on[self.host]
         return len(there) if len(room.movable(self.host)) == len(there) else None
@@ -89,7 +89,10 @@ Goal = Place | Empty
 
 
 def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
-    """Return how many instances must leave the host at least until 0, 1, 2 and more fit."""
+    """Return how many instances must at least leave the host until 0, 1, 2, ... fit.
+
+    The list ends at *most*, or before the first number that cannot fit.
+    """
     best = [0]
     while len(best) <= most:
         if (least := room.least_leaving(need, host, len(best))) is None:
@@ -99,15 +102,15 @@ def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
 
 
 class TooLarge(Exception):
-    """An exact search that found no answer within its bounds."""
+    """The error that a fleet, or the exact search in it, is too large."""
 
 
 def exact(fleet: Fleet, goal: Goal) -> Steps | None:
-    """Return the plan with the fewest moves and, among these, the lowest cost.
+    """Return the steps of the plan with the fewest moves and, among these, the lowest cost.
 
-    Return ``None`` if no plan exists.
+    Return ``None`` if no plan reaches the goal.
 
-    :raises TooLarge: if the search would take too long
+    :raises TooLarge: if the fleet has too many hosts or moves for a complete search
     """
     if not is_small(fleet):
         raise TooLarge
@@ -135,7 +138,7 @@ def exact(fleet: Fleet, goal: Goal) -> Steps | None:
             if (who := (alike[number], room.spots[number])) in tried:
                 continue
             tried.add(who)
-            for spot in list(room.rooms(number, goal.closed())):
+            for spot in list(room.spots_for(number, goal.closed())):
                 way = fleet.instances[number].way
                 assert way is not None
                 reached = (len(steps) + 1, cost + way.cost)
@@ -162,7 +165,7 @@ def _movable(fleet: Fleet) -> list[int]:
 
 
 def _alike(fleet: Fleet) -> list[int]:
-    """Return a number for each instance; equal instances have the same number."""
+    """Return a number for each instance, the same for those that need the same and move alike."""
     numbers: dict[object, int] = {}
     return [
         numbers.setdefault((instance.need, instance.way), len(numbers))
@@ -175,13 +178,13 @@ def _state(room: Room, movable: Sequence[int], alike: Sequence[int]) -> _State:
 
 
 class _Spent(Exception):
-    """A quick search that has used up its bound."""
+    """The error that a quick search has examined hosts as often as it may."""
 
 
 def quick(fleet: Fleet, goal: Goal) -> Steps | None:
-    """Return the steps of a good plan, ``None`` if none was found.
+    """Return the steps of a plan with few moves, ``None`` if a bounded search finds none.
 
-    The search is bounded by the number of times that it examines a host.
+    It may examine hosts a million times in all, which takes some twenty seconds.
     """
     search = _Quick(fleet)
     try:
@@ -195,7 +198,7 @@ def quick(fleet: Fleet, goal: Goal) -> Steps | None:
 
 
 def gather(fleet: Fleet, need: Need) -> Steps:
-    """Return steps that make room for as many more instances as the search finds."""
+    """Return the steps by which a bounded search makes room for the most instances like *need*."""
     search = _Quick(fleet)
     try:
         search.place(need, None)
@@ -205,6 +208,8 @@ def gather(fleet: Fleet, need: Need) -> Steps:
 
 
 class _Quick:
+    """A heuristic search, which moves instances in ``room`` as it goes."""
+
     def __init__(self, fleet: Fleet) -> None:
         self.room = Room(fleet)
         self._looks = 0
@@ -218,13 +223,12 @@ class _Quick:
 
     def empty(self, goal: Empty) -> bool:
         there = sorted(self.room.on[goal.host], key=lambda n: -self._gpus(n))
-        return all(self._house(number, frozenset({goal.host}), _CHAIN) for number in there)
+        return all(self._move_away(number, frozenset({goal.host}), _CHAIN) for number in there)
 
     def place(self, need: Need, count: int | None) -> int | None:
-        """Make room for *count* instances.
+        """Make room for *count* instances like *need*, or without *count* for as many as possible.
 
-        Return ``None`` if that succeeds, else how many have room. Without *count*, make room for as
-        many as possible.
+        Return ``None`` if *count* have room, else how many have.
         """
         self._kept = need
         hosts = self.room.could_have(need)
@@ -241,9 +245,12 @@ class _Quick:
     def _one_more(
         self, need: Need, have: int, hosts: list[int], made: frozenset[int]
     ) -> int | None:
-        """Return the host on which one more instance has room now, moving others if necessary.
+        """Make room for one more instance by few moves, and return the host with that room.
 
         Return ``None`` if no moves make room.
+
+        :param have: how many instances have room before
+        :param made: hosts with room made before, to which nothing is moved
         """
         start = len(self.room.moves)
         best: tuple[int, int, list[tuple[int, Spot]]] | None = None
@@ -264,9 +271,9 @@ class _Quick:
         return best[1]
 
     def _by_least(self, need: Need, hosts: list[int], most: int) -> list[tuple[int, int]]:
-        """Return hosts, each with the least number of instances that must leave it first.
+        """Return how many instances must leave a host for one more like *need*, and that host.
 
-        Hosts with low numbers come first.
+        The hosts with the lowest numbers come first, at most *most* of them.
         """
         places = []
         for host in hosts:
@@ -277,16 +284,20 @@ class _Quick:
         return sorted(places)[: min(most, _HOSTS)]
 
     def _make(self, need: Need, host: int, closed: frozenset[int], chain: int) -> bool:
-        """Make room for one more instance on *host*; return whether that succeeded."""
+        """Make room on *host* for one more like *need*, and return whether that succeeded.
+
+        :param closed: hosts that nothing may be moved to
+        :param chain: how many instances in a row may be moved to make room for the last one
+        """
         start = len(self.room.moves)
-        for leaving in itertools.islice(self._sets(need, host), _SETS):
-            if all(self._house(number, closed, chain) for number in leaving):
+        for leaving in itertools.islice(self._departures(need, host), _SETS):
+            if all(self._move_away(number, closed, chain) for number in leaving):
                 return True
             self.room.undo(start)
         return False
 
-    def _sets(self, need: Need, host: int) -> Iterator[tuple[int, ...]]:
-        """Yield sets of instances whose departure makes room for one more.
+    def _departures(self, need: Need, host: int) -> Iterator[tuple[int, ...]]:
+        """Yield sets of instances on *host* whose departure makes room for one more like *need*.
 
         Sets with few, cheap and small instances come first.
         """
@@ -308,17 +319,20 @@ class _Quick:
         sizes = sorted((self._gpus(number) for number in leaving), reverse=True)
         return (sum(map(self._cost, leaving)), *sizes, *leaving)
 
-    def _house(self, number: int, closed: frozenset[int], chain: int) -> bool:
-        """Move the instance to another host; return whether that succeeded.
+    def _move_away(self, number: int, closed: frozenset[int], chain: int) -> bool:
+        """Move the instance *number* to another host, and return whether that succeeded.
 
-        Of the spots with room, the one that costs the fewest places for the goal is chosen. If
-        there is none, make room for the instance first.
+        Choose the spot where the goal's instances lose the least room. If no host has room, move
+        other instances first.
+
+        :param closed: hosts that nothing may be moved to
+        :param chain: how many other instances in a row may be moved first
         """
         room = self.room
         if room.fleet.instances[number].way is None:
             return False
         best: tuple[tuple[int, int], Spot] | None = None
-        for spot in room.rooms(number, closed):
+        for spot in room.spots_for(number, closed):
             self._look()
             taken = self._taken(number, spot), sum(room.free[spot.host])
             if best is None or taken < best[0]:
@@ -333,7 +347,7 @@ class _Quick:
         for _, host in self._by_least(need, hosts, 2 * _CHAIN):
             start = len(room.moves)
             if self._make(need, host, closed | {host}, chain - 1):
-                spots = [room for room in room.rooms(number, closed) if room.host == host]
+                spots = [spot for spot in room.spots_for(number, closed) if spot.host == host]
                 if spots:
                     room.move(number, spots[0])
                     return True
@@ -341,7 +355,7 @@ class _Quick:
         return False
 
     def _taken(self, number: int, spot: Spot) -> int:
-        """Return how many places for the goal are lost if the instance *number* moves to *spot*."""
+        """Return for how many of the goal's instances room is lost if *number* moves to *spot*."""
         if self._kept is None:
             return 0
         before = self.room.fitting(self._kept, spot.host)

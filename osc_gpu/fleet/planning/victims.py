@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of victims: the fewest and cheapest instances whose end makes room for others.
+"""The choice of victims: the fewest and cheapest instances whose stop or deletion makes room.
 
 A victim makes room on its own host only, and needs no room elsewhere. So each host is examined
 separately, and the results are combined.
@@ -24,10 +24,11 @@ MOST_LOOKS = 200_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """The instances that must leave.
+    """The instances that must leave their hosts, and the room without them.
 
     :param room: how many of the requested instances have room then, by the index of the host
-    :param proven: whether no fewer victims would do, and no others would make room for more
+    :param proven: whether it is certain that fewer victims would not do, and that no others would
+        make room for more
     """
 
     victims: tuple[Instance, ...]
@@ -46,9 +47,10 @@ _NOBODY: _Leaving = ((0, 0, 0), ())
 
 
 def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Choice:
-    """Choose the instances that must leave for *count* more to have room, or for most of them.
+    """Choose the instances that must leave for *count* more like *need* to have room.
 
-    They are the fewest; of these, those of lowest cost; and then those with the fewest GPUs.
+    If *count* is impossible, room is made for as many as possible. The victims are the fewest; of
+    these, those of lowest cost; and then those with the fewest GPUs.
 
     :param costs: the cost of each instance that may be chosen, by uuid, in order of preference
     """
@@ -87,29 +89,29 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
 
 
 def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
-    """Return the fleet when the instances *leaving* have left."""
+    """Return the fleet as it is after the instances *leaving* have left their hosts."""
     hosts = []
     for host in fleet.hosts:
         groups, free = list(host.groups), dict(host.free)
-        for number in leaving:
-            if number.host == host.name:
-                for group, amount in number.held:
-                    modules = dict(number.sets).get(group, ())
+        for instance in leaving:
+            if instance.host == host.name:
+                for group, amount in instance.held:
+                    modules = dict(instance.sets).get(group, ())
                     board = groups[group].board
                     groups[group] = dataclasses.replace(
                         groups[group],
                         used=groups[group].used - amount,
                         board=board and board.freed(modules),
                     )
-                _add(free, number.need.amounts, 1)
+                _add(free, instance.need.amounts, 1)
         hosts.append(dataclasses.replace(host, free=free, groups=tuple(groups)))
-    gone = {number.uuid for number in leaving}
+    gone = {instance.uuid for instance in leaving}
     left = tuple(instance for instance in fleet.instances if instance.uuid not in gone)
     return dataclasses.replace(fleet, hosts=tuple(hosts), instances=left)
 
 
 def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
-    """Return the fleet when the victims have left and the requested instances have their room."""
+    """Return the fleet as it is after the victims have left and instances took their room."""
     fleet = without(fleet, choice.victims)
     hosts = list(fleet.hosts)
     for number, count in choice.room.items():
@@ -128,7 +130,7 @@ def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
 
 
 def _with_more(group: Group, amount: int) -> Group:
-    """Return the group when one more instance has *amount* of it."""
+    """Return the group as it is after one more instance took *amount* of its GPUs."""
     board = group.board
     if board and (chosen := board.choose(amount)):
         board = board.given(chosen.modules)
@@ -146,6 +148,8 @@ def _sum(one: _Price, other: _Price) -> _Price:
 
 
 class _Search:
+    """A search for victims; ``exhaustive`` turns false if its bound ended it."""
+
     def __init__(self, room: Room, need: Need, count: int, costs: Mapping[str, int]) -> None:
         self.room = room
         self.exhaustive = True
@@ -153,9 +157,12 @@ class _Search:
         self._looks = 0
 
     def leaving(self, host: int, there: Sequence[int], most: int) -> list[_Leaving | None]:
-        """Return the best set of victims on *host* for each number of instances that fit then.
+        """Return the best set of victims on *host* by the number of instances that fit then.
 
-        A set has at most *most* victims. The numbers go up to the requested count.
+        The list has an entry for 0 up to the requested count, ``None`` for one that would take
+        more than *most* victims.
+
+        :param there: the instances on the host that may be victims
         """
         by_count: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
@@ -171,7 +178,10 @@ class _Search:
     def _best(
         self, host: int, there: Sequence[int], wanted: int, least: int, most: int
     ) -> _Leaving | None:
-        """Return the best set of victims on *host* for *wanted* instances, ``None`` without one."""
+        """Return the best set of victims after which *wanted* instances fit on *host*.
+
+        Return ``None`` if no set of *least* to *most* victims does.
+        """
         for size in range(least, min(most, len(there)) + 1):
             best: _Leaving | None = None
             for who in self._sets(there, size):
@@ -188,9 +198,10 @@ class _Search:
         return None
 
     def _sets(self, there: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of *size* victims.
+        """Yield the sets of *size* victims among *there*.
 
-        Of victims that are alike in all that counts, only the first ones are taken.
+        Sets that differ only by victims with equal resources and cost are yielded once, with those
+        that come first in *there*.
         """
         alike: dict[object, list[int]] = {}
         for number in there:
@@ -210,10 +221,10 @@ class _Search:
         yield from of(list(alike.values()), size)
 
     def _greedy(self, host: int, there: Sequence[int], wanted: int) -> _Leaving | None:
-        """Return a set of victims that contains no unnecessary one.
+        """Return a set of victims from which none can be left out, ``None`` if all are not enough.
 
-        The largest instances are taken first, and those that turn out to be unnecessary are put
-        back.
+        It is found without trying all sets: the largest instances are taken until *wanted* fit,
+        and those that then turn out to be unnecessary are left out again.
         """
         instances = self.room.fleet.instances
         who: tuple[int, ...] = ()

@@ -148,7 +148,9 @@ class CreateTest(unittest.TestCase):
     def test_no_longer_than_it_was_told(self) -> None:
         nova = _Nova(*[NONE] * 9)
         said = self.refusal(nova, "--for", "100", "--every", "30")
-        self.assertEqual(f"mine (s4) no longer waits, and is left as it is: {NONE}", said)
+        self.assertEqual(
+            f"mine (s4) found no host within --for, and is left as it is: {NONE}", said
+        )
         self.assertEqual({"s4"}, set(nova.there))
 
     def test_what_is_no_lack_of_gpus(self) -> None:

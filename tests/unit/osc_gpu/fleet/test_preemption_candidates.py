@@ -97,10 +97,10 @@ class PreemptibleTest(unittest.TestCase):
             more.get("barred", {}),
         )
 
-    def ascertained(self, each: Server, started: tuple[int, ...]) -> Candidates:
+    def verified(self, each: Server, started: tuple[int, ...]) -> Candidates:
         found = self.read(each, started=started)
         nova = SimpleNamespace(compute=Nova(each, started=started))
-        return preemption_candidates.ascertained(nova, found, found.by_uuid)
+        return preemption_candidates.verified(nova, found, found.by_uuid)
 
     def fleet(self, *servers: Server) -> Fleet:
         """Two GPUs and a processor of each, on one host"""
@@ -124,10 +124,10 @@ class PreemptibleTest(unittest.TestCase):
             (server(launched_at=just), ()),
             (server(launched_at=at(-600).isoformat()), (-300, -59)),
         ):
-            found = self.ascertained(each, started=started)
+            found = self.verified(each, started=started)
             self.assertEqual({}, found.by_uuid)
             self.assertRegex(found.stays[0], "^a stays: it has had its GPUs for 35[49][09] s, and")
-        self.assertTrue(self.ascertained(server(), started=(-300, -60)).by_uuid)
+        self.assertTrue(self.verified(server(), started=(-300, -60)).by_uuid)
 
     def test_when_it_was_started_is_asked_where_it_may_have_been(self) -> None:
         for updated, is_sure in ((None, False), (at(-59), False), (at(-60), True)):
@@ -152,7 +152,7 @@ class PreemptibleTest(unittest.TestCase):
                 (said,) = found.stays
                 self.assertTrue(said.startswith(f"a stays: {reason}"), said)
         self.assertEqual(("a stays: x",), self.read(server(), barred={"a": "x"}).stays)
-        self.assertEqual(preemption_candidates.NOBODY, self.read(server(specs={"gpus": "2"})))
+        self.assertEqual(preemption_candidates.NONE, self.read(server(specs={"gpus": "2"})))
 
     def test_who_leaves_is_gone(self) -> None:
         """Nobody goes in its place where a run ended in the midst."""
@@ -253,6 +253,6 @@ class EndTest(unittest.TestCase):
         with (
             mock.patch.object(preemption_candidates.rest, "placement", lambda *args: kept),
             mock.patch.object(preemption_candidates.rest, "POLL_S", 0),
-            self.assertRaisesRegex(exceptions.CommandError, "has its GPUs in Placement still"),
+            self.assertRaisesRegex(exceptions.CommandError, "Placement still counts its GPUs"),
         ):
             preemption_candidates.wait(None, [self.candidate(End.STOP)], 0)

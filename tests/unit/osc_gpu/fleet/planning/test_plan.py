@@ -130,7 +130,7 @@ class LargeFleetsTest(PlanTest):
                 number = now.instances.index(move.instance)
                 (spot,) = (
                     each
-                    for each in room.rooms(number)
+                    for each in room.spots_for(number)
                     if now.hosts[each.host].name == move.destination
                 )
                 room.move(number, spot)
