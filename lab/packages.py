@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages on this machine: which ones are missing, and their installation."""
+"""Debian packages of this machine: finds those that are missing, and installs them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LOCK = Path("/run/lock/nova-gpu-apt")
 
 
 class MachineNotReady(Exception):
-    """A machine that lacks something that only its administrator can add."""
+    """The error that this machine lacks something that its administrator must add."""
 
 
 def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
-    """Return those of ``names`` that dpkg does not report as installed.
+    """Return the packages of *names* that dpkg does not report as installed.
 
     :raises MachineNotReady: if there is no dpkg
     """
     if not shutil.which("dpkg-query"):
         raise MachineNotReady(
-            "this is no Debian: no dpkg-query on PATH. Install by hand what corresponds to "
+            "this is no Debian: no dpkg-query on PATH. Install by hand the equivalents of "
             + " ".join(names)
         )
     answer = subprocess.run(
@@ -45,16 +45,17 @@ def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
-    """Install those of ``names`` that are missing, and return them. If none is, run nothing.
+    """Install the packages of *names* that are missing, and return their names.
 
-    :raises MachineNotReady: with the names of the packages, and the log
+    :param log: the file for apt's output
+    :raises MachineNotReady: if packages are missing and this user is not root, or apt fails
     """
     missing = missing_packages(names)
     if not missing:
         return ()
     if os.geteuid() != 0:
         raise MachineNotReady(
-            f"packages are missing: run as root, or apt-get install {' '.join(missing)}"
+            f"packages are missing: run this as root, or apt-get install {' '.join(missing)}"
         )
     # Another apt may be at work (a provisioning script, the lab): wait for it.
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "-y"]
@@ -67,7 +68,7 @@ def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
         ):
             code = subprocess.run(command, stdout=output, stderr=output, env=environ).returncode
             if code:
-                raise MachineNotReady(f"{' '.join(command)} ended with {code}; see {log}")
+                raise MachineNotReady(f"{' '.join(command)} ended with status {code}; see {log}")
     return missing
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine's sources of Debian packages, as apt knows them."""
+"""The files in which apt has this machine's sources of Debian packages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _POCKETS = ("", "-updates", "-security", "-backports")
 
 
 def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
-    """Return the files with Debian *codename* and its updates, in either of apt's formats.
+    """Return the source files that name Debian *codename* or its updates, in either format.
 
     Sources other than Debian's are left out: their packages are not needed.
 
-    :param options: of apt, to read other files than this machine's
-    :raises lab.packages.MachineNotReady: if apt knows none
+    :param options: options of apt-get that make it read other files than this machine's
+    :raises lab.packages.MachineNotReady: if apt has no such source
     """
     # Without apt's cached lists, which may not exist yet.
     argv = ["apt-get", *options, "indextargets", "--no-release-info", "--format", _FORMAT]
@@ -40,7 +40,7 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     if not names:
         message = answer.stderr.strip().partition("\n")[0]
         raise packages.MachineNotReady(
-            f"apt has no source of Debian {codename}{': ' if message else ''}{message}; name one "
+            f"apt has no source of Debian {codename}{': ' if message else ''}{message}; add one "
             "in /etc/apt/sources.list.d (sources.list(5))"
         )
     return tuple(dict.fromkeys(names))
@@ -49,12 +49,12 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
 def files_of(
     codename: str, others: Iterable[str], folder: Path, options: Sequence[str] = ()
 ) -> tuple[Path, ...]:
-    """Return :func:`files`, or else changed copies of another release's files.
+    """Return the source files of Debian *codename*, made from another release's if necessary.
 
-    The copies are in *folder* and name *codename*; a mirror carries all releases.
+    They are then copies in *folder* that name *codename*, because mirrors have all releases.
 
-    :param others: the code names of other releases
-    :raises lab.packages.MachineNotReady: if apt knows none of *others* either
+    :param others: the code names of the other releases, in order of preference
+    :raises lab.packages.MachineNotReady: if apt has no source of *others* either
     """
     try:
         return files(codename, options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root folder of a bare Debian, as its installer leaves it, from a weekly archive."""
+"""The root folder of a bare Debian: unpacked from an archive, made once a week, and removed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ _NEW_S = 60.0
 
 
 class RootFailed(Exception):
-    """A root that could not be made or removed; the text says why."""
+    """The error that a root folder could not be made or removed, and why."""
 
 
 def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) -> Path:
-    """Return an archive of Debian *codename*, from *store* if it has one of this week.
+    """Return a tar archive of the root folder of a newly installed Debian *codename*.
 
-    :param acquire: apt's configuration for fetching, which the root uses as well
+    It is that in *store*, if that is less than a week old; otherwise mmdebstrap makes it.
+
+    :param sources: the files with apt's sources for it
+    :param acquire: apt's configuration for downloads, which the root gets too
     :raises RootFailed: if mmdebstrap fails, with its output
     """
     # With the lists of packages, as after the installer's own update.
@@ -55,16 +58,17 @@ def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) 
         if ran.returncode:
             lines = [line for line in ran.stderr.splitlines() if line.strip()][-5:]
             raise RootFailed(
-                f"mmdebstrap ended with {ran.returncode}: " + "\n  ".join(lines or ["no word"])
+                f"mmdebstrap ended with status {ran.returncode}: "
+                + "\n  ".join(lines or ["it printed no error"])
             )
         return store.put(name, made)
 
 
 @contextlib.contextmanager
 def folder(parent: Path, archived: Path) -> Iterator[Path]:
-    """Yield a folder in *parent* with the *archived* files; remove it at the end.
+    """Unpack the archive into a new folder in *parent*, yield the folder, and remove it.
 
-    Its loop devices, and a folder that a killed run left, are removed too.
+    Loop devices with files in it, and folders that killed runs left, are removed too.
 
     :raises RootFailed: if the archive cannot be unpacked, or the folder cannot be removed
     """
@@ -79,33 +83,38 @@ def folder(parent: Path, archived: Path) -> Iterator[Path]:
             argv += ["--xattrs", "--exclude=./dev/*"]
             ran = subprocess.run(argv, capture_output=True, text=True)
             if ran.returncode:
-                raise RootFailed(f"tar ended with {ran.returncode}: {ran.stderr.strip()[-500:]}")
+                raise RootFailed(
+                    f"tar ended with status {ran.returncode}: {ran.stderr.strip()[-500:]}"
+                )
             yield root
         finally:
             remove(root)
 
 
 def remove(root: Path) -> None:
-    """Remove *root*.
+    """Remove the folder *root*.
 
-    :raises RootFailed: if a file system is mounted in it, whose files would be removed
+    :raises RootFailed: if a filesystem is mounted in it, because that one's files would be lost
     """
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         target = line.split()[4].replace("\\040", " ")
         if Path(target).is_relative_to(root):
-            raise RootFailed(f"{target} is a mount: umount it, then rm -rf {root}")
+            raise RootFailed(
+                f"{root} is not removed: {target} is a mount; umount it, then rm -rf {root}"
+            )
     _detach_loops(root)
     ran = subprocess.run(
         ["rm", "-rf", "--one-file-system", str(root)], capture_output=True, text=True, check=False
     )
     if ran.returncode:
-        raise RootFailed(f"{root} is not wholly removed: {ran.stderr.strip()[-200:]}")
+        raise RootFailed(f"{root} is only partly removed: {ran.stderr.strip()[-200:]}")
 
 
 def _detach_loops(root: Path) -> None:
-    """Detach loop devices with a file in *root*.
+    """Detach the loop devices whose backing file is in *root*.
 
-    They are found by inode number, because the mounts in which the file had a path no longer exist.
+    The kernel shows no path of such a file once the mounts of the root are gone, so its inode
+    number is compared.
     """
     device = root.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
@@ -121,7 +130,7 @@ def _detach_loops(root: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(root: Path) -> Iterator[bool]:
-    """Take the lock of *root*; yield whether that succeeded."""
+    """Try to lock the folder *root* without waiting, and yield whether that succeeded."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bare: runs one command of this repository in a bare Debian."""
+"""tools/bare: runs one command of this repository in a newly installed Debian."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if not options.command:
-        parser.error("which command?")
+        parser.error("name the command to run")
     if reason := isolation.obstacle():
         return _fail(reason)
     began = time.monotonic()
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda got, _: sys.exit(128 + got))
     try:
-        with kept_in(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
+        with safe_cache(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
             codename = base.CODENAMES[options.debian]
             paths = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
             _install_mmdebstrap()
@@ -98,9 +98,10 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
 
 
 def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
-    """Remove the control groups of guests that were killed.
+    """Remove those control groups of LXC guests that have no process for a second.
 
-    Another run's group is empty too while it is being created, but only for a moment.
+    The guests were killed with the root. A group without a process may also be a new one of another
+    run, but only for a moment.
     """
     empty = [group for group in groups if not group.pids]
     if empty:
@@ -112,14 +113,14 @@ def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
 
 
 def _keep_systems(images: Store, made: Path) -> int:
-    """Keep the VM systems in *made* for later runs; return how many were new."""
+    """Store the disk images that lab/vm made in the folder *made*; return how many were new."""
     paths = sorted(made.iterdir()) if made.is_dir() else []
     systems = [path for path in paths if path.is_dir() and _SYSTEMS.fullmatch(path.name)]
     return sum(images.keep_folder(path) for path in systems)
 
 
 def _clone(root: Path) -> None:
-    """Clone the repository into *root*; files that are not committed are left out."""
+    """Clone this checkout into *root*, without files that are not committed."""
     with tempfile.NamedTemporaryFile("w") as config:
         # The checkout may belong to another user, for example if CI made it.
         config.write("[safe]\n\tdirectory = *\n")
@@ -145,19 +146,21 @@ def _clone(root: Path) -> None:
                 text=True,
             )
         except FileNotFoundError as error:
-            raise base.RootFailed("no git on PATH, with which the checkout is cloned") from error
+            raise base.RootFailed(
+                "git is not on PATH, and clones the checkout: install it"
+            ) from error
         except subprocess.CalledProcessError as error:
-            raise base.RootFailed(f"git clone of {ROOT}: {error.stderr.strip()}") from error
+            raise base.RootFailed(f"git clone of {ROOT} failed: {error.stderr.strip()}") from error
     if process:
         count = len(process.splitlines())
-        _say(f"not committed, so not in it: {count} files, as git status has them")
+        _say(f"{count} files are not committed, so the root lacks them: see git status")
 
 
 @contextlib.contextmanager
-def kept_in(wanted: Path) -> Iterator[Path]:
-    """Yield *wanted*, or a temporary folder if users other than root could write to *wanted*.
+def safe_cache(wanted: Path) -> Iterator[Path]:
+    """Yield the folder *wanted* as the cache, or a temporary one if other users may write there.
 
-    Its content becomes programs that root runs.
+    Root runs programs from it, so only its owner, this user, may write to it.
     """
     try:
         wanted.mkdir(parents=True, exist_ok=True)
@@ -165,10 +168,10 @@ def kept_in(wanted: Path) -> Iterator[Path]:
         if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
             yield wanted.resolve()
             return
-        reason = "others than root may write there"
+        reason = "other users may write there"
     except OSError as error:
         reason = error.strerror or str(error)
-    _say(f"nothing is kept in {wanted}: {reason}")
+    _say(f"{wanted} is not used as the cache: {reason}")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         yield Path(folder)
 
@@ -186,17 +189,17 @@ def _install_mmdebstrap() -> None:
 
 
 def _is_remote(address: str) -> bool:
-    """Return whether an index is on another machine, so that the cache here can stand in for it.
+    """Return whether the URL *address* is of an index that the local one can stand in for.
 
-    An index whose URL has a name and a password is not used, because only pip may send these.
+    It is not for a folder, nor for a URL with a user name, whose password only pip may send.
     """
     return address.startswith(("http://", "https://")) and "@" not in address
 
 
 def upstream(variables: Mapping[str, str]) -> index.Upstream:
-    """Return the indexes that pip uses.
+    """Return the indexes of pip's environment *variables* that the local one can stand in for.
 
-    Return no index if pip needs a client certificate for them.
+    There are none if pip needs a client certificate for them.
     """
     if variables.get("PIP_CLIENT_CERT"):
         return index.Upstream(())
@@ -211,7 +214,7 @@ def upstream(variables: Mapping[str, str]) -> index.Upstream:
 def index_variables(
     variables: Mapping[str, str], source: index.Upstream, addresses: Sequence[str]
 ) -> dict[str, str]:
-    """Return *variables* with the indexes of *source* replaced by *addresses* on this machine."""
+    """Return pip's environment *variables* with local *addresses* for the indexes of *source*."""
     here = dict(zip(source.indexes, addresses, strict=True))
     first = variables.get("PIP_INDEX_URL", index.PYPI)
     changed = {**variables, "PIP_INDEX_URL": here.get(first, first)}
@@ -222,13 +225,13 @@ def index_variables(
     if here:
         changed.pop("PIP_PROXY", None)
         for name in [name for name in ("http_proxy", "HTTP_PROXY") if name in variables]:
-            beside = name.replace("http", "no").replace("HTTP", "NO")
-            changed[beside] = ",".join(filter(None, (variables.get(beside), "127.0.0.1")))
+            excepted = name.replace("http", "no").replace("HTTP", "NO")
+            changed[excepted] = ",".join(filter(None, (variables.get(excepted), "127.0.0.1")))
     return changed
 
 
 def _guest_groups() -> list[cgroups.GuestGroup]:
-    """Return the control groups of guests, which are all that may outlive the root's processes."""
+    """Return the control groups of LXC guests on this machine; they may outlive a root."""
     hierarchies = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
     return [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
 
@@ -255,12 +258,20 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         choices=sorted(base.CODENAMES),
         default=min(base.CODENAMES),
-        help="release of the root; default: %(default)s",
+        help="Debian release of the root; default: %(default)s",
     )
     cache = Path(os.environ.get(_CACHE_VARIABLE) or _CACHE)
-    parser.add_argument("--cache", type=Path, default=cache, help="default: %(default)s")
     parser.add_argument(
-        "--parent", type=Path, default=Path("/var/tmp"), help="of the root; default: %(default)s"
+        "--cache",
+        type=Path,
+        default=cache,
+        help="folder with downloads of former runs; default: %(default)s",
+    )
+    parser.add_argument(
+        "--parent",
+        type=Path,
+        default=Path("/var/tmp"),
+        help="folder in which the root is made; default: %(default)s",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     return parser

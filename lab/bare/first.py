@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process in a bare root: it runs one command, and reaps orphaned processes.
 
-The root's own Python runs its text: `python3 -c TEXT FOLDER COMMAND...`. It ends with the command's
-exit status, and all processes that still run end with it.
+The root's own Python runs this file as text: `python3 -c TEXT FOLDER COMMAND...`. It ends with the
+command's exit status; then the kernel kills the other processes of the root.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(folder: str, command: list[str]) -> int:
     # without a handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        child = subprocess.Popen(command, cwd=folder, preexec_fn=_as_usual)
+        child = subprocess.Popen(command, cwd=folder, preexec_fn=_reset_signals)
     except OSError as error:
         print(f"tools/bare: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
@@ -33,8 +33,8 @@ def main(folder: str, command: list[str]) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _as_usual() -> None:
-    """Reset the signal handling that the command would inherit from the first process."""
+def _reset_signals() -> None:
+    """Undo, in the child, the signal settings that the command would inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

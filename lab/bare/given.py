@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine's sources of Debian and Python packages, for use in a bare root.
+"""What a bare root gets from this machine, so that apt and pip can download in it.
 
-Only the administrator's settings for apt's and pip's downloads are read. Hooks, pins and the places
-of caches stay with the machine.
+These are the machine's sources, indexes, proxies and certificates; hooks of apt, pins of versions
+and cache folders are not among them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _OPTIONAL = ("/etc/apt/auth.conf",)
 class Given:
     """What a bare root gets from this machine.
 
-    ``variables`` are environment variables. ``copied`` and ``bound`` are files and folders that
-    have the same path in the root; a folder that exists there is not bound.
+    ``variables`` are environment variables. ``copied`` are files, and ``bound`` folders to mount,
+    each at the same path in the root; a folder that exists there is not mounted.
     """
 
     variables: Mapping[str, str]
@@ -50,7 +50,7 @@ class Given:
 
 
 def acquire() -> str:
-    """Return apt's configuration for fetching, in the format of apt.conf.
+    """Return apt's configuration for downloads (Acquire), in the format of apt.conf.
 
     :raises FileNotFoundError: if there is no apt
     """
@@ -59,7 +59,10 @@ def acquire() -> str:
 
 
 def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return pip's configuration in *files* and *environ* as variables; the first value counts."""
+    """Return pip's options for downloads as environment variables.
+
+    A later one of *files* has precedence over an earlier one, and *environ* over all.
+    """
     pip: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
@@ -76,7 +79,7 @@ def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
 
 
 def paths(texts: Iterable[str]) -> list[Path]:
-    """Return the existing paths that *texts* contain."""
+    """Return the absolute paths in the settings *texts* that exist on this machine."""
     matches = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
     return [path for path in dict.fromkeys(matches) if path.exists() and len(path.parts) > 2]
 
@@ -84,9 +87,12 @@ def paths(texts: Iterable[str]) -> list[Path]:
 def by(
     environ: Mapping[str, str], apt: str, sources: Iterable[Path], pip_files: Iterable[Path]
 ) -> Given:
-    """Return what the given settings give to a bare root.
+    """Return what a bare root gets by these settings.
 
+    :param environ: the environment variables of the machine
     :param apt: the result of :func:`acquire`
+    :param sources: the files with apt's sources
+    :param pip_files: pip's configuration files
     """
     variables = {name: value for name, value in environ.items() if _VARIABLES.fullmatch(name)}
     variables |= pip_variables(pip_files, environ)
@@ -108,7 +114,7 @@ def by(
 
 
 def machine(apt: str, sources: Iterable[Path]) -> Given:
-    """Return what this machine gives to a bare root."""
+    """Return what a bare root gets by this machine's settings; parameters as in :func:`by`."""
     files = [Path(name).expanduser() for name in _PIP_FILES]
     if own := os.environ.get("PIP_CONFIG_FILE"):
         files.append(Path(own))

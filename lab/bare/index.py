@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package index on 127.0.0.1 that fetches from another index and caches the files.
+"""A Python package index on 127.0.0.1 that fetches from other indexes and caches the files.
 
 pip caches a download only if the index permits it, which not every index does. pip's own cache
 would also keep packages that pip has built, so that a missing compiler would go unnoticed.
@@ -37,10 +37,10 @@ _TIMEOUT_S = 120.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upstream:
-    """The indexes to fetch from, by number.
+    """The URLs of the indexes to fetch from.
 
-    ``certificates``: a file with trusted certificates, ``None`` for the usual ones; ``proxy``: the
-    proxy to use, ``None`` for that of the environment.
+    ``certificates``: a file with trusted certificates, ``None`` for the system's; ``proxy``: the
+    URL of the proxy to use, ``None`` for that of the environment.
     """
 
     indexes: tuple[str, ...]
@@ -64,10 +64,10 @@ def _opener(certificates: str | None, proxy: str | None) -> urllib.request.Opene
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Served:
-    """A running index.
+    """A running index on this machine.
 
-    ``addresses``: the URLs for pip, one for each of the indexes. ``fetched``: the files that were
-    not in the cache.
+    ``addresses``: its URLs, one for each upstream index. ``fetched``: the names of the files that
+    it has fetched so far because they were not in the cache.
     """
 
     addresses: tuple[str, ...]
@@ -76,7 +76,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
-    """Serve the index while the block runs."""
+    """Serve a local index while the block runs; *store* is its cache."""
     fetched: list[str] = []
 
     class Handler(_Handler):
@@ -96,10 +96,12 @@ def serving(upstream: Upstream, store: Store) -> Iterator[Served]:
 
 
 def page(text: str, url: str) -> str:
-    """Return an index's page for one project, with the links to its files replaced by local ones.
+    """Return an index's page for one project with links to the local index.
 
-    :param url: the URL of the page A link without a digest is kept, because the file could not be
-        verified in the cache.
+    A link without a digest stays as it is, because the file could not be verified in the cache.
+
+    :param text: the page in HTML
+    :param url: its URL
     """
     lines = ["<!DOCTYPE html>"]
     for address, rest, name in _ANCHOR.findall(text):
@@ -144,7 +146,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _file(self, digest: str, encoded: str, quoted: str) -> None:
         name = urllib.parse.unquote(quoted)
         if "/" in name or name.startswith("."):
-            raise ValueError("no name of a package")
+            raise ValueError(f"{name!r} is not the name of a package file")
         file = self.store.find(name)
         if file is None or not file.name.endswith(digest):
             file = self._fetch(name, digest, bytes.fromhex(encoded).decode())
@@ -155,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with self.upstream.open(url) as answer:
             content = answer.read()
         if hashlib.sha256(content).hexdigest() != digest:
-            raise ValueError(f"{url} is not what the index says of it")
+            raise ValueError(f"{url} does not have the digest that the index says: {digest}")
         with tempfile.NamedTemporaryFile(dir=self.store.folder, prefix=".", suffix=".new") as file:
             file.write(content)
             file.flush()

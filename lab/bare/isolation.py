@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a command in a root with mounts and processes of its own.
+"""Runs a command in a root folder, with its own mount, UTS, IPC and PID namespaces.
 
-Its mounts are never visible outside, so that removing the root removes files only. If the process
-is killed, the kernel ends all processes of the root and removes its mounts.
+Its mounts are never visible outside, so removing the root folder removes files only. If this
+process is killed, the kernel kills all processes of the root and removes its mounts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE_S = 120.0
 
 
 def obstacle() -> str | None:
-    """Return why this machine cannot run a command in a root of its own, ``None`` if it can."""
+    """Return why this machine cannot run a command in such a root, ``None`` if it can."""
     if os.geteuid() != 0:
         return "needs root: it makes mounts and a root folder of its own"
     if missing := [name for name in _PROGRAMS if not shutil.which(name)]:
@@ -47,9 +47,9 @@ def obstacle() -> str | None:
 
 
 def script(root: Path, bound: Iterable[Path]) -> str:
-    """Return the shell commands that change to the root folder *root*.
+    """Return a shell script that makes *root* the root folder and becomes its first process.
 
-    The shell then becomes the first process of the root.
+    :param bound: folders of this machine to mount at the same path in the root
     """
     quoted = shlex.quote(str(root))
     lines = [
@@ -79,10 +79,13 @@ def script(root: Path, bound: Iterable[Path]) -> str:
 def run(
     root: Path, command: Sequence[str], variables: Mapping[str, str], bound: Iterable[Path]
 ) -> int:
-    """Run *command*; return its exit status, or 128 plus the number of the signal that ended it.
+    """Run *command* in *root*, and return its exit status, or 128 plus the number of a signal.
 
-    SIGTERM and SIGHUP of this process are passed on as SIGTERM; the command then has two minutes to
+    If this process receives SIGTERM or SIGHUP, the command receives SIGTERM, and has two minutes to
     end. No process of the root runs afterwards.
+
+    :param variables: environment variables of the command
+    :param bound: folders of this machine to mount at the same path in the root
     """
     environment = {
         "HOME": "/root",
@@ -95,25 +98,28 @@ def run(
     tied = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES)
     argv = [*tied, "sh", "-euc", script(root, bound), "bare", *command]
     sys.stdout.flush()
-    with _Asked() as server:
+    with _EndSignals() as signals:
         # The first process must not receive a signal before it can pass it on.
         child = subprocess.Popen(argv, env=environment, preexec_fn=_block_sigterm)
         try:
             while child.poll() is None:
-                if server.deadline and time.monotonic() > server.deadline:
+                if signals.deadline and time.monotonic() > signals.deadline:
                     break
-                if server.is_new:
-                    server.is_new = not _ask(child.pid)
+                if signals.is_new:
+                    signals.is_new = not _terminate(child.pid)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
         finally:
             child.kill()
             child.wait()
-    return server.status or (child.returncode if child.returncode >= 0 else 128 - child.returncode)
+    return signals.status or (child.returncode if child.returncode >= 0 else 128 - child.returncode)
 
 
-class _Asked:
-    """The signal that asks this process to end, while the context is entered."""
+class _EndSignals:
+    """A context that notes the signals that ask this process to end, instead of ending.
+
+    ``status`` is the exit status after such a signal, else 0; ``is_new``: it must be passed on.
+    """
 
     def __init__(self) -> None:
         self.status = 0
@@ -121,7 +127,7 @@ class _Asked:
         self.deadline = 0.0
         self._before: dict[int, object] = {}
 
-    def __enter__(self) -> _Asked:
+    def __enter__(self) -> _EndSignals:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._note)
         return self
@@ -141,8 +147,11 @@ def _block_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
-def _ask(parent: int) -> bool:
-    """Send SIGTERM to the first process, the child of *parent*; return whether there was one."""
+def _terminate(parent: int) -> bool:
+    """Send SIGTERM to the child of *parent*, the root's first process, if it exists yet.
+
+    Return whether it exists.
+    """
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         for pid in children:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of files that bare roots leave for later ones.
+"""A cache of files, by name, that a run in a bare root stores and later runs use.
 
-A file's name in the store ends with the digest of its content. So a truncated or changed file is
-recognised, and removed instead of used. Every file is added by a rename, so that any number of runs
-can share a store without a lock.
+A file's name in the store ends with the digest of its content, so that a truncated or changed file
+is recognised, and removed instead of used. Files are added by renaming, so any number of runs can
+share a store without a lock.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _DAY_S = 86400.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Store:
-    """The files in a folder that later runs use again.
+    """A store in a folder.
 
-    ``sparse``: the files are mostly holes; these are neither read twice nor written.
+    ``sparse``: the files consist mostly of holes, which copies have too.
     """
 
     folder: Path
     sparse: bool = False
 
     def find(self, name: str) -> Path | None:
-        """Return the file kept as *name*, a path within the store; ``None`` if it is not intact."""
+        """Return the path of the stored file *name*; ``None`` if it is missing or not intact."""
         for path in self._kept(name):
             if self._is_sound(path):
                 return path
@@ -48,10 +48,10 @@ class Store:
         return None
 
     def put(self, name: str, source: Path) -> Path:
-        """Keep *source* as *name*, and return its path in the store.
+        """Store the file *source* as *name*, and return its path in the store.
 
-        It replaces a file with the same name. It becomes a hard link if possible, so *source* must
-        not be written to again.
+        It replaces a stored file of that name. It is a hard link if possible, so *source* must not
+        be written to again.
         """
         digest = self._digest(source)
         path = self.folder / f"{name}{_MARK}{digest}"
@@ -66,10 +66,7 @@ class Store:
         return path
 
     def take_all(self, into: Path) -> int:
-        """Put all intact files into the folder *into*, under their former names.
-
-        Return how many.
-        """
+        """Copy all intact stored files into the folder *into*, and return their number."""
         count = 0
         for path, name, _ in self._files():
             if not self._is_sound(path):
@@ -83,7 +80,7 @@ class Store:
         return count
 
     def keep(self, source: Path, names: Iterable[Path]) -> int:
-        """Put the files *names* of the folder *source* into the store; return how many were new."""
+        """Store the files *names* of the folder *source*; return how many were not yet there."""
         known = {(file.st_dev, file.st_ino) for _, _, file in self._files()}
         count = 0
         for name in names:
@@ -94,9 +91,9 @@ class Store:
         return count
 
     def take_folders(self, into: Path) -> int:
-        """Put the kept folders into the folder *into*, each completely or not at all.
+        """Copy all stored folders whose files are intact into *into*; return their number.
 
-        Return how many.
+        Remove the other ones from the store.
         """
         count = 0
         for listed in [name for _, name, _ in self._files() if Path(name).name == _NAMES]:
@@ -118,9 +115,10 @@ class Store:
         return count
 
     def keep_folder(self, source: Path) -> bool:
-        """Keep the files in *source* under its name, ``KIND-KEY``; return whether it was new.
+        """Store the folder *source* with its files, and return whether it was not yet there.
 
-        The previous folder of its kind is kept too, because two checkouts may alternate.
+        Its name is ``KIND-KEY``. Of one kind, the store has the two newest folders, because two
+        checkouts may alternate.
         """
         if any(name == f"{source.name}/{_NAMES}" for _, name, _ in self._files()):
             return False
@@ -138,7 +136,7 @@ class Store:
         return True
 
     def prune(self) -> None:
-        """Remove files older than a month. Files still in use are added again later."""
+        """Remove the files that were stored more than a month ago, and those of killed runs."""
         oldest = time.time() - _DAYS * _DAY_S
         for path, _, file in self._files():
             if file.st_mtime < oldest:
@@ -149,9 +147,9 @@ class Store:
                     path.unlink()
 
     def _files(self) -> list[tuple[Path, str, os.stat_result]]:
-        """Return each file of the store with its name without the digest, and its status.
+        """Return the path, the name without the digest, and the status of each stored file.
 
-        Files that the store did not write are left out.
+        Files of other users are left out.
         """
         files = []
         for path in sorted(self.folder.rglob(f"*{_MARK}*")):
@@ -203,10 +201,7 @@ class Store:
 
 
 def _own(path: Path) -> os.stat_result | None:
-    """Return the status of a regular file of this user, ``None`` for anything else.
-
-    A file that does not exist is ``None`` too.
-    """
+    """Return the status of a regular file that this user owns, ``None`` for anything else."""
     with contextlib.suppress(FileNotFoundError):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():

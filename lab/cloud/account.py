@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user nova, as which all processes of the lab except libvirtd run."""
+"""The machine's user nova, as which all processes of the lab except libvirtd run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.cloud import settings, steps
 
 
 def create(lab: settings.Lab) -> None:
-    """Create the user nova, unless it exists."""
+    """Create the user nova, unless the machine has one."""
     try:
         pwd.getpwnam(settings.USER)
     except KeyError:
@@ -21,7 +21,7 @@ def create(lab: settings.Lab) -> None:
 
 
 def remove(lab: settings.Lab) -> list[str]:
-    """Remove the user nova if the lab created it; return why that failed, as text."""
+    """Remove the user nova if this lab created it; return why that failed, or an empty list."""
     if not is_ours(lab):
         return []
     result = subprocess.run(["userdel", settings.USER], capture_output=True, text=True, check=False)

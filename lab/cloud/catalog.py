@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first records of a new cloud: services, the role that Nova needs, a user, an image."""
+"""The first content of a new cloud: endpoints, the role that Nova needs, a user, an image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERVICES = {
 
 
 def fill(lab: settings.Lab, client: rest.Client) -> None:
-    """Create the endpoints of all services but Keystone, which creates its own, and the user."""
+    """Create all endpoints except Keystone's, which exists, and the user and project demo."""
     for service, (name, kind, path) in _SERVICES.items():
         body = {"service": {"name": name, "type": kind}}
         identifier = client.post("keystone", "/v3/services", body)["service"]["id"]
@@ -59,7 +59,7 @@ def _limit_nothing(client: rest.Client, service: str) -> None:
 
 
 def _grant(client: rest.Client, user: str, role: str) -> None:
-    """Grant a role to the user in the project of that name."""
+    """Grant *role* to *user* in the project that has the user's name."""
 
     def named(path: str, name: str) -> str:
         (entry,) = client.get("keystone", f"/v3/{path}?name={name}")[path]
@@ -70,7 +70,7 @@ def _grant(client: rest.Client, user: str, role: str) -> None:
 
 
 def add_image(client: rest.Client, path: pathlib.Path) -> str:
-    """Upload the guest's disk, and return the image's id."""
+    """Upload the disk of guests in the file *path* as an image, and return the image's id."""
     image: dict[str, Any] = {
         "name": IMAGE,
         "disk_format": "raw",

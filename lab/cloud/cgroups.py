@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control groups of this machine, and those that a container left behind."""
+"""The control groups (cgroups) of this machine, and those of LXC guests among them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Layout(enum.StrEnum):
-    """The versions of control groups on a machine.
+    """The cgroup version that a machine uses.
 
-    v1: one hierarchy per controller. hybrid: v1 and an empty v2 hierarchy, which libvirt's LXC
-    driver does not handle well. v2: one hierarchy; a BPF program controls devices.
+    v1: a hierarchy for each controller. hybrid: v1 and a v2 hierarchy without controllers, which
+    libvirt's LXC driver does not handle well. v2: one hierarchy; BPF programs control devices.
     """
 
     V1 = "v1"
@@ -29,7 +29,7 @@ class Layout(enum.StrEnum):
 
 
 class Unservable(Exception):
-    """Control groups of a machine that cannot carry a container; the text has reason and remedy."""
+    """The error that no LXC guest can run with this machine's cgroups; why, and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Mount:
 
 
 def mounts(mountinfo: str) -> list[Mount]:
-    """Parse the text of /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
+    """Return the mounts in the text of a /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
     mounts_ = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -56,22 +56,22 @@ def mounts(mountinfo: str) -> list[Mount]:
 
 
 def detect(mountinfo: str) -> Layout:
-    """Return the layout of this machine's control groups.
+    """Return the cgroup version that this machine uses, from the text of a mountinfo.
 
-    :raises Unservable: if no guest could start, with the reason and the remedy
+    :raises Unservable: if no LXC guest could start
     """
     v1 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup"]
     v2 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup2"]
     if not v1 and not v2:
         raise Unservable(
-            "no cgroup filesystem is mounted: mount one, "
-            "`mount -t cgroup2 none /sys/fs/cgroup` being the shortest way"
+            "no cgroup filesystem is mounted: mount one, for example by "
+            "`mount -t cgroup2 none /sys/fs/cgroup`"
         )
     for mount in v1 or v2:
         if "ro" in mount.options:
             raise Unservable(
-                f"{mount.target} is mounted read-only, so no guest can have a group: a container "
-                f"without rights over its cgroups? `mount -o remount,rw {mount.target}` as root "
+                f"{mount.target} is mounted read-only, as in a container without rights over its "
+                f"cgroups, so no guest can have one: `mount -o remount,rw {mount.target}` as root "
                 f"of the machine"
             )
     if not v1:
@@ -80,23 +80,23 @@ def detect(mountinfo: str) -> Layout:
     missing = [name for name in _NEEDED if name not in present]
     if missing:
         raise Unservable(
-            f"cgroup v1 without the controllers {', '.join(missing)}: libvirt starts no LXC guest. "
-            f"Mount them below /sys/fs/cgroup (`mount -t cgroup -o {missing[0]} none ...`), or "
-            f"boot with cgroup v2 only"
+            f"cgroup v1 lacks the controllers {', '.join(missing)}, without which libvirt starts "
+            f"no LXC guest. Mount them below /sys/fs/cgroup (`mount -t cgroup -o {missing[0]} none "
+            f"...`), or boot with cgroup v2 only"
         )
     return Layout.HYBRID if v2 else Layout.V1
 
 
 def hierarchies(mountinfo: str) -> list[pathlib.Path]:
-    """Return the mount point of every hierarchy, v1 and v2."""
+    """Return the mount point of every cgroup hierarchy in the text of a mountinfo."""
     return [mount.target for mount in mounts(mountinfo) if mount.type in ("cgroup", "cgroup2")]
 
 
 def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
-    """Return the ``cgroup.procs`` file of each control group of a process.
+    """Return the path of ``cgroup.procs`` of each control group that a process is in.
 
-    The paths are those of the reader's own mounts. *membership* is the text of the process's
-    /proc/<pid>/cgroup (cgroups(7)).
+    :param mountinfo: the text of the mountinfo of the process that will open the paths
+    :param membership: the text of /proc/<pid>/cgroup of the process (cgroups(7))
     """
     paths = []
     for line in membership.splitlines():
@@ -113,7 +113,7 @@ def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class GuestGroup:
-    """The control group of an LXC guest in one hierarchy."""
+    """The control group of the LXC guest *domain* in one hierarchy."""
 
     path: pathlib.Path
     controller_pid: int
@@ -126,7 +126,7 @@ class GuestGroup:
 
 
 def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
-    """Return every LXC guest's group below *hierarchy*.
+    """Return the control groups of LXC guests in the hierarchy mounted at *hierarchy*.
 
     libvirt creates them in ``machine``, or in ``machine.slice`` if it uses systemd.
     """
@@ -140,9 +140,9 @@ def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
 
 
 def remove(group: GuestGroup) -> None:
-    """Remove the group with all groups below it.
+    """Remove the control group with all groups below it.
 
-    :raises OSError: EBUSY while a process is in it
+    :raises OSError: EBUSY if a process is in one of them
     """
     below = [path for path in group.path.rglob("*") if path.is_dir()]
     for path in sorted(below, reverse=True):

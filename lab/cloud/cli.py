@@ -54,12 +54,12 @@ up. Nothing listens but on 127.0.0.1.
 
 def _up(arguments: argparse.Namespace) -> int:
     if arguments.real and (arguments.computes or 1) > 1:
-        raise steps.Failed("--real is for one compute host: two would offer the same GPUs")
+        raise steps.Failed("--real goes with one compute host only: two would offer the same GPUs")
     lab = _lab(arguments)
     if cloud.is_up(lab):
         if arguments.computes not in (None, lab.computes):
             raise steps.Failed(
-                f"the lab is up, with compute hosts: {lab.computes}. `tools/lab down` first"
+                f"the lab is up with {lab.computes} compute hosts: run `tools/lab down` first"
             )
         steps.say(f"The lab in {lab.folder} is up.")
         return 0
@@ -102,9 +102,10 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _openrc(arguments: argparse.Namespace) -> int:
-    lab = settings.load(settings.folder(arguments.dir))
+    folder = settings.folder(arguments.dir)
+    lab = settings.load(folder)
     if lab is None:
-        raise steps.Failed("there is no lab here: bring one up first")
+        raise steps.Failed(f"there is no lab in {folder}: run `tools/lab up` first")
     for name, value in lab.credentials(arguments.user).items():
         steps.say(f"export {name}={shlex.quote(value)}")
     steps.say(f"export PATH={shlex.quote(str(lab.venv / 'bin'))}:$PATH")
@@ -112,10 +113,11 @@ def _openrc(arguments: argparse.Namespace) -> int:
 
 
 def _compute(arguments: argparse.Namespace) -> int:
-    """Run a command on a compute host, even if other parts of the lab are down."""
-    lab = settings.load(settings.folder(arguments.dir))
+    """Run a command on a compute host; only that host has to be on."""
+    folder = settings.folder(arguments.dir)
+    lab = settings.load(folder)
     if lab is None:
-        raise steps.Failed("there is no lab here: bring one up first")
+        raise steps.Failed(f"there is no lab in {folder}: run `tools/lab up` first")
     return controls.enter(compute.named(lab, arguments.host), arguments.command)
 
 
@@ -125,7 +127,7 @@ def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespac
 
 def _demo(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    lab = _alone(_lab(arguments))
+    lab = _with_one_host(_lab(arguments))
     was_up = cloud.is_up(lab)
     try:
         if not was_up:
@@ -152,7 +154,7 @@ def _guide(arguments: argparse.Namespace) -> int:
         guide.blocks_of(page)
     lab = _lab(arguments)
     if cloud.found(lab):
-        raise steps.Failed("the guide begins in a cloud without nova-gpu: `tools/lab down` first")
+        raise steps.Failed("the guide needs a cloud without nova-gpu: run `tools/lab down` first")
     try:
         steps.say("Bringing a cloud up that knows nothing of nova-gpu\n")
         cloud.up(lab, with_gpus=False, computes=1)
@@ -173,7 +175,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     lab = _lab(arguments)
     if cloud.found(lab):
-        raise steps.Failed("this begins with a cloud of the former release: `tools/lab down` first")
+        raise steps.Failed("an upgrade needs a cloud of its own: run `tools/lab down` first")
     try:
         upgrade.run(lab, arguments.former)
     finally:
@@ -196,19 +198,25 @@ def _events(arguments: argparse.Namespace) -> int:
 def _running(arguments: argparse.Namespace) -> settings.Lab:
     lab = settings.load(settings.folder(arguments.dir))
     if lab is None or not cloud.is_up(lab):
-        raise steps.Failed("the lab is not up: `tools/lab up`")
+        raise steps.Failed("the lab is not up: run `tools/lab up`")
     return lab
 
 
-def _alone(lab: settings.Lab) -> settings.Lab:
-    """Return *lab*, and refuse one with several compute hosts."""
+def _with_one_host(lab: settings.Lab) -> settings.Lab:
+    """Return *lab*.
+
+    :raises steps.Failed: if it has several compute hosts
+    """
     if lab.computes > 1:
-        raise steps.Failed(f"this is for a lab with one compute host; this has {lab.computes}")
+        raise steps.Failed(
+            f"the demo needs a lab with one compute host, and this has {lab.computes}: run "
+            "`tools/lab down` first"
+        )
     return lab
 
 
 def _lab(arguments: argparse.Namespace) -> settings.Lab:
-    """Return the lab with the settings of the command line; a lab that is up keeps its settings."""
+    """Return the lab, with the settings of the command line unless it is up."""
     path = settings.folder(arguments.dir)
     lab = settings.load(path)
     if lab is not None and cloud.is_up(lab):
@@ -257,16 +265,23 @@ def _parser() -> argparse.ArgumentParser:
     shows.set_defaults(computes=1)
     text = "upgrade a cloud from another revision of this repository, and set it back, under guests"
     upgrades = verb("upgrade", _upgrade, text)
-    upgrades.add_argument("former", metavar="REVISION", help="the former release, by git's name")
+    upgrades.add_argument(
+        "former", metavar="REVISION", help="the former release, as a tag or commit of git"
+    )
     upgrades.set_defaults(real=False, computes=2)
     ups = verb("up", _up, "bring the cloud up")
     for starts in (shows, guides, upgrades, ups):
         starts.add_argument(
-            "--port-base", type=int, metavar="N", help="use the ports from N on, not the usual ones"
+            "--port-base",
+            type=int,
+            metavar="N",
+            help="use the ports from N on, instead of the services' usual ones",
         )
     for starts in (shows, ups):
         starts.add_argument(
-            "--real", action="store_true", help="offer this machine's own GPUs, not pretended ones"
+            "--real",
+            action="store_true",
+            help="offer this machine's own GPUs instead of pretended ones",
         )
     text = "compute hosts, each with GPUs of its own (default: 1)"
     ups.add_argument("--computes", type=int, choices=(1, 2), metavar="N", help=text)
@@ -274,7 +289,7 @@ def _parser() -> argparse.ArgumentParser:
     verb("status", _status, "what runs, and what is on the machine because of the lab")
     text = "run a command, or a shell, on a compute host: its libvirt, its /etc/nova"
     enters = verb("compute", _compute, text)
-    enters.add_argument("--host", help="compute-1 (default) or another")
+    enters.add_argument("--host", help="compute-1 (default) or compute-2")
     enters.add_argument("command", nargs="*", metavar="-- COMMAND")
     for name, act, text in (
         ("stop-compute", controls.stop, "end nova-compute, wait until the API has it as down"),
@@ -287,7 +302,7 @@ def _parser() -> argparse.ArgumentParser:
         ("power-on", controls.power_on, "switch it on again, wait until it is up"),
     ):
         verb(name, _on_host(act), text).add_argument(
-            "host", nargs="?", help="compute-1 (default), ..."
+            "host", nargs="?", help="compute-1 (default) or compute-2"
         )
     opens = verb("openrc", _openrc, "print the environment for openstack and nova")
     users = (settings.ADMIN, settings.MEMBER)
@@ -311,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except steps.Failed as error:
         steps.fail(error)
         steps.say(f"\nAll logs are in {settings.folder(arguments.dir) / 'log'}")
-        steps.say("What is still up, `tools/lab down` takes away.")
+        steps.say("`tools/lab down` removes what is still up.")
     except KeyboardInterrupt:
-        steps.say("\ninterrupted: `tools/lab down` takes away what was started")
+        steps.say("\ninterrupted: `tools/lab down` removes what was started")
     return 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole cloud: bringing it up, taking it down, and its state."""
+"""Brings the whole cloud up, takes it down, and finds what is there of it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def libvirt(lab: settings.Lab) -> libvirtd.PrivateLibvirtd:
 
 
 def is_up(lab: settings.Lab) -> bool:
-    """Return whether the cloud is up; its compute hosts may be off."""
+    """Return whether all services of the controller run; compute hosts may be off."""
     return all(process.pid(lab, name) for name in services.CONTROLLER)
 
 
 def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -> None:
-    """Bring the cloud up.
+    """Bring the cloud up, after removing what a killed run left of it.
 
-    :param with_gpus: if false, start Nova alone, without this project
+    :param with_gpus: whether nova-gpu is installed and configured
     :param computes: how many of its compute hosts to switch on; by default all
     :raises steps.Failed: with what failed, why, and the path of the log
     """
@@ -105,7 +105,7 @@ def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -
 
 
 def add(host: settings.Host) -> None:
-    """Switch one more compute host on, with nova-gpu, in a cloud that has nova-gpu."""
+    """Switch one more compute host on in a cloud that is up, and start nova-compute with GPUs."""
     with steps.step(f"{host.name}: configuration, GPUs, libvirtd"):
         config.write_host(host)
         compute.power_on(host)
@@ -116,25 +116,25 @@ def add(host: settings.Host) -> None:
 
 def _started(host: settings.Host, client: rest.Client, with_gpus: bool) -> None:
     with steps.step(f"{host.name}: nova-compute", process.log_file(host.lab, host.service)):
-        compute.started(host, client, with_gpus)
+        compute.start_and_wait(host, client, with_gpus)
 
 
 def down(lab: settings.Lab) -> list[str]:
-    """Remove all of the cloud except its folder; return what remains nevertheless, as text."""
+    """Stop the cloud and remove all of it but its folder; return texts about what remains."""
     with steps.step("services stopped, from compute to database", lab.log / "nova-compute.log"):
         for name in services.names(lab):
             process.stop(lab, name, _PATIENCE_S)
     with steps.step("guests and libvirtd stopped", libvirt(lab).log):
         deadline = time.monotonic() + _GONE_S
-        while left := _taken_away(lab):
+        while left := _remove(lab):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
     return left
 
 
-def _taken_away(lab: settings.Lab) -> list[str]:
-    """Remove everything except the services; return what remains nevertheless, as text."""
+def _remove(lab: settings.Lab) -> list[str]:
+    """Remove all that is left after the services stopped; return texts about what remains."""
     _clear(lab)
     with contextlib.suppress(OSError):
         # The folder is removed only if it is empty.
@@ -143,7 +143,7 @@ def _taken_away(lab: settings.Lab) -> list[str]:
 
 
 def found(lab: settings.Lab) -> list[str]:
-    """Return all that exists of this lab on the machine, as text; empty after ``down``."""
+    """Return texts about all that this lab has outside of its folder; empty after ``down``."""
     return [
         *(leftover for host in lab.hosts for leftover in compute.libvirt(host).leftovers()),
         *leftovers.found(lab.folder),
@@ -153,7 +153,7 @@ def found(lab: settings.Lab) -> list[str]:
 
 
 def _clear(lab: settings.Lab) -> list[str]:
-    """Remove what a killed run left; return it as text."""
+    """Remove what a killed run left on the machine; return texts about it."""
     cleared = []
     for host in lab.hosts:
         cleared += compute.libvirt(host).leftovers()
@@ -169,7 +169,7 @@ def _check_machine(lab: settings.Lab) -> None:
     steps.say(f"  control groups: {layout}")
     if lab.real and not nodes.real_gpus():
         raise steps.Failed(
-            "--real, but this machine has no GPU nodes in /dev: is the driver loaded?"
+            "--real needs GPUs, but this machine has no GPU nodes in /dev: load the driver"
         )
     for name in _STRANGERS:
         for stranger in leftovers.named(name):
@@ -182,5 +182,5 @@ def _check_ports(lab: settings.Lab) -> None:
     if taken:
         raise steps.Failed(
             "\n  ".join(["nothing was started.", *taken])
-            + "\n  It is left alone: end it yourself, or give the lab other ports (--port-base)"
+            + "\n  End these processes, or give the lab other ports (--port-base)"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute hosts: a nova-compute and a private libvirtd with a hostname each."""
+"""The lab's compute hosts: each is a nova-compute and a private libvirtd with a hostname."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
 
 
 def named(lab: settings.Lab, name: str | None) -> settings.Host:
-    """Return the host called *name*, without a name the first one.
+    """Return the host called *name*, or the first one if *name* is ``None``.
 
     :raises steps.Failed: if there is none
     """
@@ -42,7 +42,7 @@ def named(lab: settings.Lab, name: str | None) -> settings.Host:
         if name in (None, host.name):
             return host
     known = ", ".join(host.name for host in lab.hosts)
-    raise steps.Failed(f"the lab has no compute host {name}, only {known}")
+    raise steps.Failed(f"the lab has no compute host {name}; it has {known}")
 
 
 def is_on(host: settings.Host) -> bool:
@@ -52,7 +52,7 @@ def is_on(host: settings.Host) -> bool:
 
 
 def pretend(host: settings.Host) -> None:
-    """Create the host's pretended GPUs anew, as files."""
+    """Write the files of the host's pretended GPUs, as after a first boot."""
     lab = host.lab
     shutil.rmtree(host.tree, ignore_errors=True)
     argv = [lab.program("python3"), "-m", "tests.fixtures.hosts", _MACHINE, str(host.tree)]
@@ -61,9 +61,9 @@ def pretend(host: settings.Host) -> None:
 
 
 def power_on(host: settings.Host, again: bool = False) -> None:
-    """Power the host on.
+    """Switch the host on: start its libvirtd.
 
-    :param again: whether its disks keep what they had when it was powered off
+    :param again: whether it keeps its domains and the state of its GPUs from before
     :raises steps.Failed: if libvirtd does not start
     """
     if not again and not host.lab.real:
@@ -76,7 +76,7 @@ def power_on(host: settings.Host, again: bool = False) -> None:
 
 
 def power_off(host: settings.Host) -> list[str]:
-    """End all that runs on the host; return what remains nevertheless, as text.
+    """Switch the host off: end all of its processes; return texts about what remains.
 
     nova-compute is killed first, so that it cannot report the end of the guests.
     """
@@ -85,7 +85,7 @@ def power_off(host: settings.Host) -> list[str]:
 
 
 def start(host: settings.Host) -> None:
-    """Start nova-compute, which has no database, and may run the commands of Nova's rootwrap."""
+    """Start the host's nova-compute, without waiting for it."""
     lab = host.lab
     for folder in (lab.instances, host.state):
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,12 +99,12 @@ def stop(host: settings.Host) -> None:
     process.stop(host.lab, host.service, PATIENCE_S)
 
 
-def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) -> None:
+def start_and_wait(host: settings.Host, client: rest.Client, with_gpus: bool = True) -> None:
     """Start nova-compute, and wait until it has reported its resources and then that it is up.
 
-    The second report must follow the first, so that Placement has what nova-compute found at this
-    start. The API's state of the service is not checked: it stays down while the service is forced
-    down.
+    Its state in the API is not checked: that is down while the service is forced down.
+
+    :param with_gpus: whether Placement must have its GPUs, too
     """
     # The API has whole seconds.
     since = int(time.time())
@@ -130,7 +130,7 @@ def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) ->
         return True
 
     what = "its GPUs" if with_gpus else "itself"
-    steps.wait_for(f"nova-compute of {host.name} reports {what}", ready, _TIMEOUT_S, 0.5)
+    steps.wait_for(f"nova-compute of {host.name} to report {what}", ready, _TIMEOUT_S, 0.5)
 
 
 def wait_until_down(host: settings.Host, client: rest.Client) -> None:
@@ -140,7 +140,7 @@ def wait_until_down(host: settings.Host, client: rest.Client) -> None:
         service = _service(host, client)
         return service is not None and service["state"] == "down"
 
-    steps.wait_for(f"the API has {host.name} as down", down, _TIMEOUT_S, 1)
+    steps.wait_for(f"the API to report {host.name} as down", down, _TIMEOUT_S, 1)
 
 
 def _service(host: settings.Host, client: rest.Client) -> dict[str, str] | None:

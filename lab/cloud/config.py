@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services' configuration, from the files in templates/."""
+"""Writes the configuration files of the lab's services, from the files in templates/."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _FILES = {
 
 
 def values(host: settings.Host) -> dict[str, str]:
-    """Return the values of the names that templates write with a dollar.
+    """Return the values of the variables in templates (``$name``), by name.
 
-    :param host: the compute host, whose values only the templates of compute hosts use
+    :param host: the compute host whose values the templates of compute hosts get
     """
     lab, ports = host.lab, host.lab.ports
     plain = {
@@ -59,22 +59,23 @@ def values(host: settings.Host) -> dict[str, str]:
 
 
 def render(template: str, names: dict[str, str]) -> str:
-    """Fill in the template.
+    """Return the text of a template with the values of its variables.
 
-    :raises KeyError: if the template has a name that is not in *names*
+    :param names: the values, by the name of the variable
+    :raises KeyError: if the template has a variable that is not in *names*
     """
     return string.Template((_TEMPLATES / template).read_text()).substitute(names)
 
 
 def text(template: str, names: dict[str, str], with_gpus: bool = True) -> str:
-    """Return the configuration file for the services, with nova-gpu or with Nova alone."""
+    """Return the text of a configuration file, with nova-gpu's options or without."""
     added = _ADDED.get(template) if with_gpus else None
     parts = [render(template, names), *([(_SAMPLES / added).read_text()] if added else [])]
     return "\n".join(parts)
 
 
 def write(lab: settings.Lab, with_gpus: bool = True) -> None:
-    """Write all of etc/, and the files of services that must be outside of it."""
+    """Write the lab's folder of configuration files, and those of its compute hosts."""
     shutil.rmtree(lab.etc, ignore_errors=True)
     names = values(lab.hosts[0])
     group = grp.getgrnam(settings.USER).gr_gid
@@ -97,7 +98,7 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
 
 
 def write_host(host: settings.Host, with_gpus: bool = True) -> None:
-    """Write the folder that is /etc/nova on the compute host. One file has all options."""
+    """Write the compute host's nova.conf, into the folder that is /etc/nova there."""
     names, group = values(host), grp.getgrnam(settings.USER).gr_gid
     parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
     _secret(host.etc / "nova.conf", "\n".join(parts), group)
@@ -111,7 +112,7 @@ def _secret(path: pathlib.Path, content: str, group: int) -> None:
 
 
 def digest(lab: settings.Lab) -> str:
-    """Return a digest of all files that determine the content of new databases."""
+    """Return a digest of all files on which the content of new databases depends."""
     rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
     installed = (lab.venv / ".installed").read_text()
     return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for one compute host: a shell, nova-compute, its power. Each returns an exit status."""
+"""The verbs of ``tools/lab`` for one compute host; each function returns an exit status."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from lab.cloud import compute, leftovers, libvirtd, process, rest, settings, ste
 
 
 def enter(host: settings.Host, command: Sequence[str]) -> int:
-    """Run *command*, or a shell, with the libvirt and the /etc/nova of the host."""
+    """Run *command*, or a shell without one, in the mount namespace of the compute host."""
     lab = host.lab
     try:
         argv = compute.libvirt(host).enter(command or ["bash", "--norc", "-i"])
     except libvirtd.LibvirtdFailed as error:
-        raise steps.Failed(f"{host.name} is off: {error}") from error
+        raise steps.Failed(
+            f"{host.name} is off: run `tools/lab power-on {host.name}` ({error})"
+        ) from error
     environment = {**os.environ, **lab.environment(), **lab.credentials()}
     environment |= {"PS1": f"root@{host.name}# ", leftovers.ENVIRONMENT: host.tag}
     return subprocess.run(argv, env=environment, check=False).returncode
 
 
 def stop(host: settings.Host) -> int:
-    """Stop nova-compute, and wait until the API reports it as down."""
+    """Stop the host's nova-compute, and wait until the API reports it as down."""
     log = process.log_file(host.lab, host.service)
     with steps.step(f"nova-compute of {host.name} stopped", log):
         compute.stop(host)
@@ -32,30 +34,33 @@ def stop(host: settings.Host) -> int:
 
 
 def start(host: settings.Host) -> int:
-    """Start nova-compute, and wait until it reports to the API."""
+    """Start the host's nova-compute, unless it runs, and wait until it has reported its GPUs."""
     if not compute.is_on(host):
-        raise steps.Failed(f"{host.name} is off: `tools/lab power-on {host.name}`")
+        raise steps.Failed(f"{host.name} is off: run `tools/lab power-on {host.name}`")
     if process.pid(host.lab, host.service):
         steps.say(f"nova-compute of {host.name} runs.")
         return 0
     log = process.log_file(host.lab, host.service)
     with steps.step(f"nova-compute of {host.name} started", log):
-        compute.started(host, rest.Client(host.lab))
+        compute.start_and_wait(host, rest.Client(host.lab))
     return 0
 
 
 def power_off(host: settings.Host) -> int:
-    """Switch the host off with its guests, and wait until the API reports it as down."""
+    """Switch the host off with its guests, and wait until the API reports it as down.
+
+    Return 1 if something of it remains on the machine.
+    """
     with steps.step(f"{host.name} switched off, with its guests", compute.libvirt(host).log):
         left = compute.power_off(host)
-    for server in left:
-        steps.say(f"  LEFT: {server}")
+    for leftover in left:
+        steps.say(f"  LEFT: {leftover}")
     _wait_until_down(host)
     return 1 if left else 0
 
 
 def power_on(host: settings.Host) -> int:
-    """Switch the host on, and start its nova-compute."""
+    """Switch the host on, start its nova-compute, and wait until that has reported its GPUs."""
     if not compute.is_on(host):
         with steps.step(f"{host.name} switched on"):
             compute.power_on(host, again=True)

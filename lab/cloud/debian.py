@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenStack from Debian's packages, set up as far as it is before nova-gpu is added.
+"""Installs and configures OpenStack from Debian's packages, without nova-gpu.
 
 Every service is started by its script in /etc/init.d, as Debian's systemd units start it.
 """
@@ -36,15 +36,17 @@ _TEMPLATES = {
 def install(lab: settings.DebianLab) -> None:
     """Install Debian's packages and configure the services.
 
-    :raises steps.Failed: if this is another Debian, or has OpenStack already
+    :raises steps.Failed: if this is not Debian 13, or has a configuration of OpenStack already
     """
     if f"VERSION_CODENAME={_CODENAME}\n" not in pathlib.Path("/etc/os-release").read_text():
-        raise steps.Failed("--debian is for Debian 13: its packages are of a release of Nova")
+        raise steps.Failed(
+            "--debian needs Debian 13: only its OpenStack is one that nova-gpu supports"
+        )
     for path in _TEMPLATES:
         if (lab.etc / path).exists():
             raise steps.Failed(
-                f"{lab.etc / path} is there already, and --debian would change it. Use a machine "
-                "without OpenStack, as `tools/bare --debian 13 tools/lab demo --debian` makes one"
+                f"{lab.etc / path} exists, and --debian would change it. Use a machine without "
+                "OpenStack, for example by `tools/bare --debian 13 tools/lab demo --debian`"
             )
     with steps.step("Debian's OpenStack", lab.log / "apt.log"):
         packages.debian(_PACKAGES, lab.log / "apt.log")
@@ -53,7 +55,7 @@ def install(lab: settings.DebianLab) -> None:
 
 
 def configure(lab: settings.DebianLab) -> None:
-    """Add the cloud's addresses and passwords to Debian's files."""
+    """Append the cloud's addresses and passwords to Debian's configuration files."""
     values = config.values(lab.hosts[0])
     for name, templates in _TEMPLATES.items():
         path = lab.etc / name

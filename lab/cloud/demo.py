@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: each command line is shown as an operator or a user types it."""
+"""The demo: boots instances with GPUs by commands that it prints, and checks each result."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 
 
 def run(lab: settings.Lab) -> None:
-    """Run the demo.
+    """Run the demo in a cloud that is up.
 
     :raises steps.Failed: if a step has another result than expected
     """
-    with notifications.listening(lab) as ear:
-        _run(lab, ear)
+    with notifications.listening(lab) as receiver:
+        _run(lab, receiver)
 
 
-def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
+def _run(lab: settings.Lab, receiver: notifications.Receiver) -> None:
     client, lv = rest.Client(lab), cloud.libvirt(lab)
     _forget(client)
     provider = services.gpu_providers(client)[0]["uuid"]
@@ -86,13 +86,13 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
     _usage(lab, client, provider, 0)
     _expect(not lv.domains(), "libvirt still has domains")
 
-    steps.say("\nWhat a listener on the cloud's RabbitMQ was told\n")
-    for heard in ear.wait_for("gpu.claim", "gpu.no_valid_host", "gpu.release"):
+    steps.say("\nNotifications that a listener on the cloud's RabbitMQ received\n")
+    for heard in receiver.wait_for("gpu.claim", "gpu.no_valid_host", "gpu.release"):
         steps.say(f"  {notifications.text(heard)}")
 
 
 def _forget(client: rest.Client) -> None:
-    """Delete what an earlier demo has left in the cloud."""
+    """Delete the instances and flavors of an earlier demo."""
     servers.delete_all(client, "demo-")
     for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if flavor["name"] in (_FLAVOR, _LARGE):
@@ -118,7 +118,12 @@ def _named(client: rest.Client, name: str) -> Any:
 
 
 def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int, real: bool) -> list[str]:
-    """List and open the guest's nodes as a user without rights; return the nodes of its cards."""
+    """List and open the GPU nodes in the guest *domain* as its ordinary user, and check both.
+
+    :param wanted: how many cards the guest must have
+    :param real: whether the nodes belong to real cards
+    :returns: the nodes of the guest's cards
+    """
     for command in ("id -u", "ls -l /dev/nvidia*", _OPEN):
         result = guest.run(lv, domain, ["/bin/sh", "-c", command], image.USER_ID)
         steps.say(f"{image.USER}@{domain}$ {command}")
@@ -157,7 +162,7 @@ def _usage(lab: settings.Lab, client: rest.Client, provider: str, expected: int)
 
 
 def _offer(client: rest.Client, provider: str) -> tuple[str, int]:
-    """Return the architecture and the number of the cards of a resource provider."""
+    """Return the architecture and the number of cards that Placement has for a provider."""
     path = f"/resource_providers/{provider}"
     total = client.get("placement", f"{path}/inventories")["inventories"]["PGPU"]["total"]
     traits = client.get("placement", f"{path}/traits")["traits"]

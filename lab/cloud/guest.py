@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs inside a guest, and tries as its root to open devices that it was not given."""
+"""Runs programs in an LXC guest, and tries as its root to open other guests' devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ for path in sys.argv[1:]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way to another guest's device, and the result of trying it."""
+    """One way to open another guest's device, and the result of trying it in a guest.
+
+    ``message`` is the error, or what the attempt printed.
+    """
 
     way: str
     refused: bool
@@ -47,7 +50,7 @@ class Attempt:
 
 
 def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
-    """Return the host's pid of the guest's process 1.
+    """Return the pid, on the host, of the guest's first process.
 
     :raises subprocess.CalledProcessError: if no such domain runs
     """
@@ -88,22 +91,20 @@ def _join(
 def run(
     lv: libvirtd.PrivateLibvirtd, domain: str, argv: Sequence[str], uid: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run *argv* in the guest, as the guest's user *uid*.
+    """Run *argv* in the guest as its user *uid*, in all of its namespaces and control groups.
 
-    It runs in all namespaces of the guest, the user namespace included, and in its control groups.
-
-    ``virsh lxc-enter-namespace`` does not change the user id: in a user namespace the program would
-    have no user and no capability, so it would not act as the guest's root.
+    ``virsh lxc-enter-namespace`` is no alternative. It does not change the user id, so in a user
+    namespace the program would not have the capabilities of the guest's root.
     """
     pid = init_pid(lv, domain)
     enter = ["nsenter", f"--target={pid}", "--all", f"--setuid={uid}", f"--setgid={uid}"]
     return _join(lv, pid, [*enter, "--", *argv])
 
 
-def made_nodes(
+def make_nodes(
     lv: libvirtd.PrivateLibvirtd, domain: str, devices: Sequence[nodes.Node]
 ) -> list[Attempt]:
-    """Make a node for each of *devices* as the guest's root, open it, and return the results."""
+    """Make a node for each of *devices* in the guest as its root, and try to open the node."""
     argv = [f"{device.major}:{device.minor}" for device in devices]
     lines = run(lv, domain, ["/bin/sh", "-c", _MAKE, "make", *argv]).stdout.splitlines()
     return [
@@ -115,13 +116,14 @@ def made_nodes(
 def open_from_cgroup(
     lv: libvirtd.PrivateLibvirtd, domain: str, opened: Sequence[nodes.Node]
 ) -> list[int]:
-    """Open each of the host's nodes from the guest's control groups; return the errno of each.
+    """Open nodes of the host in the guest's control groups; return an errno for each, 0 for none.
 
-    0 is success. The test runs with the host's root user and files, so that only the device cgroup
+    The opening process has the host's root user and files, so that only the guest's device cgroup
     decides. EPERM is a refusal; ENXIO and ENODEV mean that the cgroup permits the access, but the
-    number has no driver.
+    node has no driver.
 
-    :raises subprocess.CalledProcessError: if the test could not run
+    :param opened: the nodes to open
+    :raises subprocess.CalledProcessError: if the process could not run
     """
     paths = [node.path for node in opened]
     result = _join(lv, init_pid(lv, domain), ["/usr/bin/python3", "-c", _OPEN, *paths])
@@ -132,10 +134,10 @@ def open_from_cgroup(
 def escapes(
     lv: libvirtd.PrivateLibvirtd, domain: str, node: nodes.Node, pci_address: str = "-"
 ) -> list[Attempt]:
-    """Try every known way for root in the guest to open *node*, which it was not given.
+    """Try every known way in which the guest's root could open *node*, of another guest.
 
-    :raises RuntimeError: if the test itself did not run, so that silence does not count as a
-        refusal
+    :param pci_address: the address of the node's card, ``-`` for a card that is only pretended
+    :raises RuntimeError: if the attempts could not be made
     """
     words = [node.path, str(node.major), str(node.minor), pci_address]
     result = run(lv, domain, ["/bin/sh", "-c", _PROBE.read_text(), "probe", *words])
@@ -152,7 +154,7 @@ def escapes(
 
 
 def network_namespaces(lv: libvirtd.PrivateLibvirtd, domain: str) -> tuple[str, str]:
-    """Return the network namespaces of the guest and of libvirtd, as ``net:[4026531840]``."""
+    """Return the network namespaces of the guest and of the host, as ``net:[4026531840]``."""
     guest, host = (
         os.readlink(_PROC / str(pid) / "ns/net") for pid in (init_pid(lv, domain), lv.pid)
     )

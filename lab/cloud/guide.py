@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of the page about an operator's first GPU, in a cloud without GPUs."""
+"""Runs the commands of the documentation in the lab, and compares their output with the page's."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """A text on the page, and its replacement in the lab.
+    """A text in the pages' commands, such as a path, and its replacement in the lab.
 
-    ``prompts`` are the prompts at which it is replaced.
+    ``prompts`` are the prompts of the commands in which it is replaced.
     """
 
     page: str
@@ -50,10 +50,10 @@ class Place:
 
 
 def places(lab: settings.Lab) -> list[Place]:
-    """Return all replacements of the page's texts in the lab; the first that matches counts.
+    """Return the texts of the pages to replace in the lab; the first that matches counts.
 
-    ``systemctl restart`` and ``ipmitool`` are handled elsewhere: the lab has neither systemd nor a
-    board that switches a machine, so it ends and starts services and hosts itself.
+    Commands of ``systemctl restart`` and ``ipmitool`` are not among them: the lab has no systemd
+    and no BMC, and restarts services and hosts itself instead.
     """
     # Files next to nova.conf are the controller's own; a compute host has an /etc/nova of its own.
     own = f"{lab.etc}/nova/nova-controller.conf"
@@ -70,7 +70,7 @@ def places(lab: settings.Lab) -> list[Place]:
 
 
 def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
-    """Return *text*, a command at *prompt* or its output, with the replacements for the lab."""
+    """Return a command at *prompt*, or its output, with the texts of *table* replaced."""
     applied = [place for place in table if prompt in place.prompts]
     pattern = "|".join(re.escape(place.page) for place in applied)
     by_page = {place.page: place.lab for place in reversed(applied)}
@@ -78,22 +78,22 @@ def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
 
 
 def is_read(text: str) -> bool:
-    """Return whether the command only reads.
+    """Return whether the command line *text* only reads.
 
-    Such a command is repeated, because a cloud takes time to change.
+    Such a command is repeated until its output is as on the page, because a cloud changes slowly.
     """
     return bool(_READS.match(text))
 
 
 def run(lab: settings.Lab) -> None:
-    """Run the page in a cloud that :func:`lab.cloud.cloud.up` has made without nova-gpu.
+    """Run the commands of all PAGES, in a cloud that :func:`cloud.up` has made without nova-gpu.
 
-    :raises steps.Failed: with the block whose command fails or has another output than on the page
+    :raises steps.Failed: if a command fails, or has another output than on its page
     """
     pages = {path: blocks_of(path) for path in PAGES}
     _check_is_without(lab)
     table = places(lab)
-    steps.say("\nThe lab's places for those of the pages\n")
+    steps.say("\nTexts of the pages, and their replacements in the lab\n")
     for place in table:
         where = "" if place.prompts == PROMPTS else f"  ({', '.join(place.prompts)})"
         steps.say(f"  {place.page:26} {place.lab}{where}")
@@ -101,12 +101,12 @@ def run(lab: settings.Lab) -> None:
     for path, blocks in pages.items():
         for host in lab.hosts[: _COMPUTES.get(path, 1)]:
             if not compute.is_on(host):
-                steps.say(f"\n{path.name} is about one more compute host\n")
+                steps.say(f"\n{path.name} needs one more compute host\n")
                 cloud.add(host)
         for block in blocks:
             steps.say(f"\nBlock {block.number} of {len(blocks)}, {path.name} line {block.line}\n")
             for command in block.commands:
-                if reason := _executed(lab, command, table, checkout):
+                if reason := _execute(lab, command, table, checkout):
                     raise steps.Failed(
                         f"block {block.number} ({path.name} line {command.line}), "
                         f"`{command.text}`: {reason}"
@@ -114,7 +114,7 @@ def run(lab: settings.Lab) -> None:
 
 
 def follow(lab: settings.Lab) -> None:
-    """Install nova-gpu in Debian's OpenStack with the commands of the page about it.
+    """Install nova-gpu in Debian's OpenStack by the commands of install/debian.rst.
 
     :raises steps.Failed: if a command of the page fails
     """
@@ -126,7 +126,7 @@ def follow(lab: settings.Lab) -> None:
                 steps.say(f"root# {line}")
             restarts = [match for line in lines if (match := _RESTART.fullmatch(line))]
             if len(restarts) == len(lines):
-                reasons = [_restarted(lab, match[1].split(), 1) for match in restarts]
+                reasons = [_restart(lab, match[1].split(), 1) for match in restarts]
                 if any(reasons):
                     raise steps.Failed(f"{DEBIAN.name}: {reasons}")
                 continue
@@ -143,32 +143,32 @@ def _scripts(title: str) -> list[str]:
     try:
         return page.scripts(DEBIAN, title)
     except page.Malformed as error:
-        raise steps.Failed(f"the page cannot be followed: {error}") from error
+        raise steps.Failed(f"the commands of a page cannot be run: {error}") from error
 
 
 def blocks_of(path: pathlib.Path) -> list[page.Block]:
-    """Return the blocks of commands on the page.
+    """Return the blocks of commands on the page at *path*.
 
-    :raises steps.Failed: if the page cannot be followed
+    :raises steps.Failed: if a block cannot be run
     """
     try:
         return page.read(path, PROMPTS)
     except (page.Malformed, OSError) as error:
-        raise steps.Failed(f"the page cannot be followed: {error}") from error
+        raise steps.Failed(f"the commands of a page cannot be run: {error}") from error
 
 
 def _check_is_without(lab: settings.Lab) -> None:
-    """Refuse a cloud with nova-gpu, in which the page cannot be tried from its beginning."""
+    """Refuse a cloud that has nova-gpu or GPUs, because the pages begin without."""
     if pathlib.Path(lab.program("nova-gpu")).exists():
-        raise steps.Failed(f"nova-gpu is in {lab.venv} before the page installs it")
+        raise steps.Failed(f"nova-gpu is in {lab.venv} already, before a page installs it")
     if services.gpu_providers(rest.Client(lab)):
-        raise steps.Failed("Placement has GPUs before the page has them offered")
+        raise steps.Failed("Placement has GPUs already, before a page offers them")
 
 
 def _checkout(lab: settings.Lab) -> pathlib.Path:
-    """Return the folder in which the page's commands run.
+    """Copy the checkout, and return the copy, in which the pages' commands run.
 
-    It is a copy of the tree, because pip leaves files where it builds.
+    pip leaves files where it builds.
     """
     target = lab.folder / "guide" / "nova-gpu"
     shutil.rmtree(target, ignore_errors=True)
@@ -176,16 +176,16 @@ def _checkout(lab: settings.Lab) -> pathlib.Path:
     return target
 
 
-def _executed(
+def _execute(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> str | None:
-    """Print and run one command of the page; return what went wrong as text, or ``None``."""
+    """Print and run one command of a page; return what went wrong, or ``None``."""
     steps.say(f"{command.prompt} {command.text}")
     restarted = _RESTART.fullmatch(command.text)
     if restarted:
-        return _restarted(lab, restarted[1].split(), _HOSTS.get(command.prompt, 1))
+        return _restart(lab, restarted[1].split(), _HOSTS.get(command.prompt, 1))
     if power := _POWER.fullmatch(command.text):
-        return _powered(compute.named(lab, power[1]), power[2] == "on")
+        return _switch_power(compute.named(lab, power[1]), power[2] == "on")
     expected = [translated(line, command.prompt, table) for line in command.output]
     deadline = time.monotonic() + _SOON_S
     while True:
@@ -194,14 +194,14 @@ def _executed(
         different = different or page.difference(expected, printed)
         if not different or not is_read(command.text) or time.monotonic() > deadline:
             return different
-        steps.say("  (not what the page has: asked again, as a user who waits for it does)")
+        steps.say("  (not yet the output on the page: repeated)")
         time.sleep(_PAUSE_S)
 
 
 def _shell(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> tuple[int, str]:
-    """Run the command, print its output line by line, and return its status and output."""
+    """Run the command, print its output line by line, and return its exit status and output."""
     # Not by cwd: a process that enters a mount namespace is at its root.
     argv = ["env", f"--chdir={checkout}"]
     argv += ["bash", "-c", translated(command.text, command.prompt, table)]
@@ -229,23 +229,26 @@ def _shell(
     return child.returncode, "".join(printed)
 
 
-def _powered(host: settings.Host, on: bool) -> str | None:
-    """Switch a host on or off as its board does; return what went wrong.
+def _switch_power(host: settings.Host, on: bool) -> str | None:
+    """Switch a host off or on as its BMC does, and start nova-compute on it as systemd does.
 
-    Start Nova on it as systemd does.
+    Return what went wrong, or ``None``.
     """
     with steps.step(f"{host.name} switched {'on' if on else 'off'}"):
         if not on:
             return "\n".join(compute.power_off(host)) or None
         compute.power_on(host, again=True)
-        compute.started(host, rest.Client(host.lab))
+        compute.start_and_wait(host, rest.Client(host.lab))
     return None
 
 
-def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | None:
-    """Restart a service and wait until it is ready, as systemd does.
+def _restart(lab: settings.Lab, names: Sequence[str], number: int) -> str | None:
+    """Restart services and wait until they are ready, as systemd does.
 
-    Return what went wrong as text, or ``None``.
+    Return what went wrong, or ``None``.
+
+    :param names: the services' names on the page
+    :param number: the number of the compute host, for nova-compute
     """
     client = rest.Client(lab)
 
@@ -256,7 +259,7 @@ def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | No
     def scheduler() -> None:
         before = seen()
         services.start_controller(lab, "nova-scheduler")
-        steps.wait_for("nova-scheduler reports that it is up", lambda: seen() != before, _STOP_S)
+        steps.wait_for("nova-scheduler to report that it is up", lambda: seen() != before, _STOP_S)
 
     def seen() -> str:
         query = "/v2.1/os-services?binary=nova-scheduler"
@@ -266,11 +269,11 @@ def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | No
     start: dict[str, Callable[[], None]] = {
         "nova-api": api,
         "nova-scheduler": scheduler,
-        "nova-compute": lambda: compute.started(host, client),
+        "nova-compute": lambda: compute.start_and_wait(host, client),
     }
     for name in names:
         if name not in start:
-            return f"the lab knows no service {name}, only {', '.join(sorted(start))}"
+            return f"the lab cannot restart {name}, only {', '.join(sorted(start))}"
         daemon = host.service if name == "nova-compute" else name
         log = process.log_file(lab, daemon)
         process.stop(lab, daemon, _STOP_S)

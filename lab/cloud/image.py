@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's disk: an unpartitioned ext4 filesystem with busybox, made without mounting anything."""
+"""Builds the disk of LXC guests: an ext4 filesystem with busybox, made without a mount."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDERS = (
 
 
 def tree(root: pathlib.Path) -> None:
-    """Write the files of the guest below *root*, which need not exist."""
+    """Write the guest's files into the folder *root*, creating it if necessary."""
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
     shutil.copy2(_BUSYBOX, root / "bin/busybox")
@@ -42,7 +42,7 @@ def tree(root: pathlib.Path) -> None:
 
 
 def build(path: pathlib.Path) -> None:
-    """Create the disk at *path*, replacing an existing one.
+    """Write the disk, an image of 32 MiB, to the file *path*.
 
     :raises subprocess.CalledProcessError: if mke2fs fails, with its output
     """

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remains of one lab on this machine: processes, mounts, loop devices, control groups.
+"""Finds and removes what one lab has on this machine: processes, mounts, loop devices, cgroups.
 
-A lab is identified by its tag. The tag is in the environment of all processes that the lab starts,
-and it is the source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and
-Nova clean the environment, but a process in that namespace, or in one derived from it, keeps the
-mount. So the lab's processes are found whatever process started them and whatever their pid files
-say.
+A lab's processes are recognised by its *tag*, whatever process started them and whatever their pid
+files say. The tag is in the environment of all processes that the lab starts. libvirt, sudo and
+Nova clean the environment, so the tag is also the source of a mount in the lab's mount namespaces,
+which all processes in these, or in namespaces derived from these, have.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PROC = pathlib.Path("/proc")
 
 
 def tag(folder: pathlib.Path) -> str:
-    """Return the tag of the lab in *folder*, in characters that mountinfo does not escape."""
+    """Return the tag of the lab in *folder*: a text that mountinfo shows unchanged."""
     return "nova-gpu-lab-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
 
 
@@ -47,7 +46,7 @@ class Process:
 
 
 def command(pid: int, proc: pathlib.Path = _PROC) -> str:
-    """Return the process's command line, shortened; empty if there is no such process."""
+    """Return the first 100 characters of the command line of process *pid*; empty without one."""
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
         text = b" ".join(words).decode(errors="replace").strip()
@@ -57,7 +56,7 @@ def command(pid: int, proc: pathlib.Path = _PROC) -> str:
 
 
 def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
-    """Return whether the process exists and is not a zombie."""
+    """Return whether the process *pid* exists and is not a zombie."""
     try:
         return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -65,7 +64,7 @@ def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
 
 
 def belongs(pid: int, lab: str, proc: pathlib.Path = _PROC) -> bool:
-    """Return whether the process belongs to the lab with the tag *lab*."""
+    """Return whether the process *pid* is of the lab with the tag *lab*."""
     entry = proc / str(pid)
     with contextlib.suppress(OSError):
         if f"{ENVIRONMENT}={lab}".encode() in (entry / "environ").read_bytes().split(b"\0"):
@@ -84,7 +83,7 @@ def _ancestors(pid: int) -> set[int]:
 
 
 def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
-    """Return the lab's processes, without this process and its ancestors."""
+    """Return all processes of the lab with the tag *lab*, but this one and its ancestors."""
     mine = _ancestors(os.getpid())
     pids = (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
     return sorted(
@@ -95,7 +94,7 @@ def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
 
 
 def named(name: str) -> list[Process]:
-    """Return all processes of the program *name*."""
+    """Return all processes of this machine whose program is called *name*."""
     pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
     processes_ = []
     for pid in pids:
@@ -106,9 +105,9 @@ def named(name: str) -> list[Process]:
 
 
 def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[Process]:
-    """End all processes of the lab, and return them.
+    """End all processes of the lab with the tag *lab*, and return them.
 
-    Those that ignore SIGTERM are killed.
+    Those that still run *patience_s* seconds after SIGTERM are killed.
     """
     ended = processes(lab, proc)
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -126,7 +125,7 @@ def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[P
 
 
 def loop_devices(folder: pathlib.Path) -> list[str]:
-    """Return each loop device backed by a file in *folder*, as text with its file."""
+    """Return a text for each loop device with a backing file in *folder*: both paths."""
     devices = []
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
@@ -137,16 +136,16 @@ def loop_devices(folder: pathlib.Path) -> list[str]:
 
 
 def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Return the mount points in *folder* that this process sees, the deepest first."""
+    """Return the mount points in *folder* in this process's mount namespace, the deepest first."""
     table = cgroups.mounts((_PROC / "self/mountinfo").read_text())
     return sorted((m.target for m in table if m.target.is_relative_to(folder)), reverse=True)
 
 
 def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
-    """Return the control groups of guests of *folder*'s libvirtd whose controller has ended.
+    """Return the control groups that ended LXC guests of the lab in *folder* left.
 
-    Such a guest is recognised by its log, which stays when everything else of it has been removed.
-    A guest of another lab may have its name, and processes that are not seen from a bare root.
+    The name of a group has that of its guest, but a guest of another lab may have the same. So the
+    times of the guest's starts, in the log that its libvirtd writes in *folder*, are compared.
     """
     logs = {
         log.stem: log.read_text(errors="replace") for log in (folder / GUEST_LOGS).glob("*.log")
@@ -163,7 +162,10 @@ def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
 
 
 def made_by(log: str, path: pathlib.Path) -> bool:
-    """Return whether a start in the guest's *log* made the control group *path*."""
+    """Return whether the control group *path* was made within a minute of a start in *log*.
+
+    :param log: the text of a guest's log
+    """
     with contextlib.suppress(OSError):
         made = path.stat().st_mtime
         starts = (datetime.datetime.fromisoformat(text) for text in _STARTED.findall(log))
@@ -172,7 +174,7 @@ def made_by(log: str, path: pathlib.Path) -> bool:
 
 
 def found(folder: pathlib.Path) -> list[str]:
-    """Return all that remains of the lab in *folder*, as text."""
+    """Return texts about all that the lab in *folder* has on this machine."""
     return [
         *(str(process) for process in processes(tag(folder))),
         *(f"mount {path}" for path in mounts(folder)),
@@ -182,9 +184,9 @@ def found(folder: pathlib.Path) -> list[str]:
 
 
 def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
-    """Detach the loop devices of the lab, and wait until they are gone.
+    """Detach loop devices with a backing file in *folder*, until none is left.
 
-    The kernel removes a mount namespace some time after its last process has ended.
+    That takes time: the kernel removes a mount namespace some time after its last process ended.
     """
     deadline = time.monotonic() + patience_s
     while (devices := loop_devices(folder)) and time.monotonic() < deadline:
@@ -194,7 +196,7 @@ def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
 
 
 def clear(folder: pathlib.Path) -> list[str]:
-    """Remove what :func:`found` lists, and return that."""
+    """Remove all that :func:`found` finds, and return those texts."""
     cleared = found(folder)
     end(tag(folder))
     for path in mounts(folder):

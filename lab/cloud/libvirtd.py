@@ -40,17 +40,17 @@ _KEPT = ("lib", "log", "etc")
 
 
 class LibvirtdFailed(Exception):
-    """A libvirtd that did not start or does not answer; the text has the path of its log."""
+    """The error that a libvirtd did not start, or does not answer; why, and where its log is."""
 
 
 @dataclasses.dataclass
 class PrivateLibvirtd:
     """A libvirtd in a mount namespace of its own.
 
-    ``folder`` is the lab's; the state is in its folder ``libvirt``. ``nodes`` are the device nodes
-    of its /dev; members of ``socket_group`` may use its socket (root always may); ``covers``
-    replace files and folders of the machine in the namespace; with a ``hostname`` it is a host of
-    that name.
+    Its state is in the folder ``libvirt`` below ``folder``. ``nodes`` are the device nodes of its
+    /dev. Members of the group ``socket_group`` and root may connect. ``covers`` are paths in the
+    namespace with the file or folder that is mounted there. ``hostname`` is ``None`` for that of
+    the machine.
     """
 
     folder: pathlib.Path
@@ -88,9 +88,9 @@ class PrivateLibvirtd:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def enter(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line that runs *argv* in libvirtd's mount namespace.
+        """Return the command that runs *argv* in libvirtd's mount namespace, with its hostname.
 
-        It also sets the hostname.
+        :raises LibvirtdFailed: if libvirtd does not run
         """
         return ["nsenter", f"--target={self.pid}", *self._namespaces(), "--", *argv]
 
@@ -98,7 +98,7 @@ class PrivateLibvirtd:
         return ["--mount", "--uts"] if self.hostname else ["--mount"]
 
     def virsh(self, *words: str) -> str:
-        """Run virsh, and return its output.
+        """Run virsh with the arguments *words*, and return its output.
 
         :raises subprocess.CalledProcessError: if it fails, with stderr
         """
@@ -112,7 +112,7 @@ class PrivateLibvirtd:
     def start(self, again: bool = False) -> None:
         """Start libvirtd, after removing what a killed run left in this folder.
 
-        :param again: keep the domains that it had when it was stopped, like a machine that was off
+        :param again: whether it keeps the domains that it had before, as a host that was off
         :raises LibvirtdFailed: if it does not answer in time
         :raises lab.cloud.cgroups.Unservable: if this machine cannot run LXC guests
         """
@@ -138,9 +138,9 @@ class PrivateLibvirtd:
         self._wait()
 
     def stop(self) -> list[str]:
-        """End guests, libvirtd and all other processes in the namespace.
+        """End guests, libvirtd and all other processes in its namespaces.
 
-        Return what remains nevertheless, as text; empty if all went well.
+        Return texts about what remains on the machine.
         """
         with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
             for domain in self.virsh("list", "--name").split():
@@ -152,7 +152,7 @@ class PrivateLibvirtd:
         return self.leftovers()
 
     def leftovers(self) -> list[str]:
-        """Return remaining processes, mounts, loop devices, domains and control groups as text."""
+        """Return texts about its processes, mounts, loop devices, domains and control groups."""
         domains: list[str] = []
         with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
             domains = [f"domain {name}" for name in self.domains()]
@@ -190,7 +190,7 @@ class PrivateLibvirtd:
         (self._state / "etc/lxc.conf").write_text('security_driver = "none"\n')
 
     def _script(self, layout: cgroups.Layout) -> Iterable[str]:
-        """Return the shell commands that set up the namespace and become libvirtd."""
+        """Yield the lines of a shell script that prepares the namespace and becomes libvirtd."""
         quoted = shlex.quote
         if self.hostname:
             yield f"hostname {quoted(self.hostname)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reason in the log of a libvirtd that did not start, as one line with the remedy."""
+"""Finds in the log of a libvirtd why it did not start, and knows remedies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEANINGS = (
 
 
 def reason(log: str) -> str:
-    """Return why a libvirtd that wrote *log* ended, as one line."""
+    """Return why the libvirtd with the log text *log* ended, and a remedy if known, in one line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return "it logged nothing"

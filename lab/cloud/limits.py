@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quota of GPUs: limits in Keystone, how many GPUs count, and how many instances fit."""
+"""Demonstrates quota for GPUs: limits in Keystone, and instances that they permit or refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = ["-c", "name", "-c", "properties"]
 
 
 def show(lab: settings.Lab) -> None:
-    """Run the demonstration of limits.
+    """Run the demonstration in a cloud that is up, and delete what it created.
 
     :raises steps.Failed: if a step has another result than expected
     """
@@ -52,7 +52,7 @@ def _show(lab: settings.Lab, client: rest.Client) -> None:
     _boot(openstack, "quota-first", _COUNTED)
     refusal = _boot(openstack, "quota-second", _COUNTED, succeeds=False)
     if _CLASS not in refusal:
-        raise steps.Failed(f"it is not refused for {_CLASS}")
+        raise steps.Failed(f"the refusal of the second instance does not name {_CLASS}: {refusal}")
     _boot(openstack, "quota-third", _UNCOUNTED)
     openstack(admin, "gpu", "capacity", _COUNTED)
     used = servers.usage(client)
@@ -67,7 +67,7 @@ def _boot(openstack: Callable[..., str], name: str, flavor: str, succeeds: bool 
 
 
 def forget(client: rest.Client) -> None:
-    """Remove from the cloud what :func:`show` has created."""
+    """Delete the instances, flavors and limits that :func:`show` creates."""
     servers.delete_all(client, "quota-")
     for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if flavor["name"] in (_COUNTED, _UNCOUNTED):

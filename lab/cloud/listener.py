@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Script that prints each notification about GPUs as one line of JSON.
 
-It works like a billing or alarm service: it is a listener of oslo.messaging on the cloud's own
-RabbitMQ. Its argument is a file of Nova's configuration; it runs with the lab's own Python.
+It reads them like a billing or alarm service: as a listener of oslo.messaging on the cloud's
+RabbitMQ. Its argument is the path of a nova.conf. The lab's own Python runs it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READY = "listening"
 
 
 class _Endpoint:
-    """An endpoint; oslo.messaging calls the method named after a notification's priority."""
+    """An endpoint for oslo.messaging, which calls the method named after the priority."""
 
     def _heard(
         self, context: Any, publisher_id: str, event_type: str, payload: Any, metadata: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device nodes in libvirtd's private /dev."""
+"""Device nodes: those for a private libvirtd's /dev, and those of GPUs on this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REAL_GPU_NODES = (
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Node:
-    """A device node, by its path below /dev: ``Node("nvidia0", "c", 195, 0, 0o666)``."""
+    """A device node; ``name`` is its path below /dev, ``kind`` c or b, ``mode`` its rights."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Node:
 
 
 def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
-    """Return the machine's nodes *names*; those that do not exist are left out."""
+    """Return the nodes *names* as they are in the folder *dev*; missing ones are left out."""
     nodes = []
     for name in names:
         try:
@@ -81,16 +81,16 @@ def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> li
 
 
 def machine() -> list[Node]:
-    """Return the nodes that guests and libvirtd need, with loop devices that do not exist yet."""
+    """Return the nodes that libvirtd and guests need besides GPUs, and 64 loop devices."""
     loops = [Node(f"loop{n}", "b", _LOOP_MAJOR, n) for n in range(_LOOP_DEVICES)]
     return copied(_MACHINE) + loops
 
 
 def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
-    """Return nodes with the NVIDIA driver's numbers.
+    """Return the nodes that NVIDIA's driver would make for cards with these minor numbers.
 
-    Without the driver such a node returns ENXIO to processes that the device cgroup permits and
-    EPERM to all others, which is enough to tell them apart.
+    Without the driver, opening such a node fails with ENXIO if the process's device cgroup permits
+    it, and with EPERM if not.
     """
     return [
         *(Node(f"nvidia{n}", "c", _NVIDIA_MAJOR, n, 0o666) for n in minors),
@@ -101,15 +101,15 @@ def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
 
 
 def pretend_nvidia_caps(minors: Iterable[int]) -> list[Node]:
-    """Return nodes for MIG instances, and for configuring and monitoring them.
+    """Return the nodes that NVIDIA's driver would make for access to MIG instances.
 
-    Their answers are those of :func:`pretend_nvidia`.
+    Opening them fails as for those of :func:`pretend_nvidia`.
     """
     return [Node(f"nvidia-caps/nvidia-cap{n}", "c", _NVIDIA_CAPS_MAJOR, n, 0o444) for n in minors]
 
 
 def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
-    """Return the nodes in *dev* with the NVIDIA driver's number if the kernel has no such driver.
+    """Return the paths of pretended GPU nodes in *dev*: those whose driver the kernel lacks.
 
     :param devices: the text of /proc/devices
     """
@@ -120,6 +120,6 @@ def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
 
 
 def real_gpus(dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
-    """Return the machine's own GPU nodes."""
+    """Return the GPU nodes in the folder *dev*, of any vendor."""
     names = {str(p.relative_to(dev)) for pattern in REAL_GPU_NODES for p in dev.glob(pattern)}
     return copied(sorted(names), dev)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Neutron without networks and ports, the minimum that Nova needs of a network service.
+"""A server that answers as a Neutron without networks and ports, as Nova needs one.
 
 Run it as ``python nonet.py PORT``; it uses the standard library only. Servers are created with
-``--nic none``; without any network endpoint Nova would answer requests for servers with status 500.
+``--nic none``; without a network endpoint Nova would answer requests for servers with status 500.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications as a program outside Nova receives them, over the lab's RabbitMQ."""
+"""Receives notifications about GPUs from the lab's RabbitMQ, by the script ``listener``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SHOWN = ("instance_uuid", "host", "addresses", "product_id", "architecture", "c
 Heard = Mapping[str, Any]
 
 
-class Ear:
-    """A listener, with all notifications that it has received since it was created."""
+class Receiver:
+    """The running script, and all notifications that it has printed so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -40,15 +40,18 @@ class Ear:
                 self.heard.append(json.loads(line))
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until the listener is ready.
+        """Wait until the script listens.
 
-        :raises steps.Failed: if it cannot listen
+        :raises steps.Failed: if it does not within *timeout_s*
         """
         if not self._ready.wait(timeout_s):
-            raise steps.Failed("the listener for notifications does not come up")
+            raise steps.Failed(
+                f"the listener for notifications is not ready after {timeout_s:.0f} s: see "
+                "listener.log"
+            )
 
     def wait_for(self, *event_types: str, timeout_s: float = 30.0) -> Sequence[Heard]:
-        """Wait for one of each of *event_types*; return all notifications received so far.
+        """Wait for a notification of each of *event_types*; return all received so far.
 
         :raises steps.Failed: if one is not received in time
         """
@@ -59,15 +62,17 @@ class Ear:
         try:
             steps.wait_for("notifications", lambda: not missing(), timeout_s)
         except steps.Failed:
-            raise steps.Failed(f"no notification was heard of {sorted(missing())}") from None
+            raise steps.Failed(
+                f"no notification {' or '.join(sorted(missing()))} within {timeout_s:.0f} s"
+            ) from None
         return list(self.heard)
 
 
 @contextlib.contextmanager
-def listening(lab: settings.Lab) -> Iterator[Ear]:
-    """Listen while the block runs; yield the listener.
+def listening(lab: settings.Lab) -> Iterator[Receiver]:
+    """Run the script while the block runs, and yield it.
 
-    :raises steps.Failed: if it cannot listen
+    :raises steps.Failed: if it does not listen
     """
     with (
         (lab.log / "listener.log").open("w") as log,
@@ -81,15 +86,15 @@ def listening(lab: settings.Lab) -> Iterator[Ear]:
         ) as process,
     ):
         try:
-            ear = Ear(process)
-            ear.wait_ready()
-            yield ear
+            receiver = Receiver(process)
+            receiver.wait_ready()
+            yield receiver
         finally:
             process.terminate()
 
 
 def text(heard: Heard) -> str:
-    """Return the notification as text."""
+    """Return the notification as text: its type, its publisher and some of its fields."""
     known = {key: heard["payload"][key] for key in _SHOWN if heard["payload"][key]}
     fields = "".join(f"\n      {key}: {_plain(value)}" for key, value in known.items())
     return f"{heard['event_type']} from {heard['publisher_id']}{fields}"
@@ -100,12 +105,12 @@ def _plain(value: Any) -> str:
 
 
 def watch(lab: settings.Lab) -> None:
-    """Print notifications until interrupted."""
-    with listening(lab) as ear:
+    """Print each notification about GPUs, until Ctrl-C."""
+    with listening(lab) as receiver:
         steps.say("Listening for notifications about GPUs; Ctrl-C ends it.")
         shown = 0
         while True:
-            for heard in ear.heard[shown:]:
+            for heard in receiver.heard[shown:]:
                 steps.say(text(heard))
                 shown += 1
             time.sleep(0.2)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of the lab: Debian's, and a virtual environment from PyPI.
+"""Installs the packages of the lab: Debian's, and a virtual environment from PyPI.
 
-Unchanged ones stay, so that only the first run waits for downloads.
+The environment is made again only if the list of packages has changed.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
 
 
 def install(lab: settings.Lab, project: bool = True) -> None:
-    """Install the packages.
+    """Install all packages that OpenStack needs.
 
-    :param project: whether to install this project, or to remove it
+    :param project: whether nova-gpu is installed, too; otherwise it is removed
     :raises steps.Failed: with the log of what failed
     """
     apt, pip = lab.log / "apt.log", lab.log / "pip.log"
@@ -118,7 +118,7 @@ def _lacks(names: Sequence[str]) -> bool:
 
 
 def debian(names: Sequence[str], log: pathlib.Path) -> None:
-    """Install Debian packages, without starting their services."""
+    """Install the Debian packages *names*, without starting their services."""
     with _services_stay_stopped():
         try:
             packages.install(names, log)
@@ -128,7 +128,10 @@ def debian(names: Sequence[str], log: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _services_stay_stopped() -> Iterator[None]:
-    """Prevent Debian from starting services that it installs, by policy-rc.d (invoke-rc.d(8))."""
+    """Keep Debian from starting the services of new packages while the block runs.
+
+    policy-rc.d does that (invoke-rc.d(8)).
+    """
     if _POLICY.exists():
         yield
         return
@@ -147,10 +150,10 @@ def _pip(lab: settings.Lab, names: tuple[str, ...], *options: str) -> None:
 
 
 def _compile(lab: settings.Lab) -> None:
-    """Compile the packages on all processors, without their tests, which are a third of the files.
+    """Compile the environment's packages to bytecode, except their tests.
 
-    pip itself uses one processor. Files that are not Python 3, such as some templates, stay as they
-    are.
+    This uses all processors, and pip only one. Files that are not Python 3, such as some templates,
+    are not compiled.
     """
     argv = [lab.program("python"), "-m", "compileall", "-qq", "-j", "0", "-x", "/tests/"]
     sites = map(str, lab.venv.glob("lib/python3*/site-packages"))
@@ -158,11 +161,10 @@ def _compile(lab: settings.Lab) -> None:
 
 
 def _install_project(lab: settings.Lab) -> None:
-    """Install this project unless the same version is installed.
+    """Install nova-gpu from this checkout, unless it is installed with the same files.
 
-    It is installed from a copy, because building leaves files in the tree, and without
-    dependencies, which the constraints file has already. A checkout may lack tags, so PBR_VERSION
-    is set.
+    It is built in a copy, because building leaves files, and its requirements are installed
+    already. A checkout may lack tags, so PBR_VERSION is set.
     """
     log, copy, stamp = lab.log / "pip.log", lab.cache / "project", lab.venv / ".project"
     shutil.rmtree(copy, ignore_errors=True)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on a page of the documentation, each with the output that the page shows.
+"""Reads the commands on a page of the documentation, and the output that the page shows for each.
 
 They are in blocks of the directive ``code-block:: console``. A line that begins with a prompt
 (``root@compute# nova-gpu list``) is a command; one that ends with a backslash continues on the next
 line. The lines below it are its whole output, with three dots for text that differs from cloud to
-cloud; without such lines the output does not matter.
+cloud; without such lines any output is right.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _SCRIPT = re.compile(
 
 
 class Malformed(ValueError):
-    """A block that cannot be run; the text says where and why."""
+    """The error that a block cannot be run; in which line, and why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
     """A command on the page.
 
-    ``line`` counts from 1; ``text`` is as on the page, and may have several lines.
+    ``line`` is its first line on the page, from 1; ``text`` is as on the page, and may have several
+    lines; ``output`` has the lines that the page shows below it.
     """
 
     line: int
@@ -48,7 +49,7 @@ class Block:
 
 
 def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
-    """Return the blocks of the page at *path*.
+    """Return the blocks of the page at *path*, in their order.
 
     :raises Malformed: if a block cannot be run, or the page has none
     """
@@ -59,7 +60,7 @@ def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
 
 
 def parse(text: str, prompts: Collection[str]) -> list[Block]:
-    """Return the blocks of a page in their order.
+    """Return the blocks of a page with this text, in their order.
 
     :raises Malformed: as :func:`read`
     """
@@ -72,16 +73,18 @@ def parse(text: str, prompts: Collection[str]) -> list[Block]:
             blocks.append(Block(len(blocks) + 1, number, tuple(commands)))
         elif directive or (line.endswith("::") and not line.lstrip().startswith("..")):
             raise Malformed(
-                f"line {number}: a block that is not run; make it `code-block:: console`, or a "
-                "literalinclude of the file it shows"
+                f"line {number}: a block that is not run; use `code-block:: console` for "
+                "commands, or a literalinclude of the file that it shows"
             )
     if not blocks:
-        raise Malformed("no `code-block:: console` in it")
+        raise Malformed("the page has no `code-block:: console`")
     return blocks
 
 
 def scripts(path: pathlib.Path, title: str) -> list[str]:
-    """Return the shell blocks in one section of a page, including those in included files.
+    """Return the texts of the shell blocks in the section *title* of a page, in their order.
+
+    A block may be part of a file that the page includes (literalinclude).
 
     :raises Malformed: if there is no such section, or no block in it
     """
@@ -90,7 +93,7 @@ def scripts(path: pathlib.Path, title: str) -> list[str]:
     blocks = _SCRIPT.finditer(section[1]) if section else ()
     scripts_ = [_script(path, block[1], block[2]) for block in blocks]
     if not scripts_:
-        raise Malformed(f"{path.name} has no section {title} with a block of shell")
+        raise Malformed(f"{path.name} has no section {title} with a shell block")
     return scripts_
 
 
@@ -103,7 +106,7 @@ def _script(path: pathlib.Path, included: str | None, indented: str) -> str:
 
 
 def _content(lines: Sequence[str], directive: int) -> list[tuple[int, str]]:
-    """Return line number and text of the lines indented below the directive in line *directive*."""
+    """Return number and text of the lines that are indented below the line *directive*."""
     indented = []
     for line in lines[directive:]:
         if line and not line[0].isspace():
@@ -144,9 +147,9 @@ def _commands(content: Sequence[tuple[int, str]], prompts: Collection[str]) -> I
 
 
 def difference(expected: Sequence[str], printed: str) -> str | None:
-    """Return how the output *printed* differs from the page's lines, or ``None``.
+    """Return how the output *printed* differs from the page's lines *expected*; ``None`` if equal.
 
-    Widths of columns and empty lines do not count.
+    Widths of columns and empty lines do not count, and any output equals no lines.
     """
     if not expected:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports on which processes listen, so that the process that blocks a port is named."""
+"""Finds which processes listen on TCP ports that the lab needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _LISTEN = "0A"  # include/net/tcp_states.h
 
 
 def _listening_inodes(table: str) -> dict[str, int]:
-    """Return the port of each listening socket by inode, from /proc/net/tcp or tcp6.
+    """Return the port of each listening socket, by the socket's inode number.
 
-    The format is in the kernel's proc_net_tcp.rst.
+    :param table: the text of /proc/net/tcp or tcp6, whose format is in the kernel's
+        proc_net_tcp.rst
     """
     inodes = {}
     for line in table.splitlines()[1:]:
@@ -29,9 +30,9 @@ def _listening_inodes(table: str) -> dict[str, int]:
 def listeners(
     ports: Iterable[int], proc: pathlib.Path = pathlib.Path("/proc")
 ) -> dict[int, leftovers.Process | None]:
-    """Return those of *ports* on which a process listens, on any address, with that process.
+    """Return the process that listens on each of *ports*; ports without one are left out.
 
-    It is ``None`` if it is invisible, for example in another container.
+    It is ``None`` if it cannot be seen, for example because it is in another container.
     """
     wanted = set(ports)
     port_by_inode: dict[str, int] = {}
@@ -57,7 +58,7 @@ def listeners(
 
 
 def taken(port_by_service: dict[str, int], proc: pathlib.Path = pathlib.Path("/proc")) -> list[str]:
-    """Return one sentence for each service whose port another process uses."""
+    """Return a sentence for each service on whose port a process listens already."""
     present = listeners(port_by_service.values(), proc)
     return [
         f"port {port}, which {service} needs, is taken by "

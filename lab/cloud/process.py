@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's own daemons: each in a session of its own, with a pid file and a log.
+"""Starts, checks and ends the lab's daemons, each with a session, a pid file and a log of its own.
 
-All run in a mount namespace that identifies their lab, because some overwrite the environment they
-were started with. nova-compute runs in that of its libvirtd, which must see its mounts; each other
-daemon runs in one of its own.
+All run in a mount namespace with the lab's tag (:mod:`lab.cloud.leftovers`), because some overwrite
+the environment they were started with. nova-compute runs in that of its libvirtd, which must see
+its mounts; each other daemon runs in one of its own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def log_file(lab: settings.Lab, name: str) -> pathlib.Path:
 
 
 def pid(lab: settings.Lab, name: str) -> int | None:
-    """Return the daemon's pid if it runs, else ``None``.
+    """Return the pid of the daemon *name* if it runs, else ``None``.
 
-    A pid that now belongs to another process does not count.
+    Another process that got the pid in its pid file does not count.
     """
     with contextlib.suppress(OSError, ValueError):
         number = int(pid_file(lab, name).read_text())
@@ -43,7 +43,7 @@ def pid(lab: settings.Lab, name: str) -> int | None:
 
 
 def tags(lab: settings.Lab) -> list[str]:
-    """Return the tags of all processes of the lab."""
+    """Return the tags of the lab and its compute hosts, of which each process has one."""
     return [lab.tag, *(host.tag for host in lab.hosts)]
 
 
@@ -58,12 +58,12 @@ def start(
     environment: Mapping[str, str] | None = None,
     host: libvirtd.PrivateLibvirtd | None = None,
 ) -> None:
-    """Start *argv*, which must stay in the foreground.
+    """Start the daemon *name* by the command *argv*, which must stay in the foreground.
 
-    :param host: the libvirtd of the compute host on which it runs; without it, it runs outside all
-        hosts
+    :param environment: variables in addition to the lab's
+    :param host: the libvirtd of the compute host on which it runs, ``None`` for the controller
     """
-    argv = host.enter(argv) if host else _apart(lab, argv)
+    argv = host.enter(argv) if host else _in_namespace(lab, argv)
     tag = host.tag if host else lab.tag
     for path in (pid_file(lab, name), log_file(lab, name)):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +81,8 @@ def start(
     _children[child.pid] = child
 
 
-def _apart(lab: settings.Lab, argv: Sequence[str]) -> list[str]:
-    """Return *argv* in a mount namespace with the lab's tag in it."""
+def _in_namespace(lab: settings.Lab, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs *argv* in a new mount namespace with the lab's tag."""
     mark = lab.folder / "mark"
     mark.mkdir(parents=True, exist_ok=True)
     script = f'mount -t tmpfs -o size=4k {lab.tag} {shlex.quote(str(mark))} && exec "$@"'
@@ -94,32 +94,32 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def check(lab: settings.Lab, name: str) -> None:
-    """Check that the daemon runs.
+    """Check that the daemon *name* runs.
 
-    :raises steps.Failed: if the daemon has ended
+    :raises steps.Failed: if it does not
     """
     if pid(lab, name) is None:
-        raise steps.Failed(f"{name} has ended")
+        raise steps.Failed(f"{name} has ended: see {log_file(lab, name)}")
 
 
 def kill(lab: settings.Lab, name: str) -> None:
-    """Kill the daemon, as a power cut does."""
+    """Kill the daemon *name* with SIGKILL, as a power cut would, and wait for its end."""
     number = pid(lab, name)
     if number is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
-        steps.wait_for(f"{name} ends", lambda: pid(lab, name) is None)
+        steps.wait_for(f"{name} to end", lambda: pid(lab, name) is None)
     pid_file(lab, name).unlink(missing_ok=True)
 
 
 def stop(lab: settings.Lab, name: str, timeout_s: float = 20.0) -> None:
-    """End the daemon, with SIGKILL if SIGTERM does not suffice."""
+    """End the daemon *name*: with SIGTERM, and after *timeout_s* seconds with SIGKILL."""
     number = pid(lab, name)
     if number is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGTERM)
         try:
-            steps.wait_for(f"{name} ends", lambda: pid(lab, name) is None, timeout_s, 0.05)
+            steps.wait_for(f"{name} to end", lambda: pid(lab, name) is None, timeout_s, 0.05)
         except steps.Failed:
             os.kill(number, signal.SIGKILL)
     pid_file(lab, name).unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the lab's APIs that are too frequent for a command line client."""
+"""Sends requests to the lab's APIs, where a command line client would be too slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RequestFailed(Exception):
 
 
 class Client:
-    """A client of all services with the rights of the cloud's admin. Threads may share it."""
+    """A client of all OpenStack services with the rights of the cloud's admin, for all threads."""
 
     def __init__(self, lab: settings.Lab) -> None:
         self._lab = lab
@@ -36,9 +36,10 @@ class Client:
         return self.request(service, "POST", path, body)
 
     def request(self, service: str, method: str, path: str, body: Any = None) -> Any:
-        """Send a request, and return the JSON of the answer.
+        """Send a request, and return the answer parsed from JSON, ``None`` if it is empty.
 
-        :param body: sent as JSON, or as it is if it is bytes
+        :param service: its name in :class:`lab.cloud.settings.Ports`, with dashes
+        :param body: sent as JSON, or unchanged if it is bytes
         :raises RequestFailed: if the status is 400 or above
         """
         headers = {"X-Auth-Token": self._authenticated()}
@@ -63,10 +64,7 @@ class Client:
 
 
 def answers(url: str) -> bool:
-    """Return whether a working service answers at *url*.
-
-    A refusal counts as an answer, a server error does not.
-    """
+    """Return whether a service answers GET *url* with a status below 500."""
     try:
         _send(url, "GET", {}, None)
     except RequestFailed as error:
@@ -77,7 +75,10 @@ def answers(url: str) -> bool:
 
 
 def _send(url: str, method: str, headers: dict[str, str], body: Any) -> tuple[Any, str]:
-    """Send a request; return the JSON of the answer, and its token if it has one."""
+    """Send a request; return the answer parsed from JSON, and its X-Subject-Token or ''.
+
+    :raises RequestFailed: if the status is 400 or above
+    """
     binary = isinstance(body, bytes)
     content = "application/octet-stream" if binary else "application/json"
     data = body if binary or body is None else json.dumps(body).encode()

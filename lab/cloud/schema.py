@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The databases: MariaDB, every service's schema, and a copy of both for the next run.
+"""Starts MariaDB with a database for each service, and keeps a copy of new databases.
 
-Creating them takes longer than the rest of `up`, and their content is always the same: the files of
-a stopped server are kept, and restored at each start.
+To create them takes longer than the rest of `up`, and their content is always the same. So the
+files of the stopped server are copied once, and each later `up` starts with that copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MARIADB = "mariadb"
 
 
 def start_mariadb(lab: settings.Lab) -> None:
-    """Start the server with the existing files of its databases."""
+    """Start MariaDB with the files of databases that exist, and wait until it listens."""
     port = lab.ports.mariadb
     argv = ["mariadbd", "--no-defaults", f"--user={settings.USER}", f"--port={port}"]
     argv += [f"--datadir={lab.state}/mariadb", f"--socket={lab.state}/mariadb.sock"]
@@ -31,11 +31,11 @@ def start_mariadb(lab: settings.Lab) -> None:
         process.check(lab, _MARIADB)
         return port in ports.listeners([port])
 
-    steps.wait_for("MariaDB answers", listens)
+    steps.wait_for("MariaDB to listen", listens)
 
 
 def prepare(lab: settings.Lab) -> None:
-    """Start MariaDB with the databases as they are before the first request."""
+    """Start MariaDB with new databases: from the copy, or created and then copied."""
     state = lab.cache / "state"
     stamp = lab.cache / "state.digest"
     wanted = config.digest(lab)
@@ -59,7 +59,7 @@ def prepare(lab: settings.Lab) -> None:
 
 
 def sync(lab: settings.Lab) -> None:
-    """Create the tables of every service, all services at the same time."""
+    """Create the tables of all services, at the same time."""
     steps.together(*(_synced(lab, name, commands) for name, commands in _commands(lab).items()))
 
 
@@ -74,7 +74,7 @@ def _install(lab: settings.Lab) -> None:
 
 
 def _commands(lab: settings.Lab) -> dict[str, list[list[str]]]:
-    """Return the commands by service, in their order."""
+    """Return the commands that create the tables of each service, in their order."""
     user = lab.user("keystone")
     owner = [f"--keystone-user={user}", f"--keystone-group={user}"]
     identity = f"{lab.url('keystone')}/v3"

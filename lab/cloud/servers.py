@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of the lab, created through Nova's API."""
+"""Creates, shows and deletes instances and flavors of the lab through Nova's API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GPU_NODE = re.compile(r"<char>(/dev/(?:nvidia\d+|dri/renderD\d+))</char>")
 
 
 def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> str:
-    """Create the flavor, replacing one with the name; return its id."""
+    """Create a flavor, deleting one with its name first, and return the id."""
     for row in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
         if row["name"] == name:
             client.request("nova-api", "DELETE", f"/v2.1/flavors/{row['id']}")
@@ -32,7 +32,7 @@ def image(client: rest.Client) -> str:
 
 
 def create(client: rest.Client, name: str, flavor_id: str, image_id: str) -> str:
-    """Request an instance; return its id without waiting for the build."""
+    """Request an instance, and return its id without waiting for the build."""
     server = {"name": name, "flavorRef": flavor_id, "imageRef": image_id, "networks": "none"}
     return str(client.post("nova-api", "/v2.1/servers", {"server": server})["server"]["id"])
 
@@ -41,8 +41,8 @@ def show(client: rest.Client, server_id: str) -> Any:
     return client.get("nova-api", f"/v2.1/servers/{server_id}")["server"]
 
 
-def settled(client: rest.Client, server_id: str) -> Any:
-    """Wait until the instance is no longer being built, and return it."""
+def wait_until_built(client: rest.Client, server_id: str) -> Any:
+    """Wait until the instance is built or has failed, and return it."""
     deadline = time.monotonic() + _TIMEOUT_S
     while (server := show(client, server_id))["status"] == "BUILD":
         if time.monotonic() > deadline:
@@ -54,7 +54,7 @@ def settled(client: rest.Client, server_id: str) -> Any:
 
 
 def delete(client: rest.Client, server_ids: Sequence[str]) -> None:
-    """Delete the instances, and wait until Nova has none of them."""
+    """Delete the instances, and wait until Nova no longer knows them."""
     for server_id in server_ids:
         client.request("nova-api", "DELETE", f"/v2.1/servers/{server_id}")
     deadline = time.monotonic() + _TIMEOUT_S
@@ -76,23 +76,23 @@ def exists(client: rest.Client, server_id: str) -> bool:
 
 
 def delete_all(client: rest.Client, prefix: str) -> None:
-    """Delete the instances whose name begins with *prefix*."""
+    """Delete the instances whose name begins with *prefix*, and wait for that."""
     servers = client.get("nova-api", "/v2.1/servers?all_tenants=1")["servers"]
     delete(client, [server["id"] for server in servers if server["name"].startswith(prefix)])
 
 
 def domain(server: Any) -> str:
-    """Return the instance's name in libvirt."""
+    """Return the name of the instance's domain in libvirt."""
     return str(server["OS-EXT-SRV-ATTR:instance_name"])
 
 
 def gpu_nodes(lv: libvirtd.PrivateLibvirtd, name: str) -> list[str]:
-    """Return the nodes of the cards that the domain has, such as ``/dev/nvidia3``."""
+    """Return the paths of the GPU nodes of the domain *name*, such as ``/dev/nvidia3``."""
     return sorted(_GPU_NODE.findall(lv.virsh("dumpxml", name)))
 
 
 def usage(client: rest.Client) -> int:
-    """Return how many GPUs Placement counts as used."""
+    """Return how many GPUs of all hosts Placement counts as used."""
     total = 0
     for provider in services.gpu_providers(client):
         path = f"/resource_providers/{provider['uuid']}/usages"

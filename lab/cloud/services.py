@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud's processes: how each is started, and when it is ready."""
+"""Starts the cloud's services, and waits until each is ready."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _TIMEOUT_S = 600.0
 
 
 def names(lab: settings.Lab) -> list[str]:
-    """Return the services in the order in which they are stopped."""
+    """Return the names of the lab's daemons, in the order in which they are stopped."""
     return [*(host.service for host in lab.hosts), *CONTROLLER]
 
 
 def start_rabbitmq(lab: settings.Lab) -> None:
-    """Start RabbitMQ, and wait for it."""
+    """Start RabbitMQ, and wait until it listens."""
     home, user = lab.state / "rabbitmq", lab.user("rabbitmq")
     home.mkdir(exist_ok=True)
     shutil.chown(home, user, user)
@@ -56,7 +56,7 @@ def start_rabbitmq(lab: settings.Lab) -> None:
 
 
 def start_neutron(lab: settings.Lab) -> None:
-    """Start the stand-in for Neutron."""
+    """Start the script ``nonet`` in place of Neutron."""
     script = lab.folder / "nonet.py"
     shutil.copy(nonet.__file__, script)
     _start(lab, "neutron", [lab.program("python3"), str(script), str(lab.ports.neutron)], {})
@@ -81,38 +81,38 @@ def wait_for_api(lab: settings.Lab, name: str) -> None:
         process.check(lab, name)
         return rest.answers(lab.url(name) + ("/v3" if name == "keystone" else "/"))
 
-    steps.wait_for(f"{name} answers at {lab.url(name)}", ready, _TIMEOUT_S)
+    steps.wait_for(f"{name} to answer at {lab.url(name)}", ready, _TIMEOUT_S)
 
 
 def start_controller(lab: settings.Lab, name: str) -> None:
-    """Start nova-scheduler or nova-conductor. They end at once if Keystone does not run."""
+    """Start nova-scheduler or nova-conductor; Keystone must run, or they end at once."""
     _start(lab, name, [lab.program(name), *controller_options(lab)], {})
 
 
 def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
-    """Wait for the conductor: a call of nova-compute before that costs a timeout of 10 s."""
+    """Wait until the API knows nova-conductor; earlier calls of nova-compute would time out."""
 
     def ready() -> bool:
         process.check(lab, "nova-conductor")
         return bool(client.get("nova-api", "/v2.1/os-services?binary=nova-conductor")["services"])
 
-    steps.wait_for("nova-conductor is known to the API", ready, _TIMEOUT_S)
+    steps.wait_for("the API to know nova-conductor", ready, _TIMEOUT_S)
 
 
 def controller_options(lab: settings.Lab) -> list[str]:
-    """Return the options that name the configuration of Nova's services except nova-compute."""
+    """Return the --config-file options of Nova's services except nova-compute."""
     paths = [f"{lab.etc}/nova/{name}" for name in lab.controller_files]
     return [word for path in paths for word in ("--config-file", path)]
 
 
 def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
-    """Return the resource providers with GPUs."""
+    """Return Placement's records of the resource providers that nova-gpu made."""
     providers = client.get("placement", "/resource_providers")["resource_providers"]
     return [provider for provider in providers if "_gpu_" in provider["name"]]
 
 
 def map_host(lab: settings.Lab) -> None:
-    """Map the host to its cell. Before that the scheduler does not find it."""
+    """Map new compute hosts to the cell, so that the scheduler finds them."""
     argv = [lab.program("nova-manage"), *controller_options(lab)]
     argv = process.as_user(settings.USER, [*argv, "cell_v2", "discover_hosts"])
     steps.run(argv, lab.log / "nova-manage.log", lab.environment())
@@ -128,4 +128,4 @@ def _wait_for_port(lab: settings.Lab, name: str, port: int) -> None:
         process.check(lab, name)
         return port in ports.listeners([port])
 
-    steps.wait_for(f"{name} listens on port {port}", ready, _TIMEOUT_S)
+    steps.wait_for(f"{name} to listen on port {port}", ready, _TIMEOUT_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a lab: its folder and the paths in it, its ports and its password."""
+"""The settings of a lab: its folder and the paths in it, its ports, password and hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMIN, MEMBER = "admin", "demo"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports on 127.0.0.1, each named after the service that listens there."""
+    """The TCP ports on 127.0.0.1, each named after the service that listens there."""
 
     keystone: int = 5000
     glance: int = 9292
@@ -38,9 +38,9 @@ class Ports:
 
     @classmethod
     def from_base(cls, base: int) -> Ports:
-        """Return consecutive ports from *base* on.
+        """Return ports with consecutive numbers from *base* on.
 
-        :raises ValueError: if these are not valid ports
+        :raises ValueError: if one of them is not from 1024 to 65535
         """
         count = len(dataclasses.fields(cls))
         if not 1024 <= base <= 65536 - count:
@@ -53,6 +53,12 @@ class Ports:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lab:
+    """A cloud in a folder of this machine, as ``tools/lab up`` brings it up.
+
+    ``real``: it offers the machine's own GPUs instead of pretended ones. ``computes`` is the number
+    of its compute hosts.
+    """
+
     folder: pathlib.Path
     ports: Ports
     password: str
@@ -65,7 +71,7 @@ class Lab:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The compute hosts, up or not."""
+        """All compute hosts of the lab, on or off."""
         return tuple(Host(self, number) for number in range(1, self.computes + 1))
 
     @property
@@ -82,34 +88,34 @@ class Lab:
 
     @property
     def state(self) -> pathlib.Path:
-        """The folder that the services themselves write, wiped at each ``up``."""
+        """The folder for files that the services write; ``up`` deletes it first."""
         return self.folder / "state"
 
     @property
     def cache(self) -> pathlib.Path:
-        """The folder for files that are slow to get or make, and the same each time."""
+        """The folder for downloads and built files, which each ``up`` uses again."""
         return self.folder / "cache"
 
     @property
     def instances(self) -> pathlib.Path:
-        """The instances' disks, which all compute hosts share, as by NFS."""
+        """The folder with the instances' disks, which all compute hosts share, as by NFS."""
         return self.state / "instances"
 
     @property
     def controller_files(self) -> tuple[str, ...]:
-        """The configuration files of Nova's services except nova-compute, in ``etc/nova``."""
+        """The files in etc/nova that Nova's services except nova-compute read."""
         return ("nova.conf", "nova-controller.conf")
 
     def of_host(self, folder: pathlib.Path, host: str) -> pathlib.Path:
-        """Return the subfolder of *folder* for one compute host."""
+        """Return the part of *folder* that is for the compute host with the name *host*."""
         return folder / host
 
     def user(self, service: str) -> str:
-        """Return the user that a service runs as."""
+        """Return the machine's user that a service runs as."""
         return USER
 
     def command(self, service: str, argv: Sequence[str]) -> Sequence[str]:
-        """Return the command that runs a service in the foreground; in this lab it is *argv*."""
+        """Return the command that runs a service in the foreground, here *argv* itself."""
         return argv
 
     def url(self, service: str) -> str:
@@ -119,7 +125,7 @@ class Lab:
         return str(self.venv / "bin" / name)
 
     def credentials(self, user: str = ADMIN) -> dict[str, str]:
-        """Return credentials for OpenStack's clients; the project has the user's name."""
+        """Return the environment variables by which OpenStack's clients log in as *user*."""
         return {
             "OS_AUTH_URL": f"{self.url('keystone')}/v3",
             "OS_USERNAME": user,
@@ -134,7 +140,7 @@ class Lab:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of the lab's processes. Its tag identifies the lab."""
+        """Return the environment variables of the lab's processes, with the lab's tag."""
         return {
             "PATH": f"{self.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self.state),
@@ -146,7 +152,7 @@ class Lab:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DebianLab(Lab):
-    """A cloud of Debian's packages, with the folders and users that they create."""
+    """A lab of Debian's OpenStack packages, with the folders and users that they create."""
 
     @property
     def venv(self) -> pathlib.Path:
@@ -176,7 +182,7 @@ class DebianLab(Lab):
         return named.get(service) or service.partition("-")[0]
 
     def command(self, service: str, argv: Sequence[str]) -> Sequence[str]:
-        """Return the command in Debian's systemd unit; if OpenStack has no such service, *argv*."""
+        """Return the command in the systemd unit of an OpenStack service, *argv* for others."""
         name = f"{service}-api" if service in ("glance", "placement") else service
         is_debians = name == "keystone" or name.startswith(("nova-", "glance-", "placement-"))
         return [f"/etc/init.d/{name}", "systemd-start"] if is_debians else argv
@@ -195,7 +201,7 @@ class Host:
 
     @property
     def service(self) -> str:
-        """The name of the host's nova-compute among the lab's processes."""
+        """The name of the host's nova-compute among the lab's daemons."""
         return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
 
     @property
@@ -204,12 +210,12 @@ class Host:
 
     @property
     def tag(self) -> str:
-        """The tag that identifies processes on this host among those of the lab."""
+        """The tag of this host's processes (:mod:`lab.cloud.leftovers`)."""
         return leftovers.tag(self.folder)
 
     @property
     def tree(self) -> pathlib.Path:
-        """The generated sysfs and proc of the pretended host."""
+        """The folder with the sysfs and proc of the host's pretended GPUs."""
         return self.folder / "host"
 
     @property
@@ -227,7 +233,7 @@ def folder(text: str | None) -> pathlib.Path:
 
 
 def load(path: pathlib.Path) -> Lab | None:
-    """Return the lab in the folder *path* as it was last brought up; ``None`` if it never was."""
+    """Return the lab in the folder *path* with its last settings; ``None`` if there is none."""
     try:
         saved = json.loads((path / "lab.json").read_text())
     except FileNotFoundError:
@@ -243,7 +249,10 @@ def save(
     computes: int = 1,
     debian: bool = False,
 ) -> Lab:
-    """Return the lab in the folder *path*, with these settings, creating it if necessary."""
+    """Write these settings of the lab in the folder *path*, and return the lab.
+
+    Its password stays; its ports stay if *port_base* is ``None``.
+    """
     before = load(path)
     kind = DebianLab if debian else Lab
     ports = before.ports if type(before) is kind else Ports(mariadb=3306) if debian else Ports()

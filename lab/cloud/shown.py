@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of OpenStack's clients, printed with their output as a user of the lab sees them."""
+"""Runs commands of OpenStack's clients in the lab, and prints them with their output."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ def run(
     succeeds: bool = True,
     last: int | None = None,
 ) -> str:
-    """Run a client as the cloud's *user*; print the command and its output, or the *last* lines.
+    """Run a client's *program* as the cloud's *user*, and print the command and its output.
 
+    :param succeeds: whether the command must succeed; otherwise it must fail
+    :param last: how many lines at the end are printed; ``None`` for all
     :returns: the whole output
-    :raises steps.Failed: if it succeeds where it should fail, or the reverse
+    :raises steps.Failed: if it fails or succeeds against *succeeds*
     """
     command = f"{program} {' '.join(quoted(word) for word in words)}"
     steps.say(f"{user}$ {command}")
@@ -44,14 +46,14 @@ def run(
     for line in lines:
         steps.say(f"  {line}")
     if succeeds and result.returncode:
-        raise steps.Failed(f"`{command}` ended with {result.returncode}")
+        raise steps.Failed(f"`{command}` ended with status {result.returncode}")
     if not succeeds and not result.returncode:
-        raise steps.Failed(f"`{command}` should have been refused")
+        raise steps.Failed(f"`{command}` succeeded, and should have been refused")
     return result.stdout + result.stderr
 
 
 def quoted(word: str) -> str:
-    """Return a property in the blueprint's notation: gpus='= 2'."""
+    """Return an argument quoted for a shell, of a property only the value: gpus='= 2'."""
     name, equals, value = word.partition("=")
     if equals and name.isidentifier():
         return f"{name}={shlex.quote(value)}"

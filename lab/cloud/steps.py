@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's output: one line for each step, with its seconds."""
+"""Steps of the lab: each prints a line with its seconds, and fails with its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE = threading.Lock()
 
 
 class Failed(Exception):
-    """A step that failed. The text tells the operator what failed, why, and what to do."""
+    """The error that a step failed; the text says what failed, why, and what to do."""
 
 
 def say(text: str = "") -> None:
@@ -36,9 +36,9 @@ def tail(log: pathlib.Path, lines: int = _TAIL_LINES) -> str:
 
 @contextlib.contextmanager
 def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
-    """Print *name* with the seconds the block took; if it fails, also the end of its *log*.
+    """Print *name* and the seconds that the block took.
 
-    :raises Failed: in place of any error in the block
+    :raises Failed: in place of any error in the block, with the end of the file *log*
     """
     began = time.monotonic()
     try:
@@ -55,9 +55,9 @@ def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
 
 
 def together(*steps: Callable[[], None]) -> None:
-    """Run the steps at the same time, and wait for all of them.
+    """Call all *steps* at the same time, each in a thread, and wait for their ends.
 
-    :raises Failed: the error of the first step that failed
+    :raises Failed: by the first of them, in their order, that failed
     """
     if not steps:
         return
@@ -72,7 +72,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
 ) -> None:
-    """Run a command, and append its output to *log*.
+    """Run the command *argv*, and append its output to the file *log*.
 
     :raises Failed: if its exit status is not 0
     """
@@ -90,14 +90,15 @@ def run(
 def wait_for(
     what: str, check: Callable[[], bool], timeout_s: float = 60.0, pause_s: float = 0.2
 ) -> None:
-    """Wait until *check* returns true.
+    """Call *check* every *pause_s* seconds until it returns true.
 
-    :raises Failed: if it does not within *timeout_s*
+    :param what: what is waited for, in messages: "a port to open"
+    :raises Failed: if it does not within *timeout_s* seconds
     """
     deadline = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline:
-            raise Failed(f"{what} within {timeout_s:.0f} s: no")
+            raise Failed(f"waited {timeout_s:.0f} s for {what}, in vain")
         time.sleep(pause_s)
 
 

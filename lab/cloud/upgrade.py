@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two releases of nova-gpu in one cloud: each service is upgraded and set back, under guests."""
+"""Upgrades nova-gpu in a cloud with guests, service by service, and downgrades it again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMEOUT_S = 300.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FormerLab(settings.Lab):
-    """The same lab, whose programs are the former release's."""
+    """The same lab with the programs of the former release of nova-gpu."""
 
     @property
     def venv(self) -> pathlib.Path:
@@ -37,7 +37,7 @@ class FormerLab(settings.Lab):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Guest:
-    """A guest, where it is and what it has. ``pid`` is its first process as the host counts."""
+    """A guest as it must be: its host, its GPU ``nodes``, and the ``pid`` of its first process."""
 
     name: str
     server_id: str
@@ -48,7 +48,7 @@ class _Guest:
 
 
 class _Cloud:
-    """The cloud, and the guests that have to be in it."""
+    """The cloud, and the guests that must run in it; each method checks them all at its end."""
 
     def __init__(self, lab: settings.Lab) -> None:
         self.lab, self.client = lab, rest.Client(lab)
@@ -59,7 +59,7 @@ class _Cloud:
         self._image = servers.image(self.client)
 
     def controllers(self, lab: settings.Lab) -> None:
-        """Run nova-scheduler and nova-api of that release."""
+        """Restart nova-scheduler and nova-api with the programs of *lab*."""
         with steps.step(f"nova-scheduler and nova-api: {_release(lab)}"):
             for name in ("nova-scheduler", "nova-api"):
                 process.stop(self.lab, name)
@@ -69,7 +69,7 @@ class _Cloud:
         self.check()
 
     def host(self, host: settings.Host, lab: settings.Lab) -> None:
-        """Run nova-compute of that release on the host."""
+        """Restart nova-compute on *host* with the programs of *lab*."""
         log = process.log_file(self.lab, host.service)
         with steps.step(f"nova-compute of {host.name}: {_release(lab)}", log):
             if not compute.is_on(host):
@@ -81,12 +81,12 @@ class _Cloud:
             if isinstance(lab, FormerLab):
                 former = ["mount", "--bind", str(lab.venv), place]
             subprocess.run(compute.libvirt(host).enter(former), check=True)
-            compute.started(host, self.client)
+            compute.start_and_wait(host, self.client)
         services.map_host(self.lab)
         self.check()
 
     def boot(self, name: str, host: settings.Host, count: int) -> None:
-        """Boot a guest with *count* cards on the host, which the scheduler has to agree to."""
+        """Boot a guest with *count* cards on the requested *host*, if the scheduler agrees."""
         with steps.step(f"{name} booted on {host.name}, cards: {count}"):
             if count not in self._flavors:
                 specs = {"gpus": f"= {count}"}
@@ -104,7 +104,7 @@ class _Cloud:
         self.check()
 
     def reboot(self, name: str) -> None:
-        """Reboot a guest hard: its domain is made anew."""
+        """Reboot a guest hard, so that nova-compute defines its domain again."""
         former = self.guests[name]
         with steps.step(f"{name} rebooted"):
             self._act(former, {"reboot": {"type": "HARD"}}, "ACTIVE")
@@ -127,9 +127,9 @@ class _Cloud:
         self.check()
 
     def check(self) -> None:
-        """Check that each guest runs on with its cards, and that Placement counts those alone.
+        """Check that each guest still runs with its cards, and that Placement counts just these.
 
-        :raises steps.Failed: where one does not
+        :raises steps.Failed: if one does not, or Placement counts other GPUs
         """
         for row in self.guests.values():
             status = servers.show(self.client, row.server_id)["status"]
@@ -142,7 +142,7 @@ class _Cloud:
         _expect(on_hosts == len(self.guests), f"{on_hosts} domains, not {len(self.guests)}")
 
     def verify(self) -> None:
-        """Let each host compare what it has, by this release's command."""
+        """Run this release's ``nova-gpu verify`` on each host that is on."""
         for host in self._hosts_on():
             with steps.step(f"nova-gpu verify on {host.name}"):
                 argv = compute.libvirt(host).enter([self.lab.program("nova-gpu"), "verify"])
@@ -158,7 +158,7 @@ class _Cloud:
         _expect(tuple(nodes) == row.nodes, f"{row.name} has {nodes}, not {row.nodes}")
 
     def _note(self, name: str, server_id: str, host: settings.Host, count: int) -> None:
-        server = servers.settled(self.client, server_id)
+        server = servers.wait_until_built(self.client, server_id)
         status, domain = server["status"], servers.domain(server)
         _expect(status == "ACTIVE", f"{name} is {status}: {servers.error_of(server)}")
         actual = server["OS-EXT-SRV-ATTR:host"]
@@ -172,7 +172,7 @@ class _Cloud:
         _expect(len(taken) == len(set(taken)), f"two guests have one card: {sorted(taken)}")
 
     def _act(self, row: _Guest, action: Any, status: str) -> None:
-        """Let Nova act on a guest, and wait until its status is *status*."""
+        """Request an action on a guest, and wait until it has *status* and no task."""
         self.client.post("nova-api", f"/v2.1/servers/{row.server_id}/action", action)
 
         def is_done() -> bool:
@@ -181,13 +181,13 @@ class _Cloud:
                 raise steps.Failed(f"{row.name}: {servers.error_of(server)}")
             return server["status"] == status and not server["OS-EXT-STS:task_state"]
 
-        steps.wait_for(f"{row.name} is {status}", is_done, _TIMEOUT_S)
+        steps.wait_for(f"{row.name} to be {status}", is_done, _TIMEOUT_S)
 
 
 def run(lab: settings.Lab, revision: str) -> None:
-    """Upgrade a cloud of two hosts from a revision of nova-gpu to this one, and set it back.
+    """Upgrade a new cloud of two hosts from a revision of nova-gpu to this one, and back.
 
-    :raises steps.Failed: where a guest loses a card, is restarted, or cannot be operated
+    :raises steps.Failed: if a guest loses a card, is restarted, or does not obey an action
     """
     cloud.up(lab, computes=0)
     here = _Cloud(lab)
@@ -237,7 +237,7 @@ def run(lab: settings.Lab, revision: str) -> None:
 
 
 def _install(lab: FormerLab, revision: str) -> None:
-    """Install nova-gpu of a revision in a copy of the services' environment."""
+    """Install a revision of nova-gpu in a copy of the lab's virtual environment."""
     log, source = lab.log / "pip.log", lab.cache / "former"
     packages.debian(("git",), lab.log / "apt.log")
     for path in (lab.venv, source):

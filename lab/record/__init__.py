@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A description of a host and its cards, from which the tests generate that host."""
+"""A recording of a real host and its cards, from which the tests generate an equal host."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a description of this host's cards, for bug reports and for the tests.
+"""Prints a recording of this host's cards, for bug reports and for the tests.
 
 ::
 
@@ -38,7 +38,7 @@ _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
 def show(host: discovery.Discovery) -> int:
-    """Print the description; return 0, or 1 without a card.
+    """Print the recording of *host*, and return the exit status: 1 if it has no card, else 0.
 
     :raises DiscoveryFailed: if the host's cards cannot be listed
     """
@@ -74,9 +74,11 @@ def _heading(host: discovery.Discovery) -> Iterator[str]:
 
 
 def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
-    """Record NVML's answers.
+    """Return a recording of NVML's answers about the cards of NVIDIA's driver.
 
-    :raises NoAnswer: if there is an NVIDIA card, but NVML gives no answer
+    It is empty without such a card, or if [gpu]nvml is false.
+
+    :raises NoAnswer: if NVML gives no answer
     """
     held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
     if not (held and CONF.gpu.nvml):
@@ -85,7 +87,7 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
 
 
 def _driver(host: discovery.Discovery) -> Iterator[str]:
-    """Yield the name and version of NVIDIA's driver."""
+    """Yield the name and version of NVIDIA's driver, nothing if it is not loaded."""
     try:
         text = files.read(host.roots.proc / "driver/nvidia/version")
     except (OSError, ValueError):
@@ -100,7 +102,7 @@ def _flow(entry: dict[str, object]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read the options and :func:`show` the host; return the exit status."""
+    """Read the configuration files, print the recording, and return the exit status."""
     try:
         options.read((sys.argv if argv is None else argv)[1:], "nova-gpu")
         return show(discovery.Discovery())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of a host for the tests' generated hosts: cards, the bus around them, NVIDIA's library.
+"""Reads a recording of this host: its cards, the PCI bus around them, and answers of NVML.
 
-It has types, numbers and places only: no serial number, no hostname and no uuid; that of a fabric
-is replaced by a number.
+It contains no serial number, no hostname and no uuid; a number replaces the uuid of an NVLink
+fabric.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NO_FABRIC = "0" * 32
 
 
 def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
-    """Return the entries of a host for ``tests/fixtures/machines``, by the kind of device.
+    """Return an entry for each PCI device of a recording, by the kind of device.
 
     They are the cards, the other functions of their slots and IOMMU groups, NVSwitches, the virtual
     functions of cards, and the bridges above all of these. A device that cannot be read is left
-    out.
+    out. The format is that of ``tests/fixtures/machines``.
     """
     cards = {gpu.address for gpu in gpus}
     virtual = {
@@ -78,7 +78,7 @@ def _parsed(names: Iterable[str]) -> Iterator[PciAddress]:
 
 
 def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
-    """Return the bridges above a device, the topmost first."""
+    """Return the addresses of the PCI bridges above a device, the topmost first."""
     try:
         parts = os.readlink(sysfs.device(address, roots)).split("/")[:-1]
     except OSError:
@@ -110,7 +110,7 @@ def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _device(address: PciAddress, roots: Roots) -> _Entry:
-    """Record a device.
+    """Return the entry of a PCI device.
 
     :raises OSError, ValueError: if it cannot be read
     """
@@ -138,7 +138,7 @@ def _place(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _mapped_mib(address: PciAddress, roots: Roots) -> int:
-    """Return the size of the card's largest BAR, which maps its memory, often less than all of it.
+    """Return the size in MiB of the card's largest BAR, which maps all or part of its memory.
 
     Cards differ in which BAR that is: tests/recorded/bars.yaml.
 
@@ -149,12 +149,13 @@ def _mapped_mib(address: PciAddress, roots: Roots) -> int:
 
 
 def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entry]:
-    """Record the answers of NVIDIA's management library about the cards that it sees.
+    """Return an entry with NVML's answers for each card that NVML sees.
 
-    They are in the format of ``tests/fixtures/nvml.py``, so that the tests' library can give the
-    same answers.
+    The format is that of ``tests/fixtures/nvml.py``, whose NVML gives the same answers.
 
-    :raises NoAnswer: if it gives none
+    :param addresses: the cards to ask for vGPU types
+    :param timeout_s: the seconds that NVML may take for an answer
+    :raises NoAnswer: if NVML gives no answer
     """
     cards = nvml.read(nvml.run([], timeout_s), "gpus")
     types = _vgpu_types(nvml_vgpus.ask(addresses, timeout_s))
@@ -200,7 +201,7 @@ def _instance(answer: Mapping[str, Any]) -> _Entry:
 
 
 def _vgpu_types(answer: str) -> Mapping[PciAddress, _Entry]:
-    """Return the vGPU types of each card by id, and its number of GPU instances of each profile."""
+    """Return the vGPU types and the numbers of GPU instances by profile, for each card."""
     try:
         cards = nvml.read(answer.encode(), "cards")
     except nvml.NoAnswer:

@@ -29,7 +29,7 @@ class FlavorTest(base.LXCTestCase):
 
         others = [place.node(gpu) for gpu in range(1, len(place.GPUS))]
         attempts = [
-            *guest.made_nodes(self._lv, domain, others),
+            *guest.make_nodes(self._lv, domain, others),
             *guest.escapes(self._lv, domain, others[0], place.GPUS[1]),
         ]
         self.assertGreater(len(attempts), len(others) + 8)

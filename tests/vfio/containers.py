@@ -50,7 +50,7 @@ def attempts(domain: str) -> list[guest.Attempt]:
     """The ways of the guest's root to the cards that it does not have: all but the first one."""
     others = [guests.node(gpu) for gpu in range(1, len(guests.GPUS))]
     return [
-        *guest.made_nodes(_libvirtd, domain, others),
+        *guest.make_nodes(_libvirtd, domain, others),
         *guest.escapes(_libvirtd, domain, others[0]),
     ]
 

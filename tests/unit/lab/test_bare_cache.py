@@ -20,7 +20,7 @@ class CacheTest(testtools.TestCase):
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "cache"
 
     def used(self) -> bool:
-        with cli.kept_in(self.folder) as cache:
+        with cli.safe_cache(self.folder) as cache:
             (cache / "file").touch()
         return (self.folder / "file").exists()
 
@@ -34,5 +34,5 @@ class CacheTest(testtools.TestCase):
 
     def test_cannot_be_made(self) -> None:
         self.folder.touch()
-        with cli.kept_in(self.folder) as cache:
+        with cli.safe_cache(self.folder) as cache:
             self.assertNotEqual(self.folder, cache)

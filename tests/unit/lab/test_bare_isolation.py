@@ -207,5 +207,5 @@ class FolderTest(testtools.TestCase):
         ran = subprocess.run(
             [*argv, str(self.parent / "etc")], env=environ, capture_output=True, text=True
         )
-        self.assertIn("root/in is a mount: umount it", ran.stdout)
+        self.assertIn("root/in is a mount; umount it", ran.stdout)
         self.assertTrue((self.parent / "etc/hostname").exists())

@@ -47,7 +47,7 @@ class DetectTest(testtools.TestCase):
 
     def test_missing_controller_is_named(self) -> None:
         without = "".join(line for line in V1.splitlines(True) if "devices" not in line)
-        self.assertIn("without the controllers devices:", self._reason(without))
+        self.assertIn("lacks the controllers devices,", self._reason(without))
 
 
 class MountsTest(testtools.TestCase):

@@ -62,7 +62,7 @@ class ScriptsTest(testtools.TestCase):
     def test_none(self) -> None:
         for title in ("Title", "Other"):
             error = self.assertRaises(page.Malformed, page.scripts, self.path, title)
-            self.assertIn(f"page.rst has no section {title} with a block of shell", str(error))
+            self.assertIn(f"page.rst has no section {title} with a shell block", str(error))
 
 
 class PageTest(testtools.TestCase):
