@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.extensions``: checks that the rest works without each extension.
+"""``python -m tools.extensions``: checks that nova-gpu works after an extension is deleted.
 
-An extension is a capability in one folder that most clouds do without. In a copy of the tree its
-folder, its tests and its entry points are deleted, and the rest is checked.
+An extension is a capability in one folder that most clouds do without. For each, its folder, tests
+and entry points are deleted in a copy of the checkout, where linters and tests then run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Extension:
-    """An extension's ``folder``, and the files and folders of its own tests.
+    """An extension: the code in ``folder``, and ``tests``, the files and folders of its tests.
 
-    ``neighbours`` are the packages that load the extension, and ``checks`` are tests of these.
+    ``neighbours`` are the packages that load the extension, which mypy checks without it;
+    ``checks`` are the modules and packages of tests that run without it.
     """
 
     folder: str
@@ -75,14 +76,16 @@ def _check(extension: Extension) -> int:
             done = subprocess.run(argv, cwd=tree, env=environment, capture_output=True, text=True)
             if done.returncode:
                 print(done.stdout[-8000:], done.stderr[-8000:], sep="\n")
-                print(f"without {extension.folder}: {' '.join(argv)}: exit {done.returncode}")
+                print(
+                    f"without {extension.folder}: FAILED, {' '.join(argv)}: exit {done.returncode}"
+                )
                 return 1
-    print(f"without {extension.folder}: whole")
+    print(f"without {extension.folder}: all checks passed")
     return 0
 
 
 def _copy(tree: pathlib.Path) -> None:
-    """Copy the files that are in git, or would be added to it."""
+    """Copy the checkout into *tree*, without files that git ignores."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
@@ -112,7 +115,7 @@ def _commands(tree: pathlib.Path, extension: Extension) -> Iterator[Sequence[str
 
 
 def _modules(tree: pathlib.Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the test modules of packages in *names*, and modules in *names* as they are."""
+    """Yield the names of the test modules among *names*, and of those in packages among them."""
     for name in names:
         folder = tree / name.replace(".", "/")
         for path in sorted(folder.rglob("test_*.py")):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.fuzz --examples 1000000``: tries the properties in tests/unit with many inputs.
+"""``python -m tools.fuzz --examples 1000000``: runs the property tests with many random inputs.
 
-Each run uses other inputs. It prints the number of inputs for each property, and for one that does
-not hold the smallest input that shows it.
+A property test (tests/unit, FuzzTestCase) checks a claim for all inputs that hypothesis generates.
+The number of inputs is printed for each test, and the smallest failing input for one that fails.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ TESTS = ROOT / "tests/unit"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the properties.
+    """Run the property tests.
 
-    :returns: 0 if every property held, else 1
+    :returns: the exit status: 0 if all passed, 1 if one failed or there is none
     """
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument(
-        "--examples", type=int, default=1_000_000, help="inputs in all (default: %(default)s)"
+        "--examples",
+        type=int,
+        default=1_000_000,
+        help="number of inputs of all tests together (default: %(default)s)",
     )
     parser.add_argument(
-        "-k", dest="pattern", default="", help="only properties whose name has this in it"
+        "-k", dest="pattern", default="", help="run only the tests whose name contains this text"
     )
     options = parser.parse_args(arguments)
     started = time.monotonic()
@@ -53,9 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _properties() -> Iterator[str]:
-    """Yield the tests in modules with properties.
+    """Yield the names of the property tests, the slowest first.
 
-    Those whose inputs cost most come first, so that the others make up the number of inputs.
+    A slow one may stop before it has its share of inputs, which the later ones then get.
     """
     slow = {"test_preemption_commands": 0, "test_histories": 1, "test_sysfs": 2, "test_cdi": 3}
     files = (path for path in TESTS.rglob("test_*.py") if "(base.FuzzTestCase" in path.read_text())

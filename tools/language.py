@@ -37,7 +37,7 @@ _PHRASES = [
 
 
 def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the remedy for each parameter and variable that is a participle."""
+    """Yield a line number and the remedy for each variable in *tree* that is a participle."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             name = node.arg
@@ -50,7 +50,7 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def phrases(text: str) -> Iterator[str]:
-    """Yield the phrases in *text* that readers stumble over, each with what to write instead."""
+    """Yield a message for each phrase in *text* that readers stumble over, with a better one."""
     words = " ".join(text.split())
     for pattern, instead in _PHRASES:
         if match := pattern.search(words):
@@ -58,7 +58,7 @@ def phrases(text: str) -> Iterator[str]:
 
 
 def problems() -> Iterator[str]:
-    """Yield each place that is not plain English, with the remedy."""
+    """Yield a message for each name and phrase in this repository that is not plain English."""
     for package in PACKAGES:
         for path in sorted(ROOT.glob(f"{package}/**/*.py")):
             if path == pathlib.Path(__file__):

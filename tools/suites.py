@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementation of ``tools/test``: an environment for each Nova release, the suites, a table.
+"""Implementation of ``tools/test``: installs an environment, and runs suites of tests in it.
 
-It runs before anything is installed, so it needs the standard library only.
+There is an environment for each Nova release. This module runs before anything is installed, so it
+needs the standard library only.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ SKIPPED = 77
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Commands of one suite. A command is one test if its output names no tests.
+    """The commands that run a suite. A command whose output names no tests counts as one test.
 
-    ``lane``: suites of one lane share something, and run one after another. ``pick``: the option
-    before a test's name, None if no test can be picked. ``on_request``: not for each commit.
+    ``lane``: suites with the same one run one after another, because they use the same libvirtd or
+    VM; empty for none. ``pick``: the option before the name of a test to run, empty for none,
+    ``None`` if tests cannot be picked. ``on_request``: the suite runs only by its name or --all.
     """
 
     commands: tuple[str, ...]
@@ -87,7 +89,11 @@ SUITES = {
 
 @dataclasses.dataclass
 class Outcome:
-    """The result of a suite. For each test that did not pass: its name, and its output."""
+    """The result of a suite, or of several.
+
+    ``failed`` has the output of tests that failed, ``skipped`` the reasons of skipped ones, and
+    ``unsteady`` the output of those that failed and then passed alone, all by the test's name.
+    """
 
     suite: str = ""
     passed: int = 0
@@ -115,7 +121,10 @@ _END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
 
 
 def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
-    """Parse the output of *command*: the lines of stestr, or none if the command is one test."""
+    """Return the result of *command*, parsed from the lines of its output.
+
+    Without lines of stestr about tests, the command counts as one test.
+    """
     done = Outcome()
     for number, line in enumerate(lines):
         if match := TEST_LINE.match(line):
@@ -142,7 +151,12 @@ _ENDING = threading.Event()
 
 
 def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900) -> Outcome:
-    """Run the tests of a suite whose names contain one of *tests*, or all of them."""
+    """Run the suite *name* in the environment of a Nova release, and return the result.
+
+    :param nova: the release's major version, a key of ``RELEASES``
+    :param tests: run only tests whose names contain one of these; by default all
+    :param limit_s: the seconds after which a command is ended
+    """
     suite, total, began = SUITES[name], Outcome(name), time.monotonic()
     (STATE / "stestr" / f"{name}-{RELEASES[nova]}").mkdir(parents=True, exist_ok=True)
     # stestr takes one pattern.
@@ -169,9 +183,11 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
 def _execute(
     argv: Sequence[str], log: Path, environ: dict[str, str], limit_s: int
 ) -> tuple[int, float]:
-    """Run a command; return its exit status and the processor time of its process tree.
+    """Run a command; return its exit status, and the CPU seconds of its process tree.
 
-    The output goes to a file: a daemon that a test left behind would keep a pipe open for ever.
+    The output goes to the file *log*, because a daemon that a test left would keep a pipe open.
+
+    :param limit_s: the seconds after which the command is ended, with status 124
     """
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -197,9 +213,11 @@ def _execute(
 
 
 def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
-    """Run the suites of each lane in turn, and the lanes side by side; return the outcomes.
+    """Run suites of different lanes at the same time, and return the results in order of *names*.
 
-    One lane more than there are processors runs at a time, as suites wait much of their time.
+    One lane more than there are processors runs at a time, because suites often wait.
+
+    :param one: runs the suite with this name
     """
     lanes: dict[str, list[str]] = {}
     for name in names:
@@ -227,10 +245,13 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
 
 
 def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
-    """Run the failed tests of a suite again, alone.
+    """Run the failed tests of a suite again while nothing else runs, and update its result.
 
-    A test that passes then is unsteady: it fails on a busy machine. If more than a few have failed,
-    they are not run again, because they have a common cause.
+    A test that passes then counts as unsteady: it may fail on a busy machine. If more than five
+    failed, none is run again, because they probably have a common cause.
+
+    :param first: the result to update
+    :param one: runs tests of a suite, all if none is named
     """
     if first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
         return
@@ -246,7 +267,7 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
 
 def scripts() -> list[str]:
-    """Return the files that are shell scripts."""
+    """Return the paths of this repository's shell scripts."""
     named = [".ci/client", ".ci/package", ".ci/run", ".ci/suites"]
     named += ["tempest-plugin/against-lab", "tools/test"]
     named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
@@ -259,7 +280,7 @@ def environment(nova: int) -> Path:
 
 
 def variables(nova: int) -> dict[str, str]:
-    """Return the process environment in which the suites run."""
+    """Return the environment variables with which suites run in a release's environment."""
     venv = environment(nova)
     own = {"PATH": f"{venv}/bin:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT)}
     # In seconds; oslotest's base class reads it, so that a test that hangs fails by name.
@@ -268,7 +289,7 @@ def variables(nova: int) -> dict[str, str]:
 
 
 def install(nova: int) -> None:
-    """Bring Debian's packages and the virtual environment up to date.
+    """Install missing Debian packages, and a release's virtual environment if it is outdated.
 
     :raises packages.MachineNotReady: if packages are missing and cannot be installed
     :raises subprocess.CalledProcessError: if pip fails
@@ -310,7 +331,7 @@ def install(nova: int) -> None:
 
 
 def refuse_skips(outcome: Outcome) -> None:
-    """Count a skipped test as failed if tests/allowed-skips.txt does not list its reason."""
+    """Count skipped tests as failed unless tests/allowed-skips.txt lists their reason."""
     lines = (ROOT / "tests/allowed-skips.txt").read_text().splitlines()
     allowed = [line.partition(" -- ")[0] for line in lines if line and not line.startswith("#")]
     for test, reason in list(outcome.skipped.items()):
@@ -320,9 +341,9 @@ def refuse_skips(outcome: Outcome) -> None:
 
 
 def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Outcome:
-    """Print a line for each suite, and return the sum of all outcomes.
+    """Print a table with a line for each suite, and return the sum of all results.
 
-    The processor time of a daemon that outlives its parent is not counted.
+    CPU seconds of daemons that outlive their parents are not counted.
     """
     total = Outcome("(all)", seconds=elapsed_s)
     for outcome in outcomes:
@@ -339,9 +360,9 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suites.
+    """Install what the suites need, and run them.
 
-    :returns: 0 if no test failed, 1 if one did, 2 if the suites cannot run
+    :returns: the exit status: 0 if no test failed, 1 if one did, 2 if the suites cannot run
     """
     parser = argparse.ArgumentParser(
         prog="tools/test",
@@ -350,18 +371,27 @@ def main(arguments: Sequence[str]) -> int:
     )
     in_ci = os.environ.get("CI") == "true"
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
-    parser.add_argument("--all", action="store_true", help="those that run only on request, too")
+    parser.add_argument(
+        "--all", action="store_true", help="run also the suites that otherwise run only by name"
+    )
     parser.add_argument("--nova", type=int, choices=sorted(RELEASES), default=NEWEST)
-    parser.add_argument("-k", dest="pattern", help="the tests whose name has this in it")
-    parser.add_argument("--no-install", action="store_true", help="use what is installed")
-    text = "run failed tests once more when all have ended; default where CI=true"
+    parser.add_argument(
+        "-k", dest="pattern", help="run only the tests whose name contains this text"
+    )
+    parser.add_argument(
+        "--no-install", action="store_true", help="use the environment as it is installed"
+    )
+    text = "run failed tests once more after all suites; default with CI=true"
     parser.add_argument("--again", action="store_true", default=in_ci, help=text)
-    text = "fail where a skip is not in tests/allowed-skips.txt; default where CI=true"
+    text = "fail if tests/allowed-skips.txt lacks the reason of a skip; default with CI=true"
     parser.add_argument("--no-skip", action="store_true", default=in_ci, help=text)
     options = parser.parse_args(arguments)
     of_release = [name for name in SUITES if options.nova == NEWEST or name == "functional"]
     if wrong := set(options.suites) - set(of_release):
-        parser.error(f"{wrong} is no suite with Nova {options.nova}; these are: {of_release}")
+        parser.error(
+            f"no suite with Nova {options.nova} is called {', '.join(sorted(wrong))}; there are: "
+            f"{', '.join(of_release)}"
+        )
     wanted = options.suites or [n for n in of_release if options.all or not SUITES[n].on_request]
     names = [name for name in of_release if name in wanted]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -372,7 +402,7 @@ def main(arguments: Sequence[str]) -> int:
         if not options.no_install:
             install(options.nova)
         elif not environment(options.nova).exists():
-            parser.error(f"{environment(options.nova)} is not there: run without --no-install")
+            parser.error(f"{environment(options.nova)} does not exist: run without --no-install")
     except (packages.MachineNotReady, subprocess.CalledProcessError) as error:
         print(f"tools/test: {error}; see {LOG}", file=sys.stderr)
         return 2

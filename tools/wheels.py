@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tools.wheels DIR [--python 3.12]``: collects the wheels for ``tools/test gpu``.
 
-The wheels are copied with a checkout to a machine without a network. Run it with the Python of
-``.tools/venv-2026.2``: it takes the versions that are installed there, even for another Python.
-Packages without a wheel in the index are built here, and so must be the same for every Python; this
-project is one of them.
+They are for a machine with a GPU and without a network, where the suite installs them. Run this
+with the Python of ``.tools/venv-2026.2``: it takes the versions that are installed there, even for
+another Python. Packages without a wheel in the index, such as nova-gpu itself, are built here; such
+a wheel must fit every Python.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNUSED = ("numpy", "setuptools")
 
 
 def listed() -> list[str]:
-    """Return the requirements of the suite, one line of a requirements file each."""
+    """Return the requirements of nova-gpu and of the suite, as in requirements.txt."""
     files = (ROOT / "requirements.txt", ROOT / "tests/gpu/requirements.txt")
     lines = [line for file in files for line in file.read_text().splitlines()]
     words = [line.partition(" #")[0].strip() for line in lines]
@@ -45,14 +45,15 @@ def listed() -> list[str]:
 
 
 class Failed(Exception):
-    """The reason why not all wheels could be collected."""
+    """The error that a wheel could not be collected, and why."""
 
 
 def needed(names: Iterable[str], python: str) -> dict[str, str]:
-    """Return the installed packages that *names* require, directly or indirectly, with versions.
+    """Return the packages that *names* and their requirements need, with the installed versions.
 
-    :param names: lines as in requirements.txt
-    :raises Failed: if one is not installed here
+    :param names: requirements as in requirements.txt
+    :param python: the Python version of the other machine, such as 3.12
+    :raises Failed: if one of them is not installed here
     """
     # The newest patch release of that Python: what only its first ones require is left out
     environ = {"python_version": python, "python_full_version": f"{python}.99", "extra": ""}
@@ -81,9 +82,11 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
 
 
 def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
-    """Fill *folder* with the wheels of these versions and no others.
+    """Download or build the wheels of nova-gpu and *versions* into *folder*, and delete others.
 
-    :raises Failed: if pip fails, or a wheel that was built here is for this Python only
+    :param versions: the version by the name of the package
+    :param python: the Python version of the other machine
+    :raises Failed: if pip fails, or a wheel that was built here fits this Python only
     """
     folder.mkdir(parents=True, exist_ok=True)
     for former in folder.glob("*.whl"):
@@ -110,11 +113,13 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
     for pin in built:
         name = pin.partition("==")[0].replace("-", "_")
         if not list(folder.glob(f"{name}-*-none-any.whl")):
-            raise Failed(f"{pin} was built here, and is for this Python only")
+            raise Failed(
+                f"{pin} has no wheel in the index, and the one built here fits this Python only"
+            )
 
 
 def _pip(command: str, *arguments: str) -> str | None:
-    """Run pip; return its output if it fails, else ``None``."""
+    """Run a pip command without dependencies; return its error output if it fails, or ``None``."""
     argv = [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments]
     # pbr asks git for the version of what it builds; a checkout without tags gets one by this
     # variable.
@@ -129,7 +134,7 @@ def main() -> int:
     parser.add_argument(
         "--python",
         default=".".join(map(str, sys.version_info[:2])),
-        help="the version that the machine has (default: %(default)s)",
+        help="Python version of the machine with the GPU (default: %(default)s)",
     )
     arguments = parser.parse_args()
     try:

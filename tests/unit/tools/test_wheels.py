@@ -56,7 +56,7 @@ class FetchTest(base.BaseTestCase):
 
     def test_what_is_built_is_for_every_python(self) -> None:
         self.tags["ovs"] = "cp311-cp311-linux_x86_64"
-        with self.assertRaisesRegex(wheels.Failed, "for this Python only"):
+        with self.assertRaisesRegex(wheels.Failed, "fits this Python only"):
             wheels.fetch(self.folder, {"nova": "34", "ovs": "1"}, "3.12")
 
     def test_no_index(self) -> None:
