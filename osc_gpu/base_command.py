@@ -60,7 +60,7 @@ class Command(command.Command):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command, and return its exit status.
 
-        :raises CommandError: as :meth:`take_action`
+        :raises CommandError: what :meth:`take_action` raises, with a text that is safe to print
         """
         try:
             status: int = super().run(parsed_args)

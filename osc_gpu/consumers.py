@@ -25,7 +25,7 @@ def read(
 
     :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param listed: the servers of all projects
-    :raises Refused: if Placement does not show consumers to the user
+    :raises Refused: if policy does not permit the user to read consumers
     """
     used: dict[str, list[int]] = defaultdict(list)
     for number, provider in enumerate(providers):

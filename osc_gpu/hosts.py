@@ -87,7 +87,7 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
-    """Return summaries of all providers of the hosts that have a unit of the class free.
+    """Return summaries of all providers of the hosts with a free unit of *resource_class*.
 
     The keys are the providers' uuids.
     """
@@ -139,7 +139,8 @@ def _group(
 ) -> Group | None:
     """Return a provider's counts and traits; ``None`` without the class, or if it is gone.
 
-    :param smallest: the number of free units from which the provider's summary is enough
+    :param smallest: a provider with at least so many free units is read from *summaries*; any other
+        takes three requests
     """
     summary = summaries.get(uuid, {"resources": {}})
     counted = summary["resources"].get(resource_class)
@@ -169,7 +170,10 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def unknown_node(connection: Any, uuid: str) -> tuple[str, str]:
-    """Return what :func:`compute_nodes` would for a root provider that is no node of Nova."""
+    """Return name and obstacle, as in :func:`compute_nodes`, of a node that Nova does not know.
+
+    :param uuid: of its root provider
+    """
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 

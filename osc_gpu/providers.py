@@ -77,7 +77,7 @@ def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
     :param connection: an openstack.connection.Connection
     :param reserved: whether totals include reserved GPUs, which takes a request for each group;
         otherwise only groups that :func:`osc_gpu.hosts.summaries` lacks take requests
-    :raises Refused: if Placement does not show them to the user
+    :raises Refused: if policy does not permit the user to read them
     """
     nodes = hosts.compute_nodes(connection)
     listed = hosts.gpu_providers(connection)

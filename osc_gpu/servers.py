@@ -98,7 +98,9 @@ def asked_for(server: Any) -> str:
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
-    """Return the facts of each GPU in a server's diagnostics, and why there are none, or empty.
+    """Return the facts about each GPU in a server's diagnostics, and why there are none.
+
+    The reason is empty if there are some.
 
     :raises Refused: if policy does not permit the user to read the diagnostics
     """

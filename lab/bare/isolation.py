@@ -79,7 +79,7 @@ def script(root: Path, bound: Iterable[Path]) -> str:
 def run(
     root: Path, command: Sequence[str], variables: Mapping[str, str], bound: Iterable[Path]
 ) -> int:
-    """Run *command* in *root*, and return its exit status, or 128 plus the number of a signal.
+    """Run *command* in *root*; return its exit status, or 128 plus the signal that ended it.
 
     If this process receives SIGTERM or SIGHUP, the command receives SIGTERM, and has two minutes to
     end. No process of the root runs afterwards.

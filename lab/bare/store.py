@@ -136,7 +136,7 @@ class Store:
         return True
 
     def prune(self) -> None:
-        """Remove the files that were stored more than a month ago, and those of killed runs."""
+        """Remove files that were stored over a month ago, and unfinished files of killed runs."""
         oldest = time.time() - _DAYS * _DAY_S
         for path, _, file in self._files():
             if file.st_mtime < oldest:

@@ -98,7 +98,7 @@ def wait_for(
     deadline = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline:
-            raise Failed(f"waited {timeout_s:.0f} s for {what}, in vain")
+            raise Failed(f"gave up waiting for {what} after {timeout_s:.0f} s")
         time.sleep(pause_s)
 
 

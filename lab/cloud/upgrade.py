@@ -48,7 +48,7 @@ class _Guest:
 
 
 class _Cloud:
-    """The cloud, and the guests that must run in it; each method checks them all at its end."""
+    """The cloud, and the guests that must run in it; after each change all are checked."""
 
     def __init__(self, lab: settings.Lab) -> None:
         self.lab, self.client = lab, rest.Client(lab)

@@ -40,7 +40,8 @@ class _Hook(hooks.CommandHook):
 class Capacity(_Hook):
     """Adds the option ``--project`` and a column to ``openstack gpu capacity``.
 
-    The column is ``With Preemption``.
+    The column, ``With Preemption``, has the number of instances that could boot on a host if all
+    preemptible instances of these projects were preempted.
     """
 
     def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

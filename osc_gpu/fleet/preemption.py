@@ -135,7 +135,7 @@ class Preempt(base_command.Lister):
             metavar="<seconds>",
             type=base_command.seconds,
             default=_KEEP_S,
-            help="With --apply: for how many seconds preemptible instances then get no GPUs there "
+            help="Seconds for which --apply closes the victims' hosts to preemptible instances "
             f"(default: {_KEEP_S})",
         )
         add(
@@ -403,10 +403,10 @@ class _Run:
                 )
 
     def _is_over(self, candidate: Candidate) -> bool:
-        """Return whether the run that sent the instance's notice was killed before its end.
+        """Return whether the run that sent the notice was killed before it took the GPUs.
 
         The notice then ended longer ago than a notice lasts. One from before the instance's last
-        start does not count: that run had stopped it.
+        start does not count, because that run had stopped the instance.
         """
         due = preemption_candidates.noticed_time(candidate.server)
         earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)

@@ -50,7 +50,10 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """The cost of preemption: 0 after a notice, 1 if not running, 2 to stop, 3 to delete."""
+        """The cost of preemption, by which candidates are ranked.
+
+        It is 0 after a notice, 1 for an instance that does not run, 2 to stop and 3 to delete one.
+        """
         if self.due:
             return 0
         if self.server.status != "ACTIVE":
@@ -96,7 +99,7 @@ class Candidates:
         return {candidate.server.id: candidate.cost for candidate in order}
 
     def freed(self, fleet: Fleet) -> Fleet:
-        """Return the fleet without what the ``leaving`` instances free.
+        """Return the fleet as it is once the ``leaving`` instances have freed their resources.
 
         Each candidate in it holds only what its own preemption would free.
         """
@@ -197,7 +200,7 @@ def read(
             reason or barred.get(server.id) or _obstacle(server, instance, preemptible, projects)
         )
         if not reason:
-            due = notices.get(server.id) or _noticed(server, now, notice_s)
+            due = notices.get(server.id) or _plausible_time(server, now, notice_s)
             since = had_since(connection, server) if due else _time(server.launched_at)
             reason = _too_recent(now, since, preemptible.least_s)
         if reason:
@@ -230,7 +233,10 @@ def verified(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> C
 
 
 def _too_recent(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
-    """Return why GPUs had *since* a time are kept for *least_s* seconds; empty after these."""
+    """Return why a server keeps the GPUs that it has had *since* a time.
+
+    Return an empty text if it has had them for *least_s* seconds.
+    """
     has_had = (now - since).total_seconds()
     if has_had >= least_s:
         return ""
@@ -243,7 +249,7 @@ def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
 
 
 def _leaves(server: Any, instance: Instance, preemptible: Preemptible) -> Instance | None:
-    """Return the instance with what it frees now without preemption, ``None`` if nothing.
+    """Return the instance with only the resources that it frees anyway, ``None`` if it keeps all.
 
     It frees GPUs while it is being deleted, or stopped with a flavor that releases them.
     """
@@ -263,7 +269,7 @@ def _gives_back(server: Any, instance: Instance) -> bool:
 def _obstacle(
     server: Any, instance: Instance, preemptible: Preemptible, projects: Collection[str]
 ) -> str:
-    """Return why the server may not be preempted, apart from when it got its GPUs; or empty."""
+    """Return why the server may not be preempted, however long it has had its GPUs; or empty."""
     if server.project_id not in projects:
         return f"its project {server.project_id} is not one that --project names"
     if server.is_locked:
@@ -293,7 +299,9 @@ def _time(text: str) -> datetime.datetime:
     return timeutils.normalize_time(timeutils.parse_isotime(text))
 
 
-def _noticed(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
+def _plausible_time(
+    server: Any, now: datetime.datetime, notice_s: float
+) -> datetime.datetime | None:
     """Return when a server's GPUs are taken by its notice, in UTC.
 
     Return ``None`` without a notice, or if that was more than *notice_s* seconds ago. The server's
@@ -415,7 +423,7 @@ class ReservedHosts:
     def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
         """Close the hosts in *needs* to preemptible instances until the time *until*, in UTC.
 
-        :param needs: what the request takes that gets room on a host, by the host's name
+        :param needs: what one of the instances takes that get the room on a host, by its name
         :raises CommandError: if Placement refuses that
         """
         nodes = hosts.nodes_by_name(self._connection)

@@ -44,7 +44,7 @@ class Unserved:
 
     @property
     def uuids(self) -> str:
-        """The uuids of the oldest servers, with commas, as many as a metadata value can hold."""
+        """The uuids of the oldest servers, joined by commas, as many as fit a metadata value."""
         return ",".join(server.id for server in self.servers[:_RECORDED])
 
     @property

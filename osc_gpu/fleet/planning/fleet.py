@@ -93,8 +93,8 @@ class Instance:
 def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[Instance]:
     """Return the instances of one host, with the modules of one whose modules were unknown.
 
-    They are known if only one instance, for example a stopped one, can have the modules of a board
-    that all others leave.
+    If the modules of only one instance on a board are unknown, for example of a stopped one, they
+    are those that no other instance can have.
 
     :param there: all instances of the host
     :param groups: its groups
