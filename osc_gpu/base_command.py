@@ -186,7 +186,9 @@ def seconds(text: str) -> float:
     except ValueError:
         number = 0
     if not 0 < number <= _MOST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {_MOST_S}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds above 0 and up to {_MOST_S}"
+        )
     return number
 
 

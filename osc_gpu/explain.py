@@ -74,13 +74,13 @@ def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[st
         yield f"the scheduler chose {host}, which had what it asks for"
         yield f"{able} of {len(others)} other hosts with GPUs could take it now"
         if able:
-            yield "among several the weighers choose, and Nova keeps no record of why"
+            yield "Nova keeps no record of why the weighers preferred its host"
     elif able:
         yield f"it is on no host, though {able} of {len(others)} with GPUs could take it now:"
         yield from _why_then(server)
         if together := _together(connection, server):
             could, _ = capacity.could_boot(answers)
-            yield f"it is one of {together} asked for at once, of which Nova starts all or none"
+            yield f"it is one of {together} servers of a request, of which Nova starts all or none"
             yield f"{could} of them could start now"
     elif others:
         yield "it is on no host, and none could take it now; the row hosts says why"
@@ -117,7 +117,7 @@ def _why_then(server: Any) -> Iterator[str]:
     elif any(retry in fault for retry in _RETRIES):
         yield "each host that Nova tried failed to start it: nova-compute's log there says why"
     elif fault:
-        yield "what its fault says was so then"
+        yield "its fault is about the time of the request"
 
 
 def _together(connection: Any, server: Any) -> int | None:

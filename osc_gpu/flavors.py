@@ -205,8 +205,8 @@ def _refuse_half_made(connection: Any, name: str) -> None:
     flavor = connection.compute.find_flavor(name, get_extra_specs=True)
     if flavor and not flavor.extra_specs:
         raise exceptions.CommandError(
-            f"there is a flavor {name} without properties already; if it is of an earlier run that "
-            f"was interrupted: openstack flavor delete {flavor.id}, and run the command again"
+            f"a flavor {name} without properties exists; if an interrupted run of this command "
+            f"left it, run openstack flavor delete {flavor.id}, and then this command again"
         )
 
 

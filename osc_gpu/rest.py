@@ -126,13 +126,13 @@ def _judge(verb: str, url: str, answer: Any) -> None:
     path = url.partition("?")[0]
     if answer.status_code in (401, 403):
         raise Refused(
-            f"Placement refuses {verb} {path} to you ({answer.status_code}): what hosts have is "
-            "for administrators (role admin, or Placement's policy)"
+            f"Placement refused {verb} {path} ({answer.status_code}): what hosts have is for "
+            "administrators (role admin, or Placement's policy)"
         )
     if answer.status_code not in (200, 201, 204):
         text = " ".join(answer.text.split())[:300]
         raise exceptions.CommandError(
-            f"Placement answers {verb} {path} with {answer.status_code}: {text}"
+            f"Placement answered {verb} {path} with {answer.status_code}: {text}"
         )
 
 
@@ -156,7 +156,7 @@ def clean_refusals(service: str) -> Iterator[None]:
         yield
     except sdk_exc.ForbiddenException as e:
         raise Refused(
-            f"{service} refuses this to you: it is for administrators ({e.details or e})"
+            f"{service} refused this request: it is for administrators ({e.details or e})"
         ) from e
     except (sdk_exc.SDKException, ks_exc.ClientException) as e:
         raise exceptions.CommandError(f"{service}: {' '.join(str(e).split())}") from e

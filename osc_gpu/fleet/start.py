@@ -86,7 +86,7 @@ class StartServer(base_command.Command):
             except sdk_exc.ForbiddenException as e:
                 # All users may shelve, not all may offload; Nova's answer over quota is the same.
                 raise exceptions.CommandError(
-                    f"{doing}: Nova refuses that to you ({e.details or e}); {_go_on(server)}"
+                    f"{doing}: Nova refused that ({e.details or e}); {_go_on(server)}"
                 ) from e
         uuid = server.id
         for server in rest.polled(lambda: servers.get(self._connection, uuid), self._patience_s):

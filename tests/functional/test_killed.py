@@ -314,7 +314,9 @@ class FlavorTest(Killing):
         with killed.interrupted(1, When.AFTER, killed.kill):
             self.assertRaises(killed.Killed, self.create)
         refused = str(self.assertRaises(exceptions.CommandError, self.create))
-        self.assertRegex(refused, "a flavor made without properties .*: openstack flavor delete ")
+        self.assertRegex(
+            refused, "a flavor made without properties .* run openstack flavor delete "
+        )
         (made,) = (each for each in self.api.get_flavors() if each["name"] == "made")
         self.api.delete_flavor(made["id"])
         self.create()

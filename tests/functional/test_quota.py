@@ -128,7 +128,7 @@ class QuotaTest(QuotaTestBase):
         self.assertGPUs(first, base.FIRST_SOCKET[:2])
         self._shelve_server(first)
         self._start_server(other)
-        over = "Nova refuses that to you .*class:PGPU"
+        over = "Nova refused that .*class:PGPU"
         with self.assertRaisesRegex(exceptions.CommandError, over):
             sdk.run(self, start.StartServer, first["id"], admin=False)
 

@@ -34,7 +34,7 @@ class HostsTest(ShownTestBase):
         self.assertEqual(groups, self.values(providers.ListGroups))
         self.documented("group-list", providers.ListGroups)
         self.assertEqual(groups[1:], self.values(providers.ListGroups, "--host", "host2"))
-        for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "2 others")):
+        for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "the 2 hosts")):
             refused = self.refusal(providers.ListGroups, "--host", name)
             self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
             self.assertIn(said, refused)
@@ -332,7 +332,7 @@ class ToldThenTest(ShownTestBase):
             )
         self.assertIn("and there is room for 2; Nova starts all", self.stdlog.logger.output)
         why = self.fields(explain.ExplainServer, refused[0]["id"])["why"]
-        self.assertIn("it is one of 4 asked for at once, of which Nova starts all or none", why)
+        self.assertIn("it is one of 4 servers of a request, of which Nova starts all or none", why)
         self.assertIn("2 of them could start now", why)
         # An instance of such a request is one of several for its whole life.
         self.boot(kepler, name="last but one")

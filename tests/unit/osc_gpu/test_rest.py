@@ -19,7 +19,7 @@ class CleanRefusalsTest(unittest.TestCase):
     def test_what_policy_does_not_allow(self) -> None:
         found = self.said(sdk_exc.ForbiddenException("403", details="Policy doesn't allow it"))
         self.assertIsInstance(found, rest.Refused)
-        expected = "Nova refuses this to you: it is for administrators (Policy doesn't allow it)"
+        expected = "Nova refused this request: it is for administrators (Policy doesn't allow it)"
         self.assertEqual(expected, str(found))
 
     def test_all_else(self) -> None:

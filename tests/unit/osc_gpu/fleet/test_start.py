@@ -159,7 +159,7 @@ class StartTest(unittest.TestCase):
         ):
             forbidden = sdk_exc.ForbiddenException("403", details=why)
             said = self.refused(_Nova({action: forbidden}, status))
-            self.assertIn(f": Nova refuses that to you ({why}); look at", said)
+            self.assertIn(f": Nova refused that ({why}); look at", said)
             self.assertIn("run the command again", said)
 
     def test_no_host_has_any(self) -> None:
