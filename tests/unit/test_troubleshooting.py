@@ -22,8 +22,8 @@ _REASONS = (
     *(
         "core/scheduling/capacity",
         "core/flavor/condition",
-        "core/health",
-        "core/compare",
+        "core/health_verdict",
+        "core/flavor_mismatch",
         "core/refusal_texts",
     ),
     *(
