@@ -22,11 +22,13 @@ class Scope(enum.Enum):
 
 
 class Source(enum.Enum):
-    """The part of nova-gpu that reports a reason.
+    """The subject of the check that found a reason.
 
-    ``HOST``: the host or its options lack something. ``DIVISION``: the card is divided into vGPUs,
-    or is meant to be. ``SETS``: the card is on a board with NVSwitches. ``SERVICE``: nova-compute
-    could not read something.
+    ``HOST``: the host's configuration. ``DIVISION``: the card's division into vGPUs or MIG
+    instances. ``SETS``: the card's board with NVSwitches. ``IN_USE``: processes of the host.
+    ``BINDING``: the binding to vfio-pci. ``BUS``: the card on the PCI bus. ``XID``: the kernel's
+    log. ``STARTS``: earlier starts of guests. ``PROOF``: the record that the card was cleaned.
+    ``SERVICE``: nova-compute's own knowledge, which is incomplete.
     """
 
     HOST = enum.auto()
@@ -57,7 +59,7 @@ class Unavailable:
 
     @property
     def is_fault(self) -> bool:
-        """Whether the card itself is at fault."""
+        """Whether the card is broken, as the PCI bus or NVML shows it."""
         return self.source in (Source.BUS, Source.NVML)
 
 
@@ -75,19 +77,19 @@ def merge(*maps: Mapping[Device, Reasons]) -> dict[Device, Reasons]:
 
 
 def for_all(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason that also applies to the instance that holds the device."""
+    """Return the first reason of scope ``ALL``, or ``None``."""
     return next((reason for reason in reasons if reason.scope is Scope.ALL), None)
 
 
 def of_host(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason that lies with the host, while the card itself may be healthy."""
+    """Return the first reason of scope ``ALL`` that is no fault of the card, or ``None``."""
     return next(
         (reason for reason in reasons if reason.scope is Scope.ALL and not reason.is_fault), None
     )
 
 
 def worst(reasons: Reasons) -> Unavailable | None:
-    """Return the first reason that applies to all instances, or else the first reason."""
+    """Return the first reason of scope ``ALL``, else the first reason, ``None`` without any."""
     return for_all(reasons) or next(iter(reasons), None)
 
 
@@ -98,5 +100,5 @@ def text(reasons: Reasons) -> str | None:
 
 
 def to_new(reasons: Reasons) -> Reasons:
-    """Return *reasons* narrowed to new instances: an instance that holds the device keeps it."""
+    """Return *reasons*, each with the scope ``NEW`` instead of its own."""
     return tuple(dataclasses.replace(reason, scope=Scope.NEW) for reason in reasons)

@@ -58,7 +58,7 @@ def vgpu_type(device: Device) -> str | None:
 
 
 def card_of(function: PciAddress, cards: Iterable[PciAddress]) -> PciAddress | None:
-    """Return the card in *cards* that the virtual function *function* belongs to.
+    """Return the card in *cards* that the virtual function *function* belongs to, or ``None``.
 
     The card is derived from the address, so the function need not exist now. The kernel numbers the
     virtual functions of a card after the card (``pci_iov_virtfn_bus`` in its drivers/pci/iov.c),
@@ -91,10 +91,10 @@ def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tu
 
 
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:
-    """Return the devices of *wanted* that conflict with *taken*.
+    """Return the devices of *wanted* that no guest can have while other guests have *taken*.
 
-    A PCI function is given either whole, or as vGPUs at different slots. A MIG instance keeps its
-    identity when its profile changes.
+    A PCI function is given either whole, or as vGPUs at different slots. Two slots that differ only
+    in the profile of a MIG instance are the same device.
     """
     places = {device.place for device in taken if isinstance(device, Slot)}
     whole = {device for device in taken if isinstance(device, PciAddress)}

@@ -64,7 +64,7 @@ class InvalidValue(GPUError):
 class InvalidPciAddress(InvalidValue):
     """A text that is not a PCI address.
 
-    It passes through privsep unchanged, like :class:`GuestError`.
+    ``args`` are the constructor's arguments, as for :class:`GuestError`.
     """
 
     def __init__(self, value: str) -> None:
@@ -99,8 +99,8 @@ class InvalidCDISpec(InvalidValue):
 class InvalidStats(InvalidValue):
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(
-            f"the GPUs a host reports cannot be read: {reason}; the same release of nova-gpu must "
-            "run there and here"
+            f"a host's report of its GPUs cannot be parsed: {reason}; install the same release of "
+            "nova-gpu on that host and here"
         )
         self.text, self.reason = text, reason
 
@@ -116,7 +116,7 @@ class DiscoveryFailed(GPUError):
 class KernelLogUnreadable(GPUError):
     """A kernel log that cannot be read.
 
-    It passes through privsep unchanged, like :class:`GuestError`.
+    ``args`` are the constructor's arguments, as for :class:`GuestError`.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -125,25 +125,24 @@ class KernelLogUnreadable(GPUError):
 
     def __str__(self) -> str:
         return _line(
-            f"The kernel's log {self.path} cannot be read: {self.reason}; what NVIDIA's driver "
-            "reports there (Xids) is not known"
+            f"The kernel's log {self.path} cannot be read: {self.reason}; nova-compute misses the "
+            "errors of NVIDIA's driver (Xids) until it can"
         )
 
 
 class FileNotOurs(GPUError):
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} was not written by nova-gpu host prepare: its first line is another; move it "
-            "to another name, or remove it"
+            f"{path} was not written by nova-gpu host prepare: its first line differs; rename or "
+            "remove it"
         )
         self.path = path
 
 
 class NotClean(GPUError):
-    """A card, or a part of one, that is not clean after its last guest.
+    """A card, or a MIG instance or vGPU of one, that is not clean after its last guest.
 
-    Privsep sends the constructor's arguments and rebuilds the error from them, so they are kept as
-    they are.
+    ``args`` are the constructor's arguments, as for :class:`GuestError`.
     """
 
     def __init__(self, address: str, reason: str, remedy: str) -> None:
@@ -176,11 +175,12 @@ class GuestError(GPUError):
     ``address`` is the card that caused it, ``None`` if no single card did. ``reason`` is what
     failed and ``remedy`` what the operator can do. ``others`` names instances or processes of the
     host that are involved, such as another tenant's instance: the log shows them, :attr:`user_text`
-    does not. ``host`` is set when the error becomes one of Nova's. ``for_user`` replaces ``remedy``
-    in the user's text where only the operator can apply the remedy.
+    does not. ``host`` is the name of this host, ``None`` until the error is converted into one of
+    Nova's. ``for_user`` replaces ``remedy`` in the user's text where only the operator can apply
+    the remedy.
 
-    Privsep sends the constructor's arguments and rebuilds the error from them, so they are kept as
-    they are.
+    ``args`` are the constructor's arguments: privsep's daemon sends these, and nova-compute calls
+    the constructor with them.
     """
 
     host: str | None = None
@@ -242,7 +242,7 @@ GAVE_BACK = "the instance gave its GPUs back"
 
 
 class NoneFree(GuestCannotStart):
-    """An instance that gave its GPUs back when it stopped, and gets none at its start."""
+    """A start of an instance that gave its GPUs back when it stopped, and cannot get new ones."""
 
     _begin = f"{GAVE_BACK}, and gets none now: "
 
@@ -252,9 +252,9 @@ class NoneFree(GuestCannotStart):
 
 
 class OverQuota(NoneFree):
-    """An instance that gave its GPUs back when it stopped, and is refused new ones by quota."""
+    """A start of an instance that gave its GPUs back, and that quota does not allow new ones."""
 
-    _begin = "the instance has no GPUs while it is stopped, and is refused some: "
+    _begin = "the instance has no GPUs while it is stopped, and quota refuses it new ones: "
 
 
 class DomainsUnreadable(GuestCannotStart):

@@ -18,7 +18,10 @@ BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its func
 
 
 def load(door: str) -> Any | None:
-    """Return the module *door* of an extension, None where its folder is not installed."""
+    """Import and return a module of an extension, ``None`` if its folder is not installed.
+
+    :param door: the module's dotted name, one of the constants of this module
+    """
     package, folder, *_ = door.split(".")
     # Only next to the package that runs: an editable installation may lie elsewhere.
     folders = importlib.import_module(package).__path__

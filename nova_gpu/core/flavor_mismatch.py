@@ -21,11 +21,11 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """GPUs that an instance holds of one group and in one place: their number and properties.
+    """GPUs of one instance that have the properties here in common; ``count`` is their number.
 
-    ``traits`` are the group's traits; they are read only for a flavor with a condition on a trait
-    that the virt driver sets. ``circle`` numbers the set of GPUs that direct links join: GPUs of
-    one set have the same number, and a GPU without links has a number of its own.
+    ``traits`` returns the traits of their provider; it is called only for a flavor with a condition
+    on a trait that the virt driver sets. ``circle`` is equal for GPUs that direct links (NVLink,
+    XGMI) join, and differs for all others.
     """
 
     count: int
@@ -43,38 +43,46 @@ def gpu_mismatch(
     """Return why the GPUs in *held* do not match the flavor's request, ``None`` if they do.
 
     Only the traits that the virt driver sets are compared: Placement has checked the others. Each
-    request group is compared with all of *held* separately.
+    request group is compared with all of *held*: whether one GPU serves two groups is not checked.
 
+    :param request: the flavor's request for whole cards, ``None`` without one
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
     count = sum(part.count for part in held)
     want = request.count if request else 0
     if count != want:
-        return f"it holds {count} GPUs and its flavor asks for {want}"
+        return f"the instance holds {count} GPUs, and its flavor asks for {want}"
     if request is None:
         return None
     if request.hypervisor and not request.hypervisor.matches(hypervisor_type):
-        return f"the hypervisor is {hypervisor_type}, its flavor asks for {request.hypervisor}"
+        return (
+            f"the host's hypervisor is {hypervisor_type}, and the instance's flavor asks for "
+            f"{request.hypervisor}"
+        )
     if request.architecture:
         for part in held:
             if not request.architecture.matches(part.architecture):
                 return (
-                    f"it holds a GPU of architecture {part.architecture or 'unknown'}, "
-                    f"its flavor asks for {request.architecture}"
+                    f"the instance holds a GPU of architecture {part.architecture or 'unknown'}, "
+                    f"and its flavor asks for {request.architecture}"
                 )
     for group in request.groups:
         fitting = sum(part.count for part in _fitting(group, held))
         if fitting < group.count:
             required, forbidden = _own_traits(group)
             wanted = ", ".join(sorted(required) + [f"!{trait}" for trait in sorted(forbidden)])
-            return f"its flavor asks for {group.count} GPUs with {wanted}, and it holds {fitting}"
+            return (
+                f"the flavor asks for {group.count} GPUs with {wanted}, and the instance holds "
+                f"{fitting}"
+            )
     return None
 
 
 def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
-    """Return a mismatch in a fact that NVML may report in one run of nova-compute only.
+    """Return a mismatch in the product's name or memory, ``None`` without one.
 
-    The check runs only when an instance gets its GPUs. An instance that had them before keeps them.
+    Only for an instance that has just got its GPUs: NVML may report these facts in one run of
+    nova-compute and not in the next, and a guest with the GPUs must still start then.
     """
     for part in held:
         facts = Facts(part.architecture, part.model, part.memory_mib)
@@ -83,8 +91,8 @@ def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
                 known, unknown = demand.word.holds
                 fact = demand.fact(facts)
                 return (
-                    f"it holds {known.format(fact) if fact else unknown}, its flavor asks for "
-                    f"{demand.word.name} {demand.condition}"
+                    f"the instance holds {known.format(fact) if fact else unknown}, and its flavor "
+                    f"asks for {demand.word.name} {demand.condition}"
                 )
     return None
 
@@ -112,7 +120,10 @@ def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
 def not_beside(
     arrangement: Arrangement, cards: Collection[GPU], neighbours: Collection[Neighbour]
 ) -> str | None:
-    """Return why *cards* are farther from *neighbours* than the flavor permits, ``None`` if not."""
+    """Return why *cards* violate the flavor's ``gpu:near``, ``None`` if they do not.
+
+    :param neighbours: the instance's PCI devices by Nova's own passthrough
+    """
     if not (cards and arrangement.insists_on_near):
         return None
     wanted = nearness.wanted(arrangement.near, neighbours)
@@ -167,9 +178,9 @@ def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
 
 
 def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | None:
-    """Return a mismatch in a fact that may be known in one run of nova-compute only.
+    """Return a mismatch in the product or the vGPU type's facts, ``None`` without one.
 
-    The check runs only when an instance gets its vGPUs, as in :func:`other_product`.
+    Only for an instance that has just got its vGPUs, as in :func:`other_product`.
 
     :param held: the group of each vGPU
     """
@@ -186,7 +197,7 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
 
 
 def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
-    """Return the members of *held* that could serve the request group *group*."""
+    """Return the members of *held* whose traits satisfy the request group *group*."""
     required, forbidden = _own_traits(group)
     if not (required or forbidden):
         return list(held)

@@ -79,7 +79,10 @@ class NvmlHealth:
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
-    """Return a reason if PCIe errors have increased since nova-compute first read them."""
+    """Return the reason for a card with new fatal or nonfatal PCIe errors, else ``None``.
+
+    :param first: the counts at nova-compute's first look at the card
+    """
     risen = [
         f"{after - before} {kind}"
         for kind, before, after in (
@@ -91,7 +94,7 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
     if not risen:
         return None
     return Unavailable(
-        f"it has reported {' and '.join(risen)} PCIe errors since nova-compute watches it",
+        f"it has reported {' and '.join(risen)} PCIe errors since nova-compute first saw it",
         "see the kernel's log for them (AER); reseat or replace the card, or restart nova-compute "
         "to count from now on",
         Source.BUS,
@@ -99,9 +102,9 @@ def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
 
 
 def of_nvml(health: NvmlHealth) -> Unavailable | None:
-    """Return the gravest problem in the driver's report, ``None`` if it has none.
+    """Return the gravest problem in NVML's report of a card, ``None`` without any.
 
-    A ``lost`` card is not judged here: it cannot be given at all.
+    ``lost`` and ``refused`` are ignored here: the caller handles them.
     """
     if health.remapping_failed:
         return Unavailable(
@@ -142,7 +145,7 @@ def _of_fabric(health: NvmlHealth) -> str | None:
 
 
 def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
-    """Return the reason that follows from an Xid error of the driver.
+    """Return the reason for a card of which NVIDIA's driver reported an Xid.
 
     :param text: the driver's own text
     :param instance: the MIG instance that the Xid names, as ``9/0``
@@ -155,7 +158,7 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
 
 
 def of_mig_mode() -> Unavailable:
-    """Return the reason for a card of VM guests that its last guest left in MIG mode.
+    """Return the reason for a card of KVM guests that its last guest left in MIG mode.
 
     A100 and A30 keep MIG mode over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later
     cards do not.

@@ -18,7 +18,7 @@ def parse(
     """Parse the JSON in *text*.
 
     Python's own parser accepts ``Infinity``, ``NaN`` and ``1e999``, which raise OverflowError where
-    the value becomes an integer, and integers that no float can hold.
+    the value becomes an integer, and integers that no float can hold. This parser refuses both.
 
     :param pairs_hook: builds an object from its key and value pairs
     :raises ValueError: if *text* is not JSON, has such a number, or is nested too deeply
@@ -49,4 +49,4 @@ def _int(text: str) -> int:
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(f"{text[:40]} is no number of JSON that fits")
+    raise ValueError(f"{text[:40]} is not a JSON number of at most 64 bits")

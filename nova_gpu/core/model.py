@@ -45,7 +45,7 @@ class PciAddress:
 
 
 class LinkType(enum.StrEnum):
-    """The type of a direct connection between two GPUs, without the host bridge."""
+    """The type of a direct link between two GPUs, which does not use PCI Express."""
 
     NVLINK = "nvlink"
     XGMI = "xgmi"
@@ -53,7 +53,7 @@ class LinkType(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """A direct connection to the GPU at ``peer``, of ``width`` lanes or bricks."""
+    """A direct link to the GPU at ``peer``, of ``width`` XGMI lanes or NVLink bricks."""
 
     peer: PciAddress
     type: LinkType
@@ -61,7 +61,11 @@ class Link:
 
 
 class DeliveryMode(enum.StrEnum):
-    """How guests get GPUs: as PCI devices, by the host's device nodes, or as vGPUs."""
+    """How guests get GPUs.
+
+    ``PCI``: whole, by PCI passthrough. ``LXC``: whole, by the host's device nodes. ``VGPU``: a part
+    of a card, which is a vGPU or a MIG instance.
+    """
 
     PCI = "pci"
     LXC = "lxc"
@@ -155,7 +159,7 @@ class GPU:
 
 
 class GroupKey(NamedTuple):
-    """The identity of a group of cards on a host; each group is one resource provider.
+    """The identity of a group of whole cards or of vGPUs on a host, which is a resource provider.
 
     ``vgpu_type`` is the id of the vGPU type; it is set if and only if the mode is ``VGPU``.
     """

@@ -131,10 +131,11 @@ def is_own_trait(trait: str) -> bool:
 
 
 def word(value: str | None) -> str | None:
-    """Return the form in which names are compared: ``xe_hpc`` for ``XE-HPC``, ``None`` for unknown.
+    """Return the normal form of a name, to compare it: ``xe_hpc`` for ``XE-HPC``.
 
-    In upper case it has only characters that a trait may have. A MIG profile without media
-    extensions stays distinct from one with them: ``1g.24gb-me`` is ``1g_24gb_minus_me``.
+    Return ``None`` for a name that is empty or ``unknown``. In upper case the form fits into the
+    name of a trait. A MIG profile without media extensions stays distinct from one with them:
+    ``1g.24gb-me`` is ``1g_24gb_minus_me``.
     """
     signed = _WITHOUT_EXTENSIONS.sub(r"\1_minus_", (value or "").lower())
     plain = re.sub(r"[^a-z0-9]+", "_", signed).strip("_")
@@ -178,11 +179,10 @@ def vgpu_type_trait(name: str) -> str:
 
 
 def provider_name(nodename: str, key: model.GroupKey) -> str:
-    """Return the name of a group's resource provider.
+    """Return the name of a group's resource provider on the compute node *nodename*.
 
-    The name of a group never changes, because a change would be a reshape. If the name is too long
-    for Placement, the node's name is cut and a hash of the whole is appended, so that two long
-    names stay distinct.
+    No release may change it: Placement would need a reshape. If the name is too long for Placement,
+    *nodename* is cut and followed by a hash of the whole, so that two long names stay distinct.
     """
     mode = key.mode if key.vgpu_type is None else f"{key.mode}_{key.vgpu_type}"
     suffix = f"_gpu_{key.vendor_id}_{key.product_id}_{mode}"
@@ -194,7 +194,7 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
 
 
 def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
-    """Return the group whose provider on *nodename* has this *name*, ``None`` for others."""
+    """Return the group whose provider on *nodename* has this *name*, ``None`` if none has."""
     # The name of a node or a type may look like the end of a provider's name.
     for begin in re.finditer("(?=_gpu_)", name):
         match = _GROUP.fullmatch(name, begin.start())
@@ -207,9 +207,9 @@ def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
 
 
 def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:
-    """Return the text after *prefix* in each of *traits*, in lower case.
+    """Return the text after *prefix* in those *traits* that begin with it, in lower case.
 
-    The trait for an unknown value is left out.
+    The trait for an unknown value (:data:`UNKNOWN`) is left out.
     """
     values = {trait.removeprefix(prefix) for trait in traits if trait.startswith(prefix)}
     return frozenset(value.lower() for value in values - {UNKNOWN})

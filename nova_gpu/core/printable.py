@@ -18,9 +18,10 @@ def printable(text: str, most: int = MOST) -> str:
     """Return *text* as one line without characters that control a terminal, a log or a page.
 
     Unicode's control, format (direction marks among them), surrogate and unassigned characters and
-    its line and paragraph separators are replaced; spaces stay spaces.
+    its line and paragraph separators are replaced. White space, line feeds included, becomes a
+    space.
 
-    :param most: the maximum number of characters
+    :param most: the maximum number of characters; a longer text is cut and ends in ``...``
     """
     # A text that is far too long is cut before its characters are examined.
     cut = f"{text[: most - 3]}..." if len(text) > most else text

@@ -53,7 +53,7 @@ _MOST_OFTEN = {
 
 
 def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
-    """Yield the reasons why *action* on an instance with GPUs is refused or often fails.
+    """Yield the reasons why *action* on an instance with GPUs is refused, or fails most often.
 
     :param action: a name of Nova's instance actions
     :param container: whether its guest is a container; ``None`` if unknown

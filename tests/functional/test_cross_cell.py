@@ -67,7 +67,7 @@ class CrossCell:
         failed = {"status": "ERROR", "OS-EXT-STS:task_state": None}
         self._wait_for_server_parameter(self.server, failed)
         fault = self._show_server(self.server)["fault"]["message"]
-        self.assertIn("it holds 0 GPUs and its flavor asks for 2", fault)
+        self.assertIn("the instance holds 0 GPUs, and its flavor asks for 2", fault)
         self.api.post_server_action(self.server["id"], {"reboot": {"type": "HARD"}})
         self._wait_for_server_parameter(self.server, {**failed, "status": "ACTIVE"})
         for host, used in (("host1", 1), ("host2", 0)):

@@ -31,7 +31,7 @@ LOST = "the MIG instance is no longer on its card"
 
 
 def is_type_id(text: str) -> bool:
-    """Return whether *text* can be the id of a vGPU type, such as ``nvidia-35``."""
+    """Return whether *text* has the form of a vGPU type's id, such as ``nvidia-35``."""
     return _TYPE_ID.fullmatch(text) is not None
 
 
@@ -75,8 +75,8 @@ class Parent:
     """A PCI function that provides vGPUs: a card, or one of its virtual functions.
 
     ``available`` is how many more vGPUs of each type its driver can make, ``made`` how many exist,
-    both by the type's id. A plain function makes none. ``numbers`` are the slot numbers of MIG
-    instances, by type: only the operator adds or removes these.
+    both by the type's id. ``numbers`` are the slot numbers of the card's MIG instances, by the id
+    of their type (:func:`slot_number`); empty for any other kind.
     """
 
     kind: Kind
@@ -85,7 +85,7 @@ class Parent:
     numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
 
     def is_made(self, slot: Slot) -> bool:
-        """Return whether the vGPU of *slot* exists, for a function without mediated devices."""
+        """Return whether the vGPU of *slot* exists; not for a function of kind ``MEDIATED``."""
         if self.kind is Kind.INSTANCE:
             return slot.number in self.numbers.get(slot.type_id, ())
         return slot.type_id in self.made
@@ -113,9 +113,10 @@ class DividedCard:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """The place of one vGPU of a type, made or not: ``0000:3b:00.0/nvidia-35/0``, counted from 0.
+    """The place of one vGPU, made or not: ``0000:3b:00.0/nvidia-35/0``.
 
-    The number of a MIG instance is :func:`slot_number`.
+    It consists of the PCI function, the id of the vGPU type and a number from 0. For a MIG instance
+    the type is its profile, and the number is :func:`slot_number`.
     """
 
     parent: PciAddress
@@ -145,19 +146,19 @@ class Slot:
 
     @property
     def is_mig(self) -> bool:
-        """Whether the slot is a MIG instance's.
+        """Whether the slot is that of a MIG instance.
 
-        A MIG profile begins with its number of slices, the id of any other type with a driver's
-        name.
+        The id of its type is a MIG profile, which begins with a digit. Any other id begins with the
+        name of a driver.
         """
         return self.type_id[0].isdecimal()
 
     @property
     def place(self) -> Slot:
-        """The slot without what may change of it; only one guest may have a place at a time.
+        """The slot, but with an empty ``type_id`` for a MIG instance.
 
-        A MIG instance is identified by its card and its number, by which its device nodes are
-        found. Its profile may change.
+        Slots with the same place are one device, which one guest at a time may have. The operator
+        may make a MIG instance anew with another profile and the same number.
         """
         return Slot(self.parent, "", self.number) if self.is_mig else self
 
@@ -179,9 +180,11 @@ def device_uuid(instance_uuid: str, slot: Slot) -> str:
 def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
     """Return the slot number of a MIG instance: 900 for ``9/0``.
 
-    Return ``None`` for ids that are too large. The number is made of the ids that the driver's
-    device nodes are found by; an instance keeps them as long as it exists. Its position in a list
-    of all instances would change with the layout.
+    Return ``None`` for ids that are too large. The ids stay the same as long as the MIG instance
+    exists; its position in a list of all MIG instances would not.
+
+    :param gpu_instance: the id that NVIDIA's driver gives the GPU instance on its card
+    :param compute_instance: the id of the compute instance in that GPU instance
     """
     if compute_instance in range(_COMPUTE_INSTANCES) and gpu_instance in range(_GPU_INSTANCES):
         return gpu_instance * _COMPUTE_INSTANCES + compute_instance

@@ -21,11 +21,11 @@ from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUT
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """The room for vGPUs of one type on one card, as Placement counts.
+    """The capacity of one card for vGPUs of one type, in numbers of vGPUs.
 
     ``total`` is the largest possible number of them, ``taken`` the number that instances hold or
-    are promised, and ``free`` the number that instances could get now. The rest is reserved:
-    another type or a program outside Nova has that part of the card.
+    are promised, and ``free`` the number that instances could get now. The rest is ``reserved``:
+    vGPUs of other types or programs outside Nova use that part of the card.
     """
 
     total: int
@@ -40,7 +40,7 @@ class Room:
 def room(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> Room:
-    """Return the room of *card* for the type.
+    """Return the room of *card* for vGPUs of the type.
 
     :param taken: the slots of the card, of all types, that instances hold or are promised
     :param pending: those of *taken* at which no vGPU exists yet
@@ -59,7 +59,10 @@ def room(
 def free_slots(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> tuple[Slot, ...]:
-    """Return as many free slots as :func:`room` counts, in order, without those in *taken*."""
+    """Return the free slots of the type on *card*, sorted, as many as :func:`room` counts.
+
+    The parameters are those of :func:`room`.
+    """
     if card.has_instances:
         return tuple(_untaken(card, type_id, taken))
     count = room(card, type_id, taken, pending).free
@@ -76,9 +79,9 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
 
 
 def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[Slot]:
-    """Return the free MIG instances of the type.
+    """Return the slots of the type's MIG instances that new instances can get.
 
-    An instance that is taken under a former profile is not free.
+    Left out are those in *taken*, also under a former profile, and those that share memory.
     """
     places = {slot.place for slot in taken}
     return [
@@ -106,10 +109,10 @@ def _open(
 
 
 def _available(card: DividedCard, type_id: str) -> int:
-    """Return how many more vGPUs of the type the driver can make, given those that exist.
+    """Return how many more vGPUs of the type the driver can make on all functions of the card.
 
-    Each function of a card reports what it could make if the others made nothing meanwhile. So one
-    more vGPU is possible if any function reports one; for more, the card itself must have room.
+    Each function reports its number as if the others made none meanwhile. So one more vGPU is
+    possible if any function reports one; for more, the card itself must have room (:func:`_left`).
     """
     types = [
         count for parent in card.parents.values() if (count := parent.available.get(type_id, 0))
@@ -122,7 +125,10 @@ def _available(card: DividedCard, type_id: str) -> int:
 
 
 def _left(card: DividedCard, facts: VGPUType) -> int | None:
-    """Return how many more such vGPUs the card has room for by its types, ``None`` if unknown."""
+    """Return how many more vGPUs of the type *facts* fit next to those made, ``None`` if unknown.
+
+    Calculated from the sizes of the types, not from what the driver reports as available.
+    """
     most = carried(card, facts.id)
     if most is None:
         return None
@@ -137,9 +143,9 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
-    """Return how many vGPUs of *facts* one vGPU of type *other* displaces.
+    """Return how many vGPUs of type *facts* one vGPU of type *other* displaces.
 
-    The number is rounded up; it is all of them if unknown.
+    The number is rounded up. If it is unknown, it counts as all that the card carries.
     """
     if other.id == facts.id:
         return 1
@@ -151,7 +157,10 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
 
 
 def _most(card: DividedCard, type_id: str) -> int | None:
-    """Return how many vGPUs of the type a card's functions can have, ``None`` if unknown."""
+    """Return how many vGPUs of the type can exist on the card at once, ``None`` if unknown.
+
+    A card with virtual functions has one at each.
+    """
     most = carried(card, type_id)
     parents = card.parents.values()
     if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
@@ -162,9 +171,9 @@ def _most(card: DividedCard, type_id: str) -> int | None:
 def carried(card: DividedCard, type_id: str) -> int | None:
     """Return how many vGPUs of the type an otherwise empty card carries, ``None`` if unknown.
 
-    NVIDIA's driver reports the number for mediated devices. For virtual functions it lists the
-    profiles that are possible; the largest takes the whole card. A number larger than possible
-    counts as unknown.
+    NVIDIA's driver reports the number for mediated devices. For virtual functions and MIG instances
+    it is the size of the largest type, which takes the whole card, divided by the size of this one.
+    A number above :data:`MAX_PER_CARD` counts as unknown.
     """
     facts = card.types.get(type_id)
     if facts is None:
@@ -176,7 +185,7 @@ def carried(card: DividedCard, type_id: str) -> int | None:
 
 
 def whole_types(card: DividedCard) -> frozenset[str]:
-    """Return the types whose vGPU takes the whole card and is not made from a GPU instance."""
+    """Return the ids of the types of which one vGPU takes the whole card, without MIG."""
     return frozenset(
         type_id
         for type_id, facts in card.types.items()
@@ -193,11 +202,11 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
 
 
 class Order(enum.StrEnum):
-    """The order in which cards get the next vGPU, in XenServer's words.
+    """The choice of the card that gets the next vGPU, in XenServer's words.
 
-    Depth first takes the card with the least room left, so that whole cards stay free for large
-    types; breadth first takes the one with the most, so that each vGPU shares its card with as few
-    others as possible. Among cards with equal room, the first by address is taken.
+    Depth first chooses the card with the fewest free slots, so that whole cards stay free for large
+    types. Breadth first chooses the one with the most, so that each vGPU shares its card with as
+    few others as possible. Among equal cards, the first by address is chosen.
     """
 
     DEPTH_FIRST = "depth_first"
@@ -205,7 +214,7 @@ class Order(enum.StrEnum):
 
 
 def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
-    """Return *count* slots in the order of choice: the first n are the choice for n.
+    """Return *count* of the *free* slots, in the order in which *order* chooses them.
 
     :param free: the free slots of each card
     :raises ValueError: if there are fewer than *count*
@@ -217,8 +226,8 @@ def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) 
     chosen = []
     for _ in range(count):
         card = min(
-            (vgpu_type for vgpu_type in left if left[vgpu_type]),
-            key=lambda c: (sign * len(left[c]), c),
+            (address for address, slots in left.items() if slots),
+            key=lambda address: (sign * len(left[address]), address),
         )
         chosen.append(left[card].pop(0))
     return tuple(chosen)

@@ -19,8 +19,8 @@ from nova_gpu.core.vgpu.vgpu_capacity import Room
 class SharedCard:
     """A card that instances share as vGPUs or MIG instances.
 
-    ``unavailable`` are the card, its functions and its MIG instances that cannot be given now;
-    ``unavailable_types`` are the types that new instances do not get.
+    ``unavailable`` are the reasons why the card, one of its functions or one of its MIG instances
+    cannot be given now. ``unavailable_types`` are the ids of types that new instances do not get.
     """
 
     gpu: GPU
@@ -44,9 +44,9 @@ class SharedCard:
         )
 
     def without(self, whole: Set[Device]) -> SharedCard:
-        """Return this card without the functions that instances have *whole*.
+        """Return this card with no free vGPU at the functions that instances have *whole*.
 
-        It provides no vGPU at all if an instance has the card itself whole.
+        It has no free vGPU at all if an instance has the card itself whole.
         """
         parents = self.card.parents
         numbers = parents.keys() if self.gpu.address in whole else parents.keys() & whole
@@ -57,9 +57,10 @@ class SharedCard:
         return dataclasses.replace(self, card=card)
 
     def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
-        """Return the room of this card for the type; *taken* and *pending* may include other cards.
+        """Return the room of this card for the type, 0 free if the type or card is unavailable.
 
-        See :func:`nova_gpu.core.vgpu.vgpu_capacity.room`.
+        The parameters are those of :func:`nova_gpu.core.vgpu.vgpu_capacity.room`, but may include
+        slots of other cards.
         """
         room = vgpu_capacity.room(self.card, type_id, *self._own(taken, pending))
         if self.card.has_instances:
@@ -79,7 +80,10 @@ class SharedCard:
         return not self.reasons and type_id not in self.unavailable_types
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
-        """Yield all possible slots of the type on a card that carries at most *total*."""
+        """Yield all slots of the type that the card can have, free or not.
+
+        :param total: how many vGPUs of the type the card carries at most
+        """
         if self.card.has_instances:
             yield from vgpu_capacity.instances(self.card, type_id)
             return
@@ -96,9 +100,10 @@ class SharedCard:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUGroup:
-    """All cards of one product that can be divided into one type: one resource provider.
+    """All cards of one product that provide vGPUs of one type: one resource provider.
 
-    ``product`` is that of the cards, except for the memory, which is that of one vGPU.
+    ``product`` is that of the cards, except for the memory, which is that of one vGPU. ``cards``
+    are by address.
     """
 
     key: GroupKey
@@ -111,7 +116,10 @@ class VGPUGroup:
 
 
 def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
-    """Return a group for each type of each product among *cards*."""
+    """Return a group for each vGPU type of each product among *cards*, by its key.
+
+    :param cards: the divided cards, by address
+    """
     by_key: dict[GroupKey, VGPUGroup] = {}
     for address, shared in cards.items():
         for type_id, facts in shared.card.types.items():

@@ -119,7 +119,7 @@ class ChecksTest(test.TestCase):
         self.add_host("newer", report.replace('"v":2', '"v":99'))
         result = self.checks._check_hosts()
         self.assertResult(Code.WARNING, "older: version 1, not 2", result)
-        self.assertResult(Code.WARNING, "newer: the GPUs a host reports cannot be read", result)
+        self.assertResult(Code.WARNING, "newer: a host's report of its GPUs cannot be", result)
         self.assertNotIn("without", result.details)
         self.assertNotIn("now:", result.details)
 

@@ -36,10 +36,10 @@ class GPUMismatchTest(unittest.TestCase):
         for specs, held, part in (
             (two, [fermi], None),
             (two, [nameless], None),
-            (two, [], "holds 0 GPUs and its flavor asks for 2"),
+            (two, [], "holds 0 GPUs, and its flavor asks for 2"),
             (two, [fermi, kepler], "holds 4 GPUs"),
             ({}, [], None),
-            ({}, [fermi], "holds 2 GPUs and its flavor asks for 0"),
+            ({}, [fermi], "holds 2 GPUs, and its flavor asks for 0"),
             (two | {"gpu_arch": "fermi"}, [fermi], None),
             (two | {"gpu_arch": "fermi"}, [kepler], "architecture kepler"),
             (two | {"gpu_arch": "s!= kepler"}, [nameless], "architecture unknown"),
@@ -74,7 +74,7 @@ class OtherProductTest(unittest.TestCase):
         unknown = Held(1, "hopper", frozenset)
         for words, held, part in (
             ({"gpu:model": "h200"}, [known, known], None),
-            ({"gpu:model": "h100"}, [known, known], "holds a H200, its flavor asks for gpu:model"),
+            ({"gpu:model": "h100"}, [known, known], "holds a H200, and its flavor asks for"),
             ({"gpu:model": "s!= h100"}, [known, unknown], "of no known name"),
             ({"gpu:memory_mib": ">= 81920"}, [known, known], None),
             ({"gpu:memory_mib": "<= 81920"}, [known, known], "memory is 143771 MiB"),

@@ -126,8 +126,8 @@ class StartingTest(StartsTestCase):
 class CompareTest(StartsTestCase):
     def test_other_than_its_flavor_says(self) -> None:
         for specs, had, said in (
-            ({}, (self.whole, ONE), "it holds 1 GPUs and its flavor asks for 0.*one with GPUs"),
-            ({"gpus": "2"}, (self.whole, ONE), "holds 1 GPUs and its flavor asks for 2"),
+            ({}, (self.whole, ONE), "holds 1 GPUs, and its flavor asks for 0.*one with GPUs"),
+            ({"gpus": "2"}, (self.whole, ONE), "holds 1 GPUs, and its flavor asks for 2"),
             ({}, (self.parts, PART), "holds 1 vGPUs, and its flavor asks for none.*with vGPUs"),
         ):
             with self.subTest(said):
