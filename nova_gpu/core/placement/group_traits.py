@@ -24,10 +24,12 @@ def of_group(
     islands: Islands = topology.UNKNOWN,
     near: Iterable[str] = (),
 ) -> frozenset[str]:
-    """Return the traits for a group's provider; traits at *present* that others have set stay.
+    """Return the traits that the provider of a group of GPUs or vGPUs must have.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
-    :param near: the values of ``gpu:near`` that some of the cards satisfy
+    :param present: the traits that the provider has now; those that the virt driver does not set
+        are in the result too
+    :param near: the values of ``gpu:near`` that some of the group's cards satisfy
     """
     others = {trait for trait in present if not names.is_own_trait(trait)}
     own = {
@@ -49,10 +51,10 @@ def of_group(
 # Every claim calls this for each type, with the same hundreds of names.
 @functools.lru_cache(maxsize=1024)
 def of_type(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
-    """Return the traits that a vGPU type adds to those of its cards' product.
+    """Return the traits of a vGPU type, which its provider has besides those of :func:`of_group`.
 
-    :param standard: the traits of os-traits. The result has each of them that names a resolution a
-        head can show, and the one with the number of heads, if there is one.
+    :param standard: all traits of os-traits; those that name the type's number of heads, or a
+        resolution up to that of its heads, are in the result
     """
     own = {names.vgpu_type_trait(facts.id), names.heads_trait(facts.heads)}
     if facts.name:

@@ -12,7 +12,10 @@ from nova_gpu.core.vgpu.vgpu_capacity import Room
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """The inventory of one group in Placement. ``max_unit`` limits one instance."""
+    """The inventory and usage of one group's provider in Placement, in numbers of GPUs or vGPUs.
+
+    ``max_unit`` is how many one instance can get, ``None`` if not limited.
+    """
 
     total: int
     reserved: int
@@ -25,14 +28,14 @@ class Offer:
 
     @property
     def most(self) -> int:
-        """The most that one instance could get, in use or free."""
+        """The number that one instance could get if all were free."""
         return self.total if self.max_unit is None else min(self.total, self.max_unit)
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """Return how many GPUs of one or several groups are neither free nor used.
+    """Return how many of *total* GPUs are neither free nor used.
 
-    The number reserved is not simply that: a card that failed while an instance has it is both
+    That can be fewer than are reserved: a card that failed while an instance has it is both
     reserved and used.
     """
     return max(total - free - used, 0)
@@ -45,9 +48,9 @@ def inventory(
     *,
     most: int | None = None,
 ) -> Mapping[str, Mapping[str, int | float]]:
-    """Return the inventory of a group of *total* GPUs or vGPUs, *reserved* of them unavailable.
+    """Return the inventory of a group with *total* GPUs or vGPUs, of which *reserved* are reserved.
 
-    :param most: how many of them one guest can have, if not all
+    :param most: how many of them one guest can have, ``None`` for all
     :returns: the body of one provider's inventories, keyed by resource class
     """
     return {
@@ -67,12 +70,10 @@ def inventory(
 def inventory_of(
     rooms: Iterable[Room], *, most: int | None = None
 ) -> Mapping[str, Mapping[str, int | float]]:
-    """Return the inventory of a vGPU type on cards with these *rooms*.
+    """Return the inventory of a group of vGPUs, the sum over its cards.
 
-    What vGPUs of other types occupy of a card is reserved, so that the rest is what instances can
-    get.
-
-    :param most: how many of the type one guest can have, where that is known
+    :param rooms: the room of each card for the group's vGPU type
+    :param most: how many of the type one guest can have, ``None`` if unknown
     :returns: the body of one provider's inventories, keyed by resource class; empty if no card
         carries any, because Placement does not accept an inventory with a total of 0
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trait that closes a host's GPUs to preemptible instances, and until when.
+"""The trait that reserves a host's GPUs against preemptible instances until a time.
 
 The end time is part of the trait's name, so the trait expires everywhere at once, even if the
 process that set it is gone. All times are UTC, without a zone.
@@ -16,7 +16,7 @@ _FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 def trait(until: datetime.datetime) -> str:
-    """Return the trait that closes a compute node until *until*."""
+    """Return the trait that closes a compute node to preemptible instances until *until*."""
     return f"{names.KEPT_UNTIL}{until:{_FORMAT}}"
 
 

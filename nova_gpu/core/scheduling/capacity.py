@@ -29,16 +29,17 @@ _TOLD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group(Offer):
-    """A provider of GPUs.
+    """The GPUs or vGPUs of one resource provider.
 
-    ``board`` is set if guests get the provider's GPUs in exact sets only; it describes these sets.
+    ``traits`` are the provider's. ``board`` describes the partitions of the cards' board with
+    NVSwitches, ``None`` for other cards.
     """
 
     traits: frozenset[str]
     board: Board | None = None
 
     def places(self, count: int) -> int:
-        """Return how many instances with *count* GPUs each the group can serve now."""
+        """Return how many instances with *count* GPUs each can get them from this group now."""
         if self.board is None or self.free < count:
             return self.free // count
         return min(self.free // count, self.board.room().get(count, 0))
@@ -46,11 +47,12 @@ class Group(Offer):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """A compute node with GPUs.
+    """A compute node with GPUs, as one flavor sees it.
 
     :param unusable: why no new instance starts there, or ``None``
-    :param candidate: whether Placement has a candidate for one instance of the flavor there
-    :param free: the node's own free resources, by resource class
+    :param candidate: whether Placement has an allocation candidate there for one instance
+    :param free: the free resources of the node's own provider, by resource class
+    :param groups: the providers of GPUs or vGPUs on the node
     :param kind: what the groups contain, ``GPUs`` or ``vGPUs``
     """
 
@@ -64,10 +66,10 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """The number of instances that fit on a host, and the ``reason`` why not one more.
+    """The number of instances of a flavor that fit on a host, and the reason why not one more.
 
-    ``in_service`` is the number of its GPUs that are not reserved, in use or free. Every way to
-    query Placement returns that number.
+    ``free`` and ``in_service`` count the host's GPUs: those that are neither reserved nor used, and
+    those that are not reserved, whether used or free.
     """
 
     host: str
@@ -86,7 +88,7 @@ def answers(
 ) -> list[Answer]:
     """Return one answer for each host, those with the most instances first.
 
-    :param requests: the request groups that Placement is queried with
+    :param requests: the flavor's request groups with GPUs
     :param amounts: what one instance needs of the node's own resources, by resource class
     :param isolate: whether the groups of one instance must be of different providers
     """
@@ -95,7 +97,7 @@ def answers(
 
 
 def could_boot(answers: Iterable[Answer]) -> tuple[int, int]:
-    """Return how many instances could boot, and on how many hosts."""
+    """Return how many instances could boot in all, and on how many hosts."""
     able = [answer.instances for answer in answers if answer.instances]
     return sum(able), len(able)
 
@@ -132,13 +134,15 @@ def _instances(
     if scarcest and not most:
         return 0, _scarce(scarcest, amounts, host)
     if not host.candidate:
-        return 0, "Placement has no candidate here: it lacks another trait or device of the flavor"
+        return 0, (
+            "Placement has no candidate here: the host lacks another trait or device of the flavor"
+        )
     by_gpus = _packed(requests, host.groups, isolate, most + 1)
     if scarcest and most < by_gpus:
         return most, _scarce(scarcest, amounts, host, most)
     if by_gpus:
         return by_gpus, f"no more {host.kind}"
-    return 0, f"its free {host.kind} do not serve all of the flavor"
+    return 0, f"its free {host.kind} do not serve all request groups of the flavor"
 
 
 def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instances: int = 0) -> str:
@@ -148,17 +152,20 @@ def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instanc
 
 
 def fits(part: GroupRequest, group: Group) -> bool:
-    """Return whether GPUs of *group*, free or not, have the traits that *part* requests."""
+    """Return whether *group* has the traits that *part* requests, regardless of free GPUs."""
     return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
 
 
 def ways(
     requests: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
 ) -> list[tuple[int, ...]]:
-    """Return the combinations of *groups* that could serve one instance.
+    """Return the combinations of *groups* from which one instance could get its GPUs now.
 
-    A combination has the index of one group for each part of the request. Those that leave the
-    fewest GPUs free come first.
+    A combination has, for each request group in *requests*, the index in *groups* of the group that
+    serves it. Combinations that leave the fewest GPUs free come first. Only the first
+    :data:`_MOST_WAYS` are tried.
+
+    :param isolate: whether the request groups must be served by different groups
     """
     choices = []
     for way in _possible(requests, groups, isolate):
@@ -173,7 +180,7 @@ def ways(
 def _possible(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the first combinations of *groups* that may serve one instance.
+    """Yield the combinations of *groups* whose traits serve one instance, as :func:`ways`.
 
     The number of free GPUs is not checked, except for groups whose GPUs are given in exact sets.
     """
@@ -185,7 +192,7 @@ def _possible(
 
 
 def _lacking(part: GroupRequest, host: Host) -> str | None:
-    """Return why no group can serve *part* now, or ``None``."""
+    """Return why no group of *host* can serve *part* now, ``None`` if one can."""
     fitting = [group for group in host.groups if fits(part, group)]
     if not fitting:
         unlike = sorted({_unlike(part, group, host.kind) for group in host.groups})
@@ -206,7 +213,10 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
 
 
 def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
-    """Return how the GPUs of *group* differ from what *part* requests."""
+    """Return how the traits of *group* differ from those that *part* requests.
+
+    :param kind: the noun for the GPUs in the text, ``GPUs`` or ``vGPUs``
+    """
     for prefix in _TOLD:
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
@@ -220,7 +230,10 @@ def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
 
 
 def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]) -> bool:
-    """Return whether each group in *way* that gives exact sets has a free set of the size."""
+    """Return whether each group in *way* that gives exact sets has a free set of the size.
+
+    :param counts: how many GPUs each request group takes, in the order of *way*
+    """
     taken = dict.fromkeys(way, 0)
     for index, count in zip(way, counts, strict=True):
         taken[index] += count
@@ -230,10 +243,7 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 def _packed(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
-    """Return how many instances the free GPUs serve, up to *most*.
-
-    Each part of the request is served by one provider.
-    """
+    """Return for how many instances the free GPUs of *groups* suffice, at most *most*."""
     if len(requests) == 1:
         part = requests[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)

@@ -19,7 +19,7 @@ _REPORTED_OF_TYPES = (extra_spec.MEMORY_MIB, extra_spec.HEADS)
 
 
 def serves(group: GroupStats, request: GPURequest, part: GroupRequest) -> bool:
-    """Return whether *group* could serve *part* if all of its cards were free.
+    """Return whether *group* could serve the request group *part* if all its cards were free.
 
     An unknown fact about the group satisfies no condition.
     """
@@ -42,8 +42,9 @@ def _meets(group: GroupStats, request: GPURequest) -> bool:
 
 
 def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
-    """Yield the index and the free GPUs of each group of *report* that could serve *part* now.
+    """Yield the groups of *report* that could serve *part*: their index and their free GPUs.
 
+    The free GPUs may be too few. :func:`nova_gpu.core.topology.topology.cells` explains their form.
     A group that gives exact sets is left out unless a set of that size is free.
     """
     for number, (group, cells, sets) in enumerate(report.each_group()):
@@ -52,7 +53,10 @@ def giving(report: Report, request: GPURequest, part: GroupRequest) -> Iterator[
 
 
 def free(report: Report, request: GPURequest, part: GroupRequest) -> int:
-    """Return how many free GPUs of *report* could serve *part*, in exact sets or not."""
+    """Return how many GPUs are free in all groups of *report* that could serve *part*.
+
+    Whether they form one of the exact sets of a board is not checked.
+    """
     return sum(
         count
         for group, cells, _ in report.each_group()
@@ -62,10 +66,13 @@ def free(report: Report, request: GPURequest, part: GroupRequest) -> int:
 
 
 def most_free(request: VGPURequest, divided: Divided) -> int:
-    """Return how many vGPUs of one requested type the host has room for, on all its cards.
+    """Return how many more vGPUs that serve *request* fit on all cards of a host.
 
-    The number is that of the type with the most room: types share cards, so their numbers do not
-    add up. It is 0 for vGPUs that are given in exact sets if no set of the size is free.
+    If several types serve it, the number is that of the type of which most fit: types share cards,
+    so their numbers do not add up. A type that is given in exact sets counts 0 if no set of the
+    size is free.
+
+    :param divided: the part of the host's report about its divided cards
     """
     known = divided.facts or ((None, None),) * len(divided.vgpus)
     sets = divided.sets or ((),) * len(divided.vgpus)
@@ -83,7 +90,7 @@ def most_free(request: VGPURequest, divided: Divided) -> int:
 def _takes(request: VGPURequest, facts: VGPUType) -> bool:
     known = Facts(None, None, facts.memory_mib, facts)
     reported = (demand for demand in request.demands if demand.word in _REPORTED_OF_TYPES)
-    return request.takes_type(facts) and all(vgpu_type.is_met(known) for vgpu_type in reported)
+    return request.takes_type(facts) and all(demand.is_met(known) for demand in reported)
 
 
 def stranded(

@@ -23,17 +23,19 @@ _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 def rank(request: GPURequest, report: Report, distribution: Distribution) -> Rank:
     """Return the rank of the host of *report* for *request*; lower ranks are better.
 
-    1. Whether the host has too few free GPUs, no free set of the size, or does not report which
+    A rank has these numbers, where "the set" are the GPUs that the host would give the instance:
+
+    1. 0, or 1 if the host has too few free GPUs, no free set of the size, or does not report which
        GPUs are free.
-    2. How many more islands than necessary the set touches that its pool would give, if the flavor
-       names a topology, required or preferred.
-    3. If the flavor has ``gpu:near``: how many of the GPUs cannot be on the NUMA node of one such
+    2. If the flavor names a topology, required or preferred: on how many more islands than one the
+       set is.
+    3. If the flavor has ``gpu:near``: how many of the GPUs cannot be on the NUMA node of such a
        device, and how many cannot be behind its switch.
-    4. The cost of that set (see :mod:`nova_gpu.core.topology.choose`).
+    4. The cost of the set (:data:`nova_gpu.core.topology.choose.Cost`).
     5. How many GPUs would be left free on the host.
 
-    This order packs instances. To spread them, the fifth number precedes the part of the fourth
-    that counts the GPUs on broken islands.
+    This order packs instances. To spread them, the fifth number counts as better if it is larger,
+    and precedes those numbers of the cost that count free GPUs on broken islands.
     """
     parts = [_of_part(request, part, report) for part in request.groups]
     full, apart = (sum(numbers) for numbers in list(zip(*parts, strict=True))[:2])
@@ -47,7 +49,10 @@ def rank(request: GPURequest, report: Report, distribution: Distribution) -> Ran
 
 
 def _of_part(request: GPURequest, part: GroupRequest, report: Report) -> _Part:
-    """Return the numbers of a rank for one request group, for the group of cards that is best."""
+    """Return the first four numbers of a rank for the request group *part*.
+
+    They are those of the host's best group of cards.
+    """
     cells = [
         _of_cells(request, part, cells, _far(request, part, report, number))
         for number, cells in fit.giving(report, request, part)

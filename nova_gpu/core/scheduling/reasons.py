@@ -36,7 +36,7 @@ _SIGNS = {
 # What hosts do, and the one that was asked for, that are closed by a trait that begins so
 _CLOSED = {
     names.DRAINED: (
-        "are drained, which take no new instance with GPUs",
+        "are drained and take no new instance with GPUs",
         "is drained: it takes no new instance with GPUs",
     ),
     names.KEPT_UNTIL: (
@@ -48,10 +48,11 @@ _CLOSED = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Supply:
-    """The GPUs that there are for one group of a request, of which no provider has enough free.
+    """The GPUs in the cloud that have the traits of one request group, which cannot be served now.
 
-    ``providers``: how many have the group's traits. ``offers`` of these, ``None`` of too many to
-    count. ``unmet``: the traits of the group that no GPU there is satisfies by itself.
+    ``providers`` is the number of resource providers with these traits, ``offers`` their
+    inventories, ``None`` for too many providers to query. ``unmet`` are the conditions on traits
+    that no existing GPU satisfies, each taken alone.
     """
 
     group: GroupRequest
@@ -67,11 +68,13 @@ def missing(
     *,
     bound: bool = False,
 ) -> Reason | None:
-    """Return the first of what *requests* ask for that is not there, or ``None``.
+    """Return the reason for the first request group that no provider can serve.
 
-    :param supplies: of each request, read no further than a reason needs
+    Return ``None`` if each group can be served by itself.
+
+    :param supplies: for each request, the supplies of its groups; read only until a reason is found
     :param known: the traits that some provider has
-    :param bound: whether the supplies are those of the one host that the request is bound to
+    :param bound: whether the supplies are those of the only host that the request permits
     """
     for request, of_request in zip(requests, supplies, strict=True):
         if reason := unknown_name(request, known):
@@ -85,7 +88,7 @@ def missing(
 def _lack(
     request: Request, supply: Supply, known: Collection[str], *, bound: bool
 ) -> Reason | None:
-    """Return why *supply* is not enough; ``None`` where it has become enough meanwhile."""
+    """Return why *supply* does not suffice, ``None`` if GPUs have become free meanwhile."""
     if supply.offers is None:
         return too_many_to_count(request, supply.group, supply.providers)
     if not supply.offers:
@@ -94,7 +97,9 @@ def _lack(
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
-    """Return the first condition that no existing GPU can satisfy, or ``None``.
+    """Return the reason that no existing GPU satisfies a condition on a name or a number.
+
+    Return ``None`` if some GPU satisfies each of them.
 
     :param traits: the traits that some provider has
     """
@@ -114,9 +119,12 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
 def unfit_machine_type(
     request: GPURequest, machine_type: str, traits: Collection[str]
 ) -> Reason | None:
-    """Return why the image's machine type fits none of the GPUs, ``None`` if it fits some.
+    """Return the reason that a guest with this machine type can have none of the GPUs.
 
-    :param machine_type: a machine type without PCI Express; containers do not need any
+    Return ``None`` if some of the GPUs are on hosts of containers, which have no machine type.
+
+    :param machine_type: the image's machine type, which has no PCI Express
+    :param traits: the traits that some provider has
     """
     values = names.known_values(names.TRAIT_HYPERVISOR, traits)
     if request.hypervisor:
@@ -221,9 +229,10 @@ def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> 
 
 
 def too_few(request: Request, instances: int, most: int | None) -> Reason | None:
-    """Return the reason that not all instances of one request fit, ``None`` where they do.
+    """Return the reason that not all instances of a multi-create request fit, or ``None``.
 
-    :param most: how many there is room for, where that is known
+    :param instances: how many instances the request creates
+    :param most: how many instances there is room for, ``None`` if unknown
     """
     if not most or most >= instances:
         return None
@@ -238,7 +247,7 @@ def too_few(request: Request, instances: int, most: int | None) -> Reason | None
 def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     """Return the reason that only hosts closed to the request have free GPUs.
 
-    :param prefix: the beginning of the traits that close them
+    :param prefix: the prefix of the traits that close them, DRAINED or KEPT_UNTIL
     :param bound: whether the search was limited to the only host that the request permits
     """
     hosts, host = _CLOSED[prefix]
@@ -250,7 +259,7 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return the reason that fitting GPUs are free, but another resource is missing.
+    """Return the reason that fitting GPUs are free, but not on a host with the other resources.
 
     :param resources: the other resources that the instance requests, by resource class
     """

@@ -64,12 +64,16 @@ def _check_numbers(*numbers: Any, least: int = 0) -> None:
     """
     for number in numbers:
         if type(number) is not int or number < least:
-            raise ValueError("it must be a whole number")
+            raise ValueError(f"{number!r} is not a whole number of at least {least}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStats:
-    """A group of cards. Groups with the same properties are equal, on any host."""
+    """The cards of one product that a host gives whole, in use or free.
+
+    ``total`` is their number, ``mode`` a :class:`nova_gpu.core.model.DeliveryMode`. ``partitions``
+    are the sizes of the sets that guests get, empty for cards that are given one by one.
+    """
 
     product: str
     architecture: str | None
@@ -98,7 +102,7 @@ class GroupStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostStats:
-    """The GPUs of a host, in use or free: the part of its report that is static."""
+    """The whole cards of a host, in use or free: the part of its report that is static."""
 
     hypervisor: str
     groups: tuple[GroupStats, ...]
@@ -106,7 +110,7 @@ class HostStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reserved:
-    """The processors and memory that instances without GPUs must leave for each free GPU."""
+    """The vCPUs and memory of a host that instances without GPUs must leave for each free GPU."""
 
     vcpus: int = 0
     memory_mib: int = 0
@@ -144,10 +148,10 @@ class Divided:
         _check_numbers(*(number for sets in self.sets for pair in sets for number in pair))
         for table in (self.facts, self.sets):
             if table and len(table) != len(self.vgpus):
-                raise ValueError("facts and sets must have an entry for each of vgpus")
+                raise ValueError("facts and sets must have an entry for each type in vgpus")
         for type_id, name, _ in self.vgpus:
             if not (isinstance(type_id, str) and isinstance(name, str | None)):
-                raise TypeError("a type's id must be a string, and its name one or null")
+                raise TypeError("a type's id must be a string, and its name a string or null")
 
 
 UNDIVIDED = Divided()
@@ -155,10 +159,11 @@ UNDIVIDED = Divided()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """The content of a host's report.
+    """The content of a host's report of its GPUs, parsed.
 
-    ``free`` has the free GPUs of each of its groups, in their order, and ``free_partitions`` how
-    many more guests of each size fit. Both are ``None`` if the host does not report them.
+    ``free`` has for each group of ``host`` its free GPUs, and ``free_partitions`` its pairs of a
+    set's size and how many more guests of that size fit. Both are ``None`` if the host does not
+    report them. ``near`` has the numbers that :meth:`beside` returns.
     """
 
     host: HostStats
@@ -169,7 +174,10 @@ class Report:
     near: tuple[tuple[int, ...], ...] | None = None
 
     def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
-        """Yield each group, its free GPUs, and how many more guests of each size fit."""
+        """Yield each group, its free GPUs, and its pairs in ``free_partitions``.
+
+        The last two are empty if the host does not report them.
+        """
         for number, group in enumerate(self.host.groups):
             yield (
                 group,
@@ -178,9 +186,10 @@ class Report:
             )
 
     def beside(self, number: int, near: Near) -> tuple[int, int]:
-        """Return the most free GPUs near one device: behind its switch, and on its NUMA node.
+        """Return how many free GPUs can be near one device of the kind *near*.
 
-        The GPUs are those of the group at index *number*; 0 and 0 if the host does not report it.
+        The first number is that behind the device's switch, the second that on its NUMA node. The
+        GPUs are those of the group at index *number*. Both are 0 if the host does not report it.
         """
         at = 2 * NEAR.index(near)
         pair = self.near[number][at : at + 2] if self.near else ()
@@ -188,12 +197,12 @@ class Report:
 
     @property
     def cards(self) -> int:
-        """The number of cards, whole and in parts."""
+        """The number of cards, in use or free, given whole or in parts."""
         return sum(group.total for group in self.host.groups) + self.divided.total
 
     @property
     def free_cards(self) -> int:
-        """The number of cards that an instance could get whole or as a vGPU."""
+        """The number of cards that are free, or have room for another vGPU."""
         return self.free_gpus + self.divided.free
 
     @property
@@ -234,14 +243,14 @@ def version(text: str) -> int:
 def loads(text: str) -> Report:
     """Parse the report *text* of a host.
 
-    Hosts with the same GPUs share one ``host`` object.
+    Reports of hosts with the same GPUs share one ``host`` object.
 
-    :raises InvalidStats: if this or an earlier release's :func:`dumps` cannot have written it
+    :raises InvalidStats: if *text* is not a report, or its version is unknown
     """
     try:
         fields = json_text.parse(text)
         if fields["v"] not in _READABLE:
-            raise ValueError(f"version {fields['v']!r} is none of {_READABLE}")
+            raise ValueError(f"version {fields['v']!r} is not one of {_READABLE}")
         if not isinstance(fields["hypervisor"], str):
             raise TypeError("hypervisor must be a string")
         groups = tuple(map(_group, fields["groups"]))
@@ -260,7 +269,7 @@ def loads(text: str) -> Report:
 
 
 def _group(fields: Mapping[str, Any]) -> GroupStats:
-    """Parse one of ``groups``.
+    """Parse one element of ``groups``.
 
     :raises ValueError, TypeError, AttributeError, KeyError: if it is invalid
     """
@@ -301,7 +310,7 @@ def _host(hypervisor: str, groups: tuple[GroupStats, ...]) -> HostStats:
 
 
 def forget() -> None:
-    """Clear the cache of the ``host`` objects that reports share, as after a start."""
+    """Clear the caches of :func:`loads`, for tests and benchmarks."""
     _shared_group.cache_clear()
     _host.cache_clear()
 
@@ -328,14 +337,16 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
 def _check_entries(name: str, entries: Sequence[Any], groups: int) -> None:
     """Refuse a list that does not have an entry for each group.
 
+    :param name: the list's name in the report
+    :param groups: the number of groups
     :raises ValueError: if *entries* does not have the length *groups*
     """
     if len(entries) != groups:
-        raise ValueError(f"{name} must have an entry for each of groups")
+        raise ValueError(f"{name} must have an entry for each group")
 
 
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
-    """Parse the free GPUs of each group.
+    """Parse ``free``, the free GPUs of each group.
 
     :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
     """
@@ -344,15 +355,15 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
     for cells in free:
         for cell in cells:
             if len(cell) != _CELL:
-                raise ValueError("a place must have a number for each level and for its GPUs")
+                raise ValueError(f"an entry of free must have {_CELL} numbers")
             _check_numbers(*cell, least=topology.ALONE)
             if cell[-1] < 0:
-                raise ValueError("a number of GPUs must not be negative")
+                raise ValueError("the number of GPUs in an entry of free must not be negative")
     return free
 
 
 def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Parse how many more guests of each size fit, for each group.
+    """Parse ``free_partitions``: for each group, how many more guests of each size fit.
 
     :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
     """
@@ -364,7 +375,7 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
 
 
 def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
-    """Parse the number of free GPUs near network functions and disks, for each group.
+    """Parse ``near``: for each group, the numbers of free GPUs near network functions and disks.
 
     :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
     """

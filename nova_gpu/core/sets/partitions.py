@@ -23,10 +23,10 @@ Module = int
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """One set of cards that the fabric manager can join by their NVSwitches.
+    """One set of cards that Fabric Manager can join by the board's NVSwitches.
 
-    ``degraded``: the partition has fewer NVLinks than it should. ``order`` is its place in Fabric
-    Manager's list.
+    ``active``: Fabric Manager has joined them. ``degraded`` are those of ``modules`` with fewer
+    NVLinks than they should have. ``order`` are ``modules`` in the order of Fabric Manager's list.
     """
 
     id: int
@@ -41,7 +41,7 @@ class Partition:
 
 
 def free(partitions: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
-    """Return the partitions without a taken card, in the order of their numbers.
+    """Return the partitions without a taken card, in the order of their ids.
 
     :param taken: the modules that cannot be given: a guest has them, or they are faulty or unusable
     """
@@ -58,16 +58,17 @@ def choose(
     count: int,
     cost: Callable[[Collection[Module]], tuple[int, ...]] = lambda modules: (),
 ) -> Partition | None:
-    """Return the free partition of exactly *count* cards to give next, or ``None``.
+    """Return the best free partition of exactly *count* cards, ``None`` if none is free.
 
-    :param cost: a cost that precedes all other criteria; lower is better
+    :param taken: as for :func:`free`
+    :param cost: returns a cost for modules that precedes all other criteria; lower is better
     """
-    candidates = [card for card in free(partitions, taken) if card.size == count]
+    candidates = [partition for partition in free(partitions, taken) if partition.size == count]
 
     def left_free(chosen: Partition) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         left = free(partitions, chosen.modules.union(taken))
         sizes = tuple(sorted((partition.size for partition in left), reverse=True))
-        return tuple(-module for module in cost(chosen.modules)), sizes, -chosen.id
+        return tuple(-number for number in cost(chosen.modules)), sizes, -chosen.id
 
     return max(candidates, key=left_free, default=None)
 
@@ -79,13 +80,13 @@ def exactly(partitions: Iterable[Partition], modules: Collection[Module]) -> Par
 
 
 def room(partitions: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
-    """Return how many guests of each size could get a partition at once.
+    """Return how many guests could get a partition at once, by the partition's size.
 
-    Sizes of which no guest could get one are left out.
+    The guests are all of one size. Sizes without a free partition are left out.
     """
     by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
-    for card in free(partitions, taken):
-        by_size[card.size].append(card.modules)
+    for partition in free(partitions, taken):
+        by_size[partition.size].append(partition.modules)
     return {size: _most_disjoint(by_size[size]) for size in sorted(by_size)}
 
 
@@ -117,11 +118,11 @@ def refusal(partitions: Collection[Partition], taken: Collection[Module], count:
 def joined(
     partitions: Iterable[Partition], modules: Mapping[PciAddress, Module]
 ) -> Mapping[int, frozenset[PciAddress]]:
-    """Return the cards of each partition, by the partition's number.
+    """Return the addresses of each partition's cards, by the partition's id.
 
     A partition with a card that *modules* lacks is left out, as no instance could get it.
 
-    :param modules: the module number of each card
+    :param modules: the module number of each card, by address
     """
     cards = {module: address for address, module in modules.items()}
     return {

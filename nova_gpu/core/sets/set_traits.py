@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traits that describe the partitions of a board: Placement counts cards and knows no sets."""
+"""Traits that describe the partitions of a board, as Placement knows numbers of cards only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
-    """The partitions of a board, and the modules that are taken or cannot be given."""
+    """The partitions of a board with NVSwitches, and the numbers of the modules not free.
+
+    A module is a card, by its number on the board. It is ``taken`` if a guest has it, or if it
+    cannot be given.
+    """
 
     partitions: tuple[Partition, ...]
     taken: frozenset[Module]
@@ -33,7 +37,7 @@ class Board:
 
     @property
     def sizes(self) -> list[int]:
-        """The sizes of all partitions, free or not."""
+        """The different sizes of all partitions, free or not, in ascending order."""
         return sorted({partition.size for partition in self.partitions})
 
     def room(self) -> Mapping[int, int]:
@@ -45,11 +49,11 @@ class Board:
         return _choose(self, count)
 
     def given(self, modules: Collection[Module]) -> Board:
-        """Return the board with *modules* taken as well."""
+        """Return this board with *modules* taken as well."""
         return Board(self.partitions, self.taken.union(modules))
 
     def freed(self, modules: Collection[Module]) -> Board:
-        """Return the board with *modules* free again."""
+        """Return this board with *modules* no longer taken."""
         return Board(self.partitions, self.taken.difference(modules))
 
 
@@ -64,8 +68,9 @@ def _choose(board: Board, count: int) -> Partition | None:
 
 
 def traits(table: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
-    """Return the traits for a provider with cards of a board.
+    """Return the traits that describe a board on the provider of its cards.
 
+    :param table: all partitions of the board
     :param free: the modules that an instance could get now
     """
     sets = ("_".join(map(str, sorted(partition.modules))) for partition in table)

@@ -40,20 +40,22 @@ _Table = list[tuple[Cost, tuple[_T, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside(Generic[_T]):
-    """Numbers that precede those of a :data:`Cost`.
+    """The requirement ``gpu:near``, from which numbers follow that precede those of a cost.
 
-    They are the number of islands at the level ``within`` that a set touches, if the flavor
-    requires a topology; and how many of its GPUs are on another node, on another root, and behind
-    another switch than the device they must be near.
+    The numbers are: on how many islands of the level ``within`` a set of GPUs is, or 0 if
+    ``within`` is ``None``; and how many of its GPUs are not on the NUMA node, not on the root, and
+    not behind the switch of the device that they must be near.
 
-    ``distance`` is that of each free GPU, from 0 to :data:`nova_gpu.core.topology.nearness.FAR`.
+    ``distance`` is the distance of each free GPU from the device, from 0 to
+    :data:`nova_gpu.core.topology.nearness.FAR`. ``within`` is the level of the topology that the
+    flavor requires, ``None`` if it requires none.
     """
 
     distance: Mapping[_T, int]
     within: int | None = None
 
     def cost(self, members: Collection[_T]) -> Cost:
-        """Return the numbers that *members* add by their distance, wherever they are."""
+        """Return the numbers for *members* by their distance, with 0 islands."""
         distances: list[int] = [self.distance[member] for member in members]
         return (
             0,
@@ -61,15 +63,18 @@ class Beside(Generic[_T]):
         )
 
     def of_islands(self, level: int, touched: int) -> Cost:
-        """Return the numbers for a set that touches so many islands of *level*."""
+        """Return the numbers for a set on *touched* islands of *level*, without distances."""
         return (touched if level == self.within else 0, *[0] * nearness.FAR)
 
 
 def beside(
     arrangement: Arrangement, gpus: Iterable[GPU], neighbours: Iterable[Neighbour]
 ) -> Beside[PciAddress] | None:
-    """Return the costs of ``gpu:near``, ``None`` if the flavor or the instance has no such device.
+    """Return the requirement ``gpu:near`` of a flavor.
 
+    Return ``None`` if the flavor has none, or the instance has no device that it names.
+
+    :param gpus: the GPUs to choose from
     :param neighbours: the devices that the instance has by Nova's own passthrough
     """
     wanted = nearness.wanted(arrangement.near, neighbours)
@@ -88,10 +93,10 @@ def choose(
     places: Mapping[PciAddress, Place],
     beside: Beside[PciAddress] | None = None,
 ) -> tuple[PciAddress, ...]:
-    """Return the best *count* of *free*, sorted.
+    """Return the best set of *count* GPUs in *free*, sorted by address.
 
-    *places* must contain every address of *free*.
-
+    :param places: the place of each GPU in *free*
+    :param beside: the requirement ``gpu:near``, ``None`` without one
     :raises ValueError: if *free* has fewer than *count*
     """
     if not 0 <= count <= len(free):
@@ -101,7 +106,10 @@ def choose(
 
 @functools.lru_cache(maxsize=4096)
 def costs(free: Cells) -> tuple[Cost, ...]:
-    """Return the costs of the best sets among these free GPUs, for each size from 0 to all."""
+    """Return the cost of the best set of each size, from 0 to all of the free GPUs.
+
+    :param free: the places of free GPUs, as in a host's report
+    """
     places: dict[int, Place] = {}
     for *place, count in free:
         for _ in range(count):
@@ -124,8 +132,10 @@ def _best(
 ) -> _Table[_T]:
     """Return the best set of each size among *members*.
 
-    Costs of disjoint sets add up, and so does the order of their addresses. So the best sets of two
-    islands together are combinations of the best sets of each.
+    Costs of disjoint sets add up. So the best sets over two islands together are combinations of
+    the best sets of each.
+
+    :param order: the levels by which *members* are still to be divided into islands
     """
     if not order:
         return _alike(members, beside)
@@ -137,14 +147,14 @@ def _best(
 
 
 def _alike(members: Sequence[_T], beside: Beside[_T] | None) -> _Table[_T]:
-    """Return the best sets of each size among *members*, which are all in one place."""
+    """Return the best set of each size among *members*, which are all in one place."""
     if beside is not None:
         distance = beside.distance
         members = sorted(members, key=lambda member: (distance[member], member))
     sets = [members[:count] for count in range(len(members) + 1)]
     return [
-        ((beside.cost(member) if beside else ()) + _NOTHING, tuple(sorted(member)))
-        for member in sets
+        ((beside.cost(chosen) if beside else ()) + _NOTHING, tuple(sorted(chosen)))
+        for chosen in sets
     ]
 
 
@@ -160,7 +170,10 @@ def _islands(
 
 
 def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:
-    """Return *table*, of sets within one island of *level*, with the cost of the island added."""
+    """Return *table* with the cost of touching one island of *level* added to each set.
+
+    :param table: the best sets within that island
+    """
     size = len(table) - 1
     result: _Table[_T] = []
     for count, (cost, members) in enumerate(table):
@@ -176,7 +189,7 @@ def _at(level: int, touched: int, broken: int) -> Cost:
 
 
 def _joined(one: _Table[_T], other: _Table[_T]) -> _Table[_T]:
-    """Return the best sets of each size over two disjoint tables."""
+    """Return the best set of each size that consists of one set of each table."""
     result: _Table[_T] = []
     for count in range(len(one) + len(other) - 1):
         first = max(0, count - len(other) + 1)

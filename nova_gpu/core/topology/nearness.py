@@ -17,7 +17,7 @@ _NVM = 0x0108
 
 
 class Nearness(enum.StrEnum):
-    """The path between two cards without a direct link, shortest first."""
+    """The PCI Express path between two cards, shortest first, in the words of ``nvidia-smi``."""
 
     SAME_SWITCH = "PIX"
     SAME_ROOT = "PHB"
@@ -43,7 +43,7 @@ _DISTANCES = {Nearness.SAME_SWITCH: 0, Nearness.SAME_ROOT: 1, Nearness.SAME_NODE
 
 
 class Placed(Protocol):
-    """A PCI function with its place on the host. :class:`nova_gpu.core.model.GPU` is one."""
+    """A PCI function with its place on the host, such as a :class:`nova_gpu.core.model.GPU`."""
 
     @property
     def numa_node(self) -> int | None: ...
@@ -66,14 +66,17 @@ class Neighbour:
 
     @property
     def kind(self) -> Near:
-        """The value of ``gpu:near`` for such a device; ``ANY`` if no value names it."""
+        """The value of ``gpu:near`` that names such a device, ``ANY`` if none does."""
         if self.class_code >> 16 == _NETWORK:
             return Near.NIC
         return Near.NVME if self.class_code >> 8 == _NVM else Near.ANY
 
 
 def between(one: GPU, other: GPU) -> str:
-    """Return the path between two GPUs as a key of :data:`LEGEND`, with a link count for ``#``."""
+    """Return the path between two GPUs as ``nvidia-smi topo -m`` writes it: ``NV12`` or ``PIX``.
+
+    :data:`LEGEND` explains the words; ``#`` there stands for the number of links.
+    """
     for link in one.links:
         if link.peer == other.address:
             return f"NV{link.width}" if link.type == "nvlink" else "XGMI"
@@ -81,7 +84,7 @@ def between(one: GPU, other: GPU) -> str:
 
 
 def of_places(one: Placed, other: Placed) -> Nearness:
-    """Return the path between two places, regardless of direct links."""
+    """Return the PCI Express path between two functions, regardless of direct links."""
     if one.pcie_switch and one.pcie_switch == other.pcie_switch:
         return Nearness.SAME_SWITCH
     if one.pci_root and one.pci_root == other.pci_root:
@@ -92,11 +95,15 @@ def of_places(one: Placed, other: Placed) -> Nearness:
 
 
 def distance(one: Placed, others: Collection[Placed]) -> int:
-    """Return the distance of *one* from the nearest of *others*, from 0 to :data:`FAR`."""
+    """Return the distance of *one* from the nearest of *others*.
+
+    It is 0 behind one switch, 1 on one root, 2 on one NUMA node, and :data:`FAR` otherwise, if
+    unknown or if there are no *others*.
+    """
     distances = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
     return min(distances, default=FAR)
 
 
 def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
-    """Return the *neighbours* that GPUs must be near for this value of ``gpu:near``."""
+    """Return the *neighbours* that the value *near* of ``gpu:near`` names, none for ``ANY``."""
     return tuple(neighbour for neighbour in neighbours if near is neighbour.kind is not Near.ANY)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The islands that GPUs are on: which GPUs are near each other."""
+"""The islands that GPUs are on: which GPUs are near each other.
+
+An island is a set of GPUs on one NUMA node, on one PCI root, behind one PCIe switch or in one
+circle. A circle is a set of GPUs that direct links (NVLink, XGMI) join, also by way of other GPUs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ Cells = tuple[tuple[int, ...], ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Islands:
-    """The largest number of a group's cards on one NUMA node, and in one circle of direct links.
+    """The sizes of a group's largest islands: on one NUMA node, and in one circle.
 
     A card whose place is unknown counts as alone.
     """
@@ -40,7 +44,7 @@ UNKNOWN = Islands()
 
 
 def islands(gpus: Collection[GPU]) -> Islands:
-    """Return the largest islands of *gpus*, in use or free."""
+    """Return the sizes of the largest islands of *gpus*."""
     nodes = collections.Counter(gpu.numa_node for gpu in gpus if gpu.numa_node is not None)
     joined = collections.Counter(circles(gpus).values())
     return Islands(max(nodes.values(), default=1), max(joined.values(), default=1))
@@ -90,7 +94,7 @@ def cells(gpus: Iterable[GPU]) -> Cells:
 
 
 def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """Return a number for each GPU; GPUs that direct links join have the same number."""
+    """Return the number of each GPU's circle, by address; the numbers are arbitrary."""
     by_address = {gpu.address: gpu for gpu in gpus}
     circle: dict[PciAddress, int] = {}
     for address in sorted(by_address):
@@ -100,10 +104,11 @@ def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
 
 
 def nesting(of: Sequence[Place]) -> tuple[int, ...]:
-    """Return the levels in an order in which each island lies within one of the level before.
+    """Return the levels of *of*, outer ones first: each island lies within one island before it.
 
-    A root is on one NUMA node, and a switch below one root. Circles may be wider than any of these
-    or narrower. Where a circle crosses other islands, the island counts once in each circle.
+    A root is on one NUMA node, and a switch below one root; only the position of the circles
+    varies. If circles cross other islands, no order is exact: an island that a circle divides then
+    counts once in each circle.
     """
     rest = [level for level in LEVELS if level != CIRCLE]
     levels = (CIRCLE, *rest)
@@ -118,7 +123,10 @@ def nesting(of: Sequence[Place]) -> tuple[int, ...]:
 
 
 def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
-    """Return the first level in *order* with an island that the outer level divides."""
+    """Return the first depth in *order* whose islands divide an island of the next level.
+
+    Return ``None`` if each island lies within one island of the level before it.
+    """
     for depth, (outer, inner) in enumerate(itertools.pairwise(order)):
         around: dict[int, object] = {}
         for place in of:
@@ -131,7 +139,7 @@ def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
 
 
 def _node_of_root(root: int) -> int:
-    """Return a negative number for *root*, which no NUMA node has."""
+    """Return the number of the unknown NUMA node of *root*: negative, as no real node's is."""
     return ALONE if root == ALONE else ALONE - 1 - root
 
 

@@ -103,7 +103,7 @@ class HostsTest(test.NoDBTestCase):
         self.placement.add_group(host, 4)
         count, reason = self.answers(**{"gpus": "1", "trait:HW_CPU_X86_AVX2": "required"})["host"]
         self.assertEqual(0, count)
-        self.assertIn("Placement has no candidate here", reason)
+        self.assertIn("Placement has no candidate here: the host lacks", reason)
 
     def test_vgpus(self) -> None:
         one, other = self.add_host("one"), self.add_host("other")
