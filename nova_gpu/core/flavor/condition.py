@@ -18,7 +18,7 @@ from nova_gpu.core import exception, names
 
 
 class Stated(Protocol):
-    """A condition of a flavor on a name or a number."""
+    """A condition that a flavor states: a :class:`Condition` or a :class:`Quantity`."""
 
     def matches(self, value: str | None) -> bool: ...
 
@@ -45,11 +45,12 @@ _NAME = re.compile(r"[A-Za-z0-9]+(?:[._+-]+[A-Za-z0-9]+)*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a name. ``values`` are in the form of :func:`names.word`.
+    """A condition on a name.
 
-    Two spellings of one condition are equal: a bare name is ``s==``, and so is ``<or>`` with one
-    name. ``stated`` are the values as the flavor spells them, for messages: ``kvm (qemu)`` is a
-    spelling and the name that it stands for.
+    ``values`` are its operands in the form of :func:`names.word`. ``stated`` are the operands as
+    messages show them: the spelling of the flavor, and where that is a synonym the name that it
+    stands for, as in ``kvm (qemu)``. Two spellings of one condition are equal: a bare name is
+    ``s==``, and so is ``<or>`` with one name.
     """
 
     operator: Operator
@@ -118,7 +119,7 @@ def check_syntax(key: str, text: str) -> None:
 
 
 def _check(words: Sequence[str]) -> None:
-    """Refuse words that form no condition, neither here nor in ComputeCapabilitiesFilter.
+    """Refuse words that are no condition for ComputeCapabilitiesFilter, and hence none here.
 
     :raises ValueError: with the reason
     """
@@ -131,18 +132,18 @@ def _check(words: Sequence[str]) -> None:
     if words[0] == Operator.OR and (
         len(words) % 2 or any(word != Operator.OR for word in words[::2])
     ):
-        raise ValueError("every name needs an '<or>' of its own before it")
+        raise ValueError("there must be an '<or>' before every name")
 
 
 def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
-    """Split *words* into the operator and its operands.
+    """Split the *words* of a condition into the operator and its operands.
 
     :raises ValueError: with the reason
     """
     _check(words)
     first = words[0]
     if first in _ORDERINGS:
-        raise ValueError(f"{first!r} needs an order, but names have none")
+        raise ValueError(f"{first!r} needs an order, but names are not ordered")
     if first == _ALL_IN:
         raise ValueError(f"{first!r} needs a list, but this is one name")
     if first == Operator.OR:
@@ -156,7 +157,10 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
 
 
 def _joined(words: Sequence[str]) -> Sequence[str]:
-    """Return the names in *words*; a name of several words becomes one string."""
+    """Return *words* with each name in the form of :func:`names.word`.
+
+    Successive words that are no operators become one name: ``H200 SXM`` is ``h200_sxm``.
+    """
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] not in _OPERATORS and word not in _OPERATORS:
@@ -175,7 +179,7 @@ def _value(name: str) -> str:
         raise ValueError(f"{name!r} is not a name: letters, digits and . _ + - between them")
     value = names.word(name)
     if value is None:
-        raise ValueError(f"{name!r} cannot be asked for: an unknown value satisfies nothing")
+        raise ValueError(f"{name!r} cannot be asked for: an unknown value meets no condition")
     return value
 
 
@@ -194,7 +198,7 @@ _COMPARISONS = {"=": Comparison.AT_LEAST} | {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantity:
-    """A condition on a number, in the unit of its extra spec.
+    """A condition on a number, such as MiB of memory.
 
     A bare number means at least, as ``=`` does: 80 GiB serve a request for 40960 MiB.
     """

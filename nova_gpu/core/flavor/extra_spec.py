@@ -22,18 +22,24 @@ Value = TypeVar("Value")
 
 
 class About(enum.Enum):
-    """The subject of an extra spec. A flavor that does not request that subject may not have it."""
+    """The subject of an extra spec: the instance, its whole GPUs, its vGPUs, or their product.
+
+    Only a flavor that requests whole GPUs or vGPUs may have an extra spec about them. ``PRODUCT``
+    is that of the whole GPUs, or of the vGPUs' cards in a flavor without whole GPUs.
+    """
 
     INSTANCE = enum.auto()
     WHOLE = enum.auto()
     PARTS = enum.auto()
-    # Whole GPUs, or vGPUs in a flavor without whole GPUs.
     PRODUCT = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """The properties of a card or of a vGPU that a :class:`Demand` is compared with."""
+    """The properties of a card or of a vGPU that a :class:`Demand` is compared with.
+
+    ``type`` is ``None`` for a card, and any other value is ``None`` if it is unknown.
+    """
 
     architecture: str | None
     model: str | None
@@ -52,15 +58,16 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Word(Generic[Value]):
-    """An extra spec.
+    """The declaration of an extra spec.
 
-    ``parse`` takes the name and the text, and raises InvalidExtraSpec. ``judge`` replaces ``parse``
-    in the API's check of a key that other drivers use too. ``meaning`` is reStructuredText.
+    ``parse`` takes the extra spec's name and its text, and raises InvalidExtraSpec. ``judge``
+    replaces ``parse`` in the API's check of a key that other drivers use too. ``meaning`` and
+    ``allowed`` are texts for users; ``meaning`` is reStructuredText.
 
-    A word with a ``trait``, a prefix of trait names, is a demand on a provider. ``fact`` returns
-    the property of a card that the demand is compared with. ``holds`` are the texts with which a
-    refusal describes a card: with such a property, and without one. ``noun`` replaces the name in a
-    summary.
+    An extra spec with a ``trait``, a prefix of trait names, is a demand on a provider of GPUs.
+    ``fact`` returns the property of a card that the demand is compared with. ``holds`` are two
+    texts with which a refusal describes a card: one with that property, and one in which it is
+    unknown. ``noun`` replaces ``name`` in a summary.
     """
 
     name: str
@@ -77,7 +84,7 @@ class Word(Generic[Value]):
     option: Option | None = None
 
     def of(self, extra_specs: Mapping[str, str]) -> Value | None:
-        """Return the value that a flavor gives to this word, ``None`` if it has none.
+        """Return the parsed value of this extra spec in a flavor, ``None`` if it is not there.
 
         :raises InvalidExtraSpec: if the value cannot be used
         """
@@ -86,7 +93,7 @@ class Word(Generic[Value]):
 
 
 class Demand(NamedTuple):
-    """A word of a flavor, and the condition that it states on a provider."""
+    """An extra spec of a flavor, and the condition that it states on a provider of GPUs."""
 
     word: Word[Any]
     condition: Stated
@@ -99,13 +106,13 @@ class Demand(NamedTuple):
     def is_met(self, facts: Facts) -> bool:
         """Return whether *facts* satisfy this demand.
 
-        For a word without a ``fact`` return true: only Placement can check it.
+        Return true if the extra spec has no ``fact``: only Placement can check it.
         """
         return self.word.fact is None or self.condition.matches(self.fact(facts))
 
 
 def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]:
-    """Return the demands that a flavor makes on providers with words of the subjects *about*.
+    """Return the demands that a flavor makes by extra specs with the subjects *about*.
 
     :raises InvalidExtraSpec: if one cannot be used
     """
@@ -114,14 +121,14 @@ def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]
 
 
 def condition_of(demands: Iterable[Demand], word: Word[Value]) -> Value | None:
-    """Return the condition that *word* states among *demands*."""
+    """Return the condition of the demand by *word*, ``None`` if *demands* has none."""
     stated: Any = next((demand.condition for demand in demands if demand.word is word), None)
     value: Value | None = stated
     return value
 
 
 def names_about(*about: About) -> tuple[str, ...]:
-    """Return the names of the words of the subjects *about*."""
+    """Return the names of the extra specs with the subjects *about*."""
     return tuple(word.name for word in WORDS if word.about in about)
 
 
@@ -134,7 +141,10 @@ def _choice(
     *,
     reason: str = "it is not one of the allowed words",
 ) -> Word[parsers.Choice]:
-    """Return a word whose allowed values are the members of *kind*."""
+    """Return an extra spec whose allowed values are the members of *kind*.
+
+    :param reason: what is wrong with any other value
+    """
     parse = functools.partial(parsers.parse_word, words=kind, reason=reason)
     return Word(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)
 

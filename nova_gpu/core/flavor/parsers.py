@@ -33,7 +33,7 @@ Choice = TypeVar("Choice", bound=enum.StrEnum)
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
-    """Return the members of *words* as the text of an error lists them."""
+    """Return the members of *words* as one text: ``pack or spread``."""
     return " or ".join(words)
 
 
@@ -50,7 +50,7 @@ def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
 
 
 def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Choice | None:
-    """Return the member of *words* that the flavor has as *key*, ``None`` without that key.
+    """Return the member of *words* that the extra spec *key* names, ``None`` without that key.
 
     :raises InvalidExtraSpec: if the value names no member
     """
@@ -66,7 +66,7 @@ def is_true(text: str | None) -> bool:
 
 
 def parse_count(text: str, key: str = names.GPUS) -> int:
-    """Parse the number of GPUs or vGPUs.
+    """Parse the number of GPUs or vGPUs in the extra spec *key*.
 
     :raises InvalidExtraSpec: if the value of *key* is not one of ALLOWED_COUNTS
     """
@@ -90,9 +90,7 @@ def parse_count(text: str, key: str = names.GPUS) -> int:
 
 
 def parse_name(key: str, text: str) -> Condition:
-    """Parse the condition on a name in the extra spec *key*.
-
-    The hypervisor KVM is QEMU, as in Nova.
+    """Parse the condition on a name in the extra spec *key*, in which ``KVM`` means ``QEMU``.
 
     :raises InvalidExtraSpec: if *text* is not one of condition.ALLOWED_NAMES
     """
@@ -128,7 +126,7 @@ def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -
 
 
 class Consent(enum.StrEnum):
-    """How a plan that makes room for others may move an instance of the flavor."""
+    """Whether a plan that makes room may move an instance: live, cold as well, or not at all."""
 
     LIVE = "live"
     COLD = "cold"
@@ -143,9 +141,9 @@ class OnStop(enum.StrEnum):
 
 
 def parse_on_stop(text: str) -> OnStop:
-    """Parse whether a stopped instance keeps its GPUs, from a flavor or an image.
+    """Parse ``gpu:on_stop`` of a flavor, or the image property of the same meaning.
 
     :raises InvalidExtraSpec: if *text* is not one of the values of :class:`OnStop`
     """
-    reason = "it does not say whether a stopped instance has its GPUs"
+    reason = "it does not say whether a stopped instance keeps its GPUs"
     return parse_word(names.ON_STOP, text, OnStop, reason)

@@ -12,7 +12,10 @@ from nova_gpu.core.flavor import parsers
 
 
 class Topology(enum.StrEnum):
-    """The island that all GPUs of one request group must share: a NUMA node, or direct links."""
+    """The values of ``gpu:topology``: what all GPUs of one request group are to share.
+
+    ``NUMA``: one NUMA node. ``NVLINK``: direct links (NVLink, XGMI) between all of them.
+    """
 
     ANY = "any"
     NUMA = "numa"
@@ -20,14 +23,17 @@ class Topology(enum.StrEnum):
 
 
 class TopologyPolicy(enum.StrEnum):
-    """The values of ``gpu:topology_policy``: whether the topology is required or preferred."""
+    """Whether an instance is refused without the topology, or the nearness, that it requests.
+
+    These are the values of ``gpu:topology_policy`` and ``gpu:near_policy``.
+    """
 
     REQUIRED = "required"
     PREFERRED = "preferred"
 
 
 class Near(enum.StrEnum):
-    """The values of ``gpu:near``: the PCI devices of the instance that its GPUs must be near."""
+    """The values of ``gpu:near``: the PCI devices of an instance that its GPUs are to be near."""
 
     ANY = "any"
     NIC = "nic"
@@ -35,7 +41,10 @@ class Near(enum.StrEnum):
 
 
 class PeerAccess(enum.StrEnum):
-    """Whether the driver in a KVM guest lets the GPUs access each other's memory."""
+    """The values of ``gpu:peer_access``: whether a KVM guest's driver learns of peer access.
+
+    The driver lets NVIDIA's GPUs access each other's memory only if it learns that they can.
+    """
 
     NONE = "none"
     PREFERRED = "preferred"
@@ -43,14 +52,17 @@ class PeerAccess(enum.StrEnum):
 
 
 class Distribution(enum.StrEnum):
-    """Whether instances use as few hosts with GPUs as possible (pack), or many (spread)."""
+    """Whether instances with GPUs use as few hosts as possible (pack), or many (spread)."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 class GuestTopology(enum.StrEnum):
-    """Whether a KVM guest sees the host's PCI Express tree and NUMA nodes of its GPUs."""
+    """Whether a KVM guest sees the host's PCI Express tree and NUMA nodes of its GPUs.
+
+    ``AUTO``: if the tree says more than a flat bus. ``REQUIRED``: always. ``FLAT``: never.
+    """
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -61,7 +73,8 @@ class GuestTopology(enum.StrEnum):
 class Arrangement:
     """The arrangement that one flavor requests for its GPUs.
 
-    ``distribution`` is ``None`` where the flavor leaves it to ``[gpu]distribution``.
+    ``policy`` is that of ``topology``. ``distribution`` is ``None`` if ``[gpu]distribution`` is to
+    decide.
     """
 
     topology: Topology = Topology.ANY
@@ -72,22 +85,22 @@ class Arrangement:
     peer_access: PeerAccess = PeerAccess.NONE
 
     def required(self, count: int) -> Topology:
-        """Return the topology that *count* GPUs of one request group must share.
+        """Return the topology without which *count* GPUs of one request group are refused.
 
-        A single GPU always shares it.
+        Return ``ANY`` if the flavor requires none, or *count* is 1.
         """
         insists = self.policy is TopologyPolicy.REQUIRED and count > 1
         return self.topology if insists else Topology.ANY
 
     @property
     def insists_on_near(self) -> bool:
-        """Whether an instance is refused if its GPUs cannot be near its functions or disks."""
+        """Whether an instance is refused if its GPUs cannot be near the devices of ``near``."""
         return self.near is not Near.ANY and self.near_policy is TopologyPolicy.REQUIRED
 
     def insists_on_peers(self, count: int) -> bool:
-        """Return whether *count* GPUs of one request group must have access to each other's memory.
+        """Return whether an instance with *count* GPUs is refused if they cannot be peers.
 
-        A single GPU has no peer, so the answer is ``False``.
+        Peers can access each other's memory. A single GPU has none, so the answer is ``False``.
         """
         return self.peer_access is PeerAccess.REQUIRED and count > 1
 
@@ -104,10 +117,9 @@ def parse(extra_specs: Mapping[str, str]) -> Arrangement:
     policy = parsers.stated(names.TOPOLOGY_POLICY, extra_specs, TopologyPolicy)
     near_policy = parsers.stated(names.NEAR_POLICY, extra_specs, TopologyPolicy)
     if policy and names.TOPOLOGY not in extra_specs:
-        raise _alone(names.TOPOLOGY_POLICY, extra_specs, "the topology", names.TOPOLOGY)
+        raise _alone(names.TOPOLOGY_POLICY, extra_specs, names.TOPOLOGY)
     if near_policy and names.NEAR not in extra_specs:
-        what = "the devices that GPUs are to be near"
-        raise _alone(names.NEAR_POLICY, extra_specs, what, names.NEAR)
+        raise _alone(names.NEAR_POLICY, extra_specs, names.NEAR)
     return Arrangement(
         parsers.stated(names.TOPOLOGY, extra_specs, Topology) or Topology.ANY,
         policy or TopologyPolicy.REQUIRED,
@@ -132,9 +144,7 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
     return policy
 
 
-def _alone(
-    key: str, extra_specs: Mapping[str, str], what: str, key_of_what: str
-) -> exception.InvalidExtraSpec:
-    """Return the error for a policy *key* without the extra spec that it qualifies."""
-    reason, allowed = f"the flavor says nothing of {what}", f"{key} together with {key_of_what}"
+def _alone(key: str, extra_specs: Mapping[str, str], other: str) -> exception.InvalidExtraSpec:
+    """Return the error for a policy *key* without the extra spec *other* that it qualifies."""
+    reason, allowed = f"the flavor does not have {other}", f"{key} together with {other}"
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)

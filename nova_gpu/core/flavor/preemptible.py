@@ -14,7 +14,7 @@ from nova_gpu.core.flavor.parsers import OnStop
 
 
 class End(enum.StrEnum):
-    """The end of a preempted instance: stopped or deleted."""
+    """What happens to a preempted instance: it is stopped or deleted."""
 
     STOP = "stop"
     DELETE = "delete"
@@ -24,7 +24,7 @@ class End(enum.StrEnum):
         return {End.STOP: "stopped", End.DELETE: "deleted"}[self]
 
 
-ALLOWED_TIMES = "a least time as 90s, 30m, 2h or 1d"
+ALLOWED_TIMES = "a minimum time such as 90s, 30m, 2h or 1d"
 
 _TIME = re.compile("([0-9]{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
@@ -32,9 +32,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preemptible:
-    """The terms of preemption in one flavor.
+    """The terms on which one flavor's instances may be preempted.
 
-    ``least_s``: how many seconds an instance keeps its GPUs at least.
+    ``least_s``: the seconds that an instance has its GPUs before they may be taken.
     """
 
     least_s: int
@@ -44,7 +44,7 @@ class Preemptible:
     def of(cls, extra_specs: Mapping[str, str], on_stop: OnStop | None) -> Preemptible | None:
         """Return the terms of a flavor, ``None`` if its GPUs may not be taken.
 
-        :param on_stop: what happens to a stopped instance's GPUs, if the flavor says it
+        :param on_stop: the flavor's ``gpu:on_stop``, ``None`` without it
         :raises InvalidExtraSpec: if a value is not allowed, or if a stopped instance would keep its
             GPUs
         """
@@ -67,7 +67,7 @@ class Preemptible:
 
 
 def parse_time(text: str) -> int:
-    """Parse ``30m`` or the like: how long an instance keeps its GPUs at least. Return seconds.
+    """Parse the value of ``gpu:preemptible``, such as ``30m``, into seconds.
 
     :raises InvalidExtraSpec: if *text* is not one of ALLOWED_TIMES
     """
@@ -75,16 +75,16 @@ def parse_time(text: str) -> int:
         raise exception.InvalidExtraSpec(
             names.PREEMPTIBLE,
             text,
-            "it is not the time that an instance keeps its GPUs",
+            "it is not the minimum time that an instance keeps its GPUs",
             ALLOWED_TIMES,
         )
     return int(match[1]) * _SECONDS[match[2]]
 
 
 def parse_end(text: str) -> End:
-    """Parse what happens to a preempted instance.
+    """Parse the value of ``gpu:on_preempt``.
 
     :raises InvalidExtraSpec: if *text* is not one of the values of :class:`End`
     """
-    reason = "it does not say what happens to the instance"
+    reason = "it does not say what happens to a preempted instance"
     return parsers.parse_word(names.ON_PREEMPT, text, End, reason)

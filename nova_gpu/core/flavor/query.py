@@ -19,7 +19,11 @@ _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgp
 
 
 def needs_known(request: Request) -> bool:
-    """Return whether Placement can check some condition only as a list of the traits that exist."""
+    """Return whether the translation of *request* depends on the traits that exist.
+
+    It does if several values satisfy a condition. Placement can require one trait only, so the
+    existing traits that do not satisfy the condition are forbidden instead.
+    """
     return any(
         condition.equal_to is None
         for group in request.groups
@@ -34,12 +38,12 @@ def extra_specs(
     *,
     image_says: bool = False,
 ) -> dict[str, str] | None:
-    """Return *flavor* with the properties of *request* translated into traits and resources.
+    """Return the extra specs *flavor* with ``trait:`` and ``resources:`` added for *request*.
 
-    The result makes the same request, and translating it again does not change it.
+    Translating the result again does not change it.
 
     :param known: the traits that some provider has; used only if :func:`needs_known`
-    :param image_says: whether the image requires traits that may be those of GPUs
+    :param image_says: whether the image requires traits that a group of GPUs may have
     :returns: ``None`` if no known trait satisfies a condition
     :raises InvalidExtraSpec: if a ``trait:`` of the flavor contradicts its other properties
     """
@@ -73,9 +77,9 @@ def extra_specs(
 
 
 def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ...] | None:
-    """Return the groups of *request* with all traits that their conditions require or forbid.
+    """Return the groups of *request* with the traits of :func:`extra_specs` added to each.
 
-    Return ``None`` if no known trait satisfies a condition, as :func:`extra_specs` does.
+    Return ``None`` if no known trait satisfies a condition.
     """
     expressions = []
     for group in request.groups:
@@ -96,8 +100,9 @@ def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ..
 def _verdicts(
     request: Request, group: GroupRequest, known: Collection[str]
 ) -> dict[str, str] | None:
-    """Return the traits of one group, each with ``required`` or ``forbidden``.
+    """Return the traits that a provider of *group* must or must not have.
 
+    The result maps each trait to ``required`` or ``forbidden``.
     Return ``None`` if no known trait satisfies a condition.
     """
     verdicts = {names.TRAIT_GPU: "required"}
@@ -110,11 +115,11 @@ def _verdicts(
 
 
 def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> bool:
-    """Return whether the GPUs must stay in the unsuffixed request group of the flavor.
+    """Return whether the GPUs must stay in the flavor's unsuffixed request group.
 
-    Any provider of the unsuffixed group may have its traits. A trait that an operator has made may
-    be meant for the host or for the GPUs, and Nova puts the image's traits there. If the flavor
-    requests a second device, however, the wrong provider could be the one with the trait.
+    A required trait of that group may be on any provider that serves it: the host or the GPUs. The
+    GPUs stay if the flavor or the image requires a trait there that may be theirs. They do not stay
+    next to another device in that group, because the trait could then be on the device.
     """
     devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
     if devices - {resource_class}:
@@ -128,8 +133,10 @@ def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> 
 def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
     """Translate *condition* into traits, each with ``required`` or ``forbidden``.
 
-    Placement can require one trait and forbid many. Only known traits may be named: for any other
-    it refuses the whole query.
+    Return ``None`` if no known trait satisfies the condition. Placement can require one trait and
+    forbid many, and refuses a query that names a trait that does not exist.
+
+    :param prefix: the prefix of the traits that state the value
     """
     if condition.equal_to is not None:
         return {prefix + condition.equal_to.upper(): "required"}

@@ -39,9 +39,10 @@ _Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GPURequest:
-    """The GPUs that a flavor requests: ``count`` in all, the sum over ``groups``.
+    """The whole GPUs that a flavor requests: ``count`` in all, the sum over ``groups``.
 
-    ``counted`` says that the flavor itself has ``resources:PGPU``, which quota counts.
+    ``demands`` and ``hypervisor`` are conditions that all of them must satisfy. ``counted``:
+    whether the flavor itself has ``resources:PGPU``, which quota counts.
     """
 
     count: int
@@ -58,7 +59,11 @@ class GPURequest:
         return extra_spec.condition_of(self.demands, extra_spec.GPU_ARCH)
 
     def conditions(self, group: GroupRequest) -> _Conditions:
-        """Return the conditions that a provider of *group* must satisfy."""
+        """Yield the conditions that a provider must satisfy to serve *group*.
+
+        Each has the extra spec's name for messages, the condition, and the prefix of the traits
+        with which providers state their value.
+        """
         yield from _traits_of(self.demands)
         if self.hypervisor:
             yield names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR
@@ -87,9 +92,9 @@ class GPURequest:
 class VGPURequest:
     """The vGPUs that a flavor requests: ``count`` in all, the sum over ``groups``.
 
-    ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
-    the condition on the name or the id of the vGPU type. ``demands`` are conditions on the cards
-    and on each vGPU.
+    ``counted``: whether the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
+    the condition on the name or the id of the vGPU type, ``None`` for any type. ``demands`` are
+    conditions on the cards and on each vGPU.
     """
 
     count: int
@@ -101,13 +106,13 @@ class VGPURequest:
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
     def conditions(self, group: GroupRequest) -> _Conditions:
-        """Return the conditions that a provider of *group* must satisfy."""
+        """Yield the conditions that a provider must satisfy, as :meth:`GPURequest.conditions`."""
         if self.type is not None:
             yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
         yield from _traits_of(self.demands)
 
     def takes_type(self, facts: VGPUType) -> bool:
-        """Return whether vGPUs with *facts* are of the requested type, by its id or its name."""
+        """Return whether vGPUs of the type *facts* satisfy ``type``, by its id or its name."""
         return self.type is None or self.type.matches(facts.id) or self.type.matches(facts.name)
 
 
@@ -118,9 +123,9 @@ Request: TypeAlias = GPURequest | VGPURequest
 class FlavorRequest:
     """The GPU request of a flavor.
 
-    Each part is parsed on first use, so that an error in one part does not affect the others: an
+    Each property is parsed on first use, so that an error in one does not affect the others: an
     instance without GPUs must not fail because of its flavor's GPU properties, nor a container
-    because of properties for KVM guests only. :func:`of` returns one object for equal flavors.
+    because of properties for KVM guests only.
     """
 
     extra_specs: Mapping[str, str]
@@ -217,7 +222,7 @@ class FlavorRequest:
         return extra_spec.HYPERVISOR.of(self.extra_specs)
 
     def check(self) -> None:
-        """Refuse a request that the scheduler cannot express.
+        """Refuse a flavor whose requests or hypervisor the scheduler cannot parse.
 
         :raises InvalidExtraSpec: with the property and the reason
         """
@@ -250,11 +255,11 @@ class FlavorRequest:
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether the flavor says that its GPUs may be taken, even with an invalid value."""
+        """Whether the flavor has ``gpu:preemptible``, even with an invalid value."""
         return names.PREEMPTIBLE in self.extra_specs
 
     def check_guest_options(self) -> None:
-        """Refuse invalid options of a KVM guest's GPUs.
+        """Refuse invalid values of ``gpu:option_rom`` and ``gpu:guest_topology``.
 
         :raises InvalidExtraSpec: with the property and the reason
         """
@@ -262,7 +267,7 @@ class FlavorRequest:
 
     @functools.cached_property
     def on_stop(self) -> OnStop | None:
-        """Whether a stopped instance keeps its GPUs, ``None`` if the flavor does not say it.
+        """The value of ``gpu:on_stop``, ``None`` if the flavor does not set it.
 
         :raises InvalidExtraSpec: if the flavor's value is not allowed
         """
@@ -294,7 +299,7 @@ class FlavorRequest:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether different providers must serve the request groups."""
+        """Whether each request group must be served by another provider, by ``group_policy``."""
         return self.extra_specs.get("group_policy") == "isolate"
 
     @functools.cached_property
@@ -321,16 +326,16 @@ class FlavorRequest:
 
     @functools.cached_property
     def vgpu_words(self) -> tuple[str, ...]:
-        """The flavor's properties about vGPUs. With any of them nova-gpu serves the vGPUs.
+        """The names of the flavor's properties that describe vGPUs in nova-gpu's words.
 
-        Without them the vGPUs of ``resources:VGPU`` may be Nova's own.
+        If there are none, the vGPUs of ``resources:VGPU`` may be Nova's own.
         """
         texts = _VGPU_WORDS + (_PRODUCT_WORDS if self._products_are_vgpus else ())
         return tuple(word for word in texts if word in self.extra_specs)
 
     @property
     def _products_are_vgpus(self) -> bool:
-        """Whether :data:`_PRODUCT_WORDS` describe vGPUs, as in a flavor without whole GPUs."""
+        """Whether :data:`_PRODUCT_WORDS` describe the vGPUs: there are no whole GPUs."""
         return self.asks_for_vgpus and not self.asks_for_gpus
 
     @property
@@ -340,7 +345,7 @@ class FlavorRequest:
         return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
 
     def _refuse_stray_words(self) -> None:
-        """Refuse a flavor that describes GPUs but asks for none.
+        """Refuse a flavor without whole GPUs that has a property about them.
 
         :raises InvalidExtraSpec: with the property
         """

@@ -21,10 +21,10 @@ _KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """One request group of the Placement query that requests GPUs.
+    """One request group of a flavor that requests ``count`` GPUs or vGPUs.
 
-    ``suffix`` is empty for the unsuffixed group. For that group only traits of GPUs count here,
-    because its other traits are about the host.
+    ``suffix`` is empty for the unsuffixed group, of which only the traits of GPUs are here: its
+    other traits are about the host.
     """
 
     suffix: str
@@ -36,7 +36,7 @@ class GroupRequest:
 def parse(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> dict[str, GroupRequest]:
-    """Return the request groups with *resource_class*, by suffix.
+    """Return the request groups of a flavor that request *resource_class*, by suffix.
 
     :raises InvalidExtraSpec: if an amount is not a number of GPUs
     """
@@ -55,11 +55,10 @@ def parse(
 
 
 def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
-    """Refuse keys that Nova reads as a request for GPUs, but this module does not.
+    """Refuse a key that requests GPUs and ends in a line feed.
 
-    A key may end in a line feed: the API's schema and the pattern of
-    ``nova.scheduler.utils.ResourceRequest`` end in ``$``, which matches before it. Quota does not
-    count such a key.
+    The API and the scheduler accept it, because their patterns end in ``$``, which matches before
+    a line feed (``nova.scheduler.utils.ResourceRequest``). Quota and this module do not count it.
 
     :raises InvalidExtraSpec: if there is one
     """
@@ -74,10 +73,10 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
 def agreeing(
     extra_specs: Mapping[str, str], word: str, stated: int | None, resource_class: str
 ) -> dict[str, GroupRequest]:
-    """Return the request groups with *resource_class*, as :func:`parse`.
+    """Return the result of :func:`parse`, if it agrees with the flavor's property *word*.
 
-    :param stated: the total that the flavor's property *word* states
-    :raises InvalidExtraSpec: as :func:`parse`, and if the two totals differ
+    :param stated: the number of GPUs that *word* states, ``None`` without it
+    :raises InvalidExtraSpec: as :func:`parse`, and if *stated* is not the sum over the groups
     """
     groups = parse(extra_specs, resource_class)
     counted = sum(group.count for group in groups.values())
@@ -102,13 +101,17 @@ def ask_for_gpus(
 
 
 def suffixes(extra_specs: Mapping[str, str]) -> set[str]:
-    """Return the suffixes of all request groups that request a resource."""
+    """Return the suffixes of all request groups that request a resource, of GPUs or not."""
     matches = map(_KEY.fullmatch, extra_specs)
     return {match[2] for match in matches if match and match[1] == "resources" and match[2]}
 
 
 def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return the requested resource classes of devices, each with the suffix of its group."""
+    """Return the requested resource classes that are not the host's own, with their suffixes.
+
+    GPUs and other devices are among them; vCPUs, memory and disk are not. Each pair is the suffix
+    of the request group and the resource class.
+    """
     return {
         (match[2] or "", match[3])
         for key, amount in extra_specs.items()
@@ -120,7 +123,7 @@ def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
 
 
 def is_gpu_trait(trait: str) -> bool:
-    """Return whether *trait* describes GPUs, and not the host they are in."""
+    """Return whether *trait* is about GPUs, not about the host, judging by its name."""
     return names.is_own_trait(trait) or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
 
 
@@ -139,9 +142,10 @@ def unsuffixed_traits(extra_specs: Mapping[str, str]) -> set[str]:
 
 
 def traits(extra_specs: Mapping[str, str], suffix: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the required and the forbidden traits of one request group.
+    """Return the required and the forbidden traits of the request group with *suffix*.
 
-    Other values than ``required`` and ``forbidden`` are ignored, as Nova does.
+    For the unsuffixed group only traits of GPUs are returned. Other values than ``required`` and
+    ``forbidden`` are ignored, as Nova does.
     """
     named: dict[str, set[str]] = defaultdict(set)
     for key, verdict in extra_specs.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of a request, for a table, a fault or an error."""
+"""Texts that describe a request for GPUs in a table, a fault or an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def kind_of(resource_class: str, count: int = 2) -> str:
 
 
 def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
-    """Return what a request group requests, without the number: ``GPUs (architecture fermi)``."""
+    """Return what *group* requests, without the number: ``GPUs (architecture fermi)``.
+
+    :param count: 1 for the singular
+    """
     noun = kind(request, count)
     parts = []
     # Traits that the request filter derived from a word are shown as that word.
@@ -43,10 +46,7 @@ def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
 
 
 def all_of(request: Request) -> str:
-    """Return each group of the request with its number.
-
-    The text looks like ``1 GPU (architecture fermi) and 2 GPUs``.
-    """
+    """Return what all groups request: ``1 GPU (architecture fermi) and 2 GPUs``."""
     return " and ".join(
         f"{group.count} {gpus(request, group, group.count)}" for group in request.groups
     )

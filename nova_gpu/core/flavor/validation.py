@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All mistakes in a flavor. :mod:`nova_gpu.core.flavor.request` stops at the first."""
+"""A list of all mistakes in a flavor; :mod:`nova_gpu.core.flavor.request` stops at the first."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _STEMS = ("gpu", names.HYPERVISOR)
 
 
 def is_own(key: str) -> bool:
-    """Return whether the property is nova-gpu's alone."""
+    """Return whether *key* is an extra spec of nova-gpu, or in its namespace ``gpu:``."""
     return key in extra_spec.NAMES or key.startswith(_NAMESPACE)
 
 
 def mistakes(flavor: FlavorRequest) -> list[str]:
-    """Return all mistakes in a flavor, each with the property, the reason and the allowed values.
+    """Return one text for each mistake: the property, its value, the reason, what is allowed.
 
-    Properties of other projects are not checked.
+    Properties of other projects are not checked, but for misspelt names of nova-gpu's.
     """
     return [*_unreadable(flavor), *_misspelt(flavor.extra_specs)]
 
 
 def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
-    """Yield each error that the scheduler or the host would raise for the flavor.
+    """Yield one text for each property that the scheduler or the host would refuse.
 
-    Each is found by a check without the property of the error before.
+    After each error the check is repeated without the property that caused it.
     """
     while True:
         try:

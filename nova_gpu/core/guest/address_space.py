@@ -52,8 +52,9 @@ _OVMF_PORT, _SEABIOS_PORT = 8, 11
 class Guest:
     """The facts of one guest that determine its address space.
 
-    ``memory`` is in bytes; ``ports`` is the number of PCI Express ports without a card, for which
-    firmware reserves room; ``tree``: the cards are on several roots.
+    ``memory`` is in bytes. ``uefi``: its firmware is OVMF, else SeaBIOS. ``ports`` is the number of
+    PCI Express ports without a card, for which firmware reserves room. ``tree``: its cards are on
+    several PCI roots.
     """
 
     memory: int
@@ -62,20 +63,19 @@ class Guest:
     tree: bool = False
 
     def span(self, cards: Sequence[Bars]) -> int:
-        """Return the bytes from the start of the first BAR to the end of the last.
+        """Return how many bytes the BARs of *cards* take, with the padding between them.
 
-        The windows of each root are placed separately: padding after the last window of one root is
-        not used for the windows of another.
+        With cards on several roots, the padding after the last window of each root counts too.
         """
         return sum(map(window, cards)) if self.tree else span(cards)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings of a domain for large BARs.
+    """The settings of a libvirt domain that a guest needs for the BARs of its cards.
 
-    They are the address bits of its processor, and the size of its 64-bit PCI hole in bytes:
-    ``None`` if QEMU's default suffices; and whether the processor must have pages of 1 GiB.
+    ``bits`` are the address bits of its processor, ``hole`` is the size of its 64-bit PCI hole in
+    bytes; ``None`` if the default suffices. ``gib_pages``: the processor must have pages of 1 GiB.
     """
 
     bits: int | None = None
@@ -92,7 +92,8 @@ class Room:
 
     ``least`` are those of a guest whose domain does not set them, ``most`` is the largest number
     that a domain can set. ``amd``: the processor is AMD's. ``gib_pages``: the guests' processors
-    have pages of 1 GiB. ``given_gib`` is the operator's own figure, which replaces all of these.
+    have pages of 1 GiB. ``given_gib`` is ``[gpu]guest_mmio_gib``, ``None`` if it is not set; a
+    number replaces all of these.
     """
 
     least: int = DEFAULT_BITS
@@ -102,7 +103,7 @@ class Room:
     gib_pages: bool = True
 
     def setting(self, cards: Sequence[Bars], guest: Guest) -> Setting | None:
-        """Return the domain settings with which *guest* can have *cards*, ``None`` without any."""
+        """Return the settings with which *guest* can have *cards*, ``None`` if it cannot."""
         if self.given_gib is not None:
             needed = sum(map(window, cards))
             return NOTHING if needed <= self.given_gib * GIB else None
@@ -121,7 +122,7 @@ class Room:
         return self.most_of([bars] * limit, guest)
 
     def most_of(self, cards: Sequence[Bars], guest: Guest) -> int:
-        """Return how many of *cards*, counted from the first, one guest can have."""
+        """Return the largest n such that one guest can have the first n of *cards*."""
         return next((n for n in range(len(cards), 0, -1) if self.setting(cards[:n], guest)), 0)
 
     def _is_placed(self, cards: Sequence[Bars], guest: Guest, bits: int) -> bool:
@@ -149,8 +150,9 @@ def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> b
 
 
 def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, ports: int) -> bool:
-    """Return whether OVMF can place BARs of this *span*.
+    """Return whether OVMF can place BARs that take *span* bytes.
 
+    :param end: the end of the guest's memory, as an address
     :param used: how many of *bits* OVMF uses, ``None`` if it does not trust the processor's number
     """
     if used is None:
@@ -165,7 +167,7 @@ def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, po
 
 
 def _hole(cards: Sequence[Bars], guest: Guest) -> int:
-    """Return the bytes from the end of the guest's memory to the end of its BARs above it."""
+    """Return the size of the 64-bit PCI hole that *cards* need, from the end of the memory on."""
     end = _end_of_memory(guest.memory)
     begin = up(end, max(alignment(cards), GIB))
     return up(begin - end + guest.span(cards), GIB)
@@ -178,10 +180,10 @@ def _end_of_memory(memory: int) -> int:
 
 
 def window(bars: Iterable[int]) -> int:
-    """Return the size of the window of a card's root port, by the card's 64-bit prefetchable BARs.
+    """Return the bytes of address space that the root port of a card takes for these *bars*.
 
-    BARs are aligned to their size, and the windows of ports follow each other: a card with one BAR
-    of 128 GiB and a small one takes 256 GiB.
+    The window of a port is aligned to its largest BAR: a card with one BAR of 128 GiB and a small
+    one takes 256 GiB.
     """
     sizes = sorted(bars)
     if not sizes:
@@ -195,10 +197,10 @@ def alignment(cards: Iterable[Bars]) -> int:
 
 
 def span(cards: Iterable[Bars]) -> int:
-    """Return the bytes from the start of the first BAR to the end of the last.
+    """Return how many bytes the BARs of *cards* on one root take, with the padding between them.
 
-    The windows of ports are laid out as firmware does: those with the largest BARs first. Padding
-    after the last window is not used.
+    Firmware places the windows with the largest BARs first. The padding after the last window does
+    not count.
     """
     sizes = sorted((bars for bars in cards if bars), key=max)
     if not sizes:
@@ -212,5 +214,5 @@ def up(size: int, alignment: int) -> int:
 
 
 def in_gib(size: int) -> str:
-    """Return *size* bytes in GiB, for people."""
+    """Return *size* bytes as text in GiB, with at most two decimals: ``0.5``."""
     return f"{round(size / GIB, 2):g}"

@@ -40,7 +40,10 @@ class Switch(TypedDict):
 
 
 class Peer(TypedDict):
-    """A direct link to the device at ``index``, with its number of lanes or bricks."""
+    """A direct link to the guest's device with the number ``index``.
+
+    ``type`` is a :class:`nova_gpu.core.model.LinkType`, ``width`` the number of lanes or bricks.
+    """
 
     index: int
     type: str
@@ -68,10 +71,10 @@ class GuestDevice(TypedDict):
 def of_cards(
     cards: Iterable[GPU], places: Mapping[PciAddress, Place], pcie: Mapping[PciAddress, PcieLink]
 ) -> list[GuestDevice]:
-    """Return the metadata of a guest's *cards*.
+    """Return the metadata of a guest's *cards*, in the order of the guest's addresses if known.
 
-    :param places: the known places of cards in the guest, by host address
-    :param pcie: the links of cards and of upstream ports of switches, by host address
+    :param places: the known places of cards in the guest, by the card's address on the host
+    :param pcie: the links of cards and of upstream ports of switches, by address on the host
     """
     gpus = list(cards)
     if all(card.address in places for card in gpus):
@@ -109,7 +112,10 @@ def _of_card(
 
 
 def of_part(index: int, facts: VGPUType) -> GuestDevice:
-    """Return the metadata of a vGPU or MIG instance with these *facts*."""
+    """Return the metadata of a vGPU or MIG instance of the type *facts*.
+
+    :param index: the device's number in the guest's nvidia-smi
+    """
     return {
         "index": index,
         "model": facts.name or facts.id,
@@ -158,7 +164,7 @@ def _on_node(devices: Sequence[GuestDevice]) -> Iterator[str]:
 
 
 def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> str:
-    """Return the opening tag of a PCI device in NCCL's XML.
+    """Return the opening tag of a PCI device in NCCL's XML, without the closing ``>`` or ``/>``.
 
     Attributes that are unknown are left out: NCCL asks the guest's kernel for these.
     """
@@ -177,20 +183,26 @@ def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> 
 
 
 def to_metadata(devices: Sequence[GuestDevice]) -> dict[str, str]:
-    """Encode *devices* as JSON for an instance's ``system_metadata``, split over several keys."""
+    """Return the items for an instance's ``system_metadata`` that hold *devices* as JSON.
+
+    Nova limits the length of a value, so the JSON is split over several keys.
+    """
     text = json.dumps(devices, separators=(",", ":")) if devices else ""
     pieces = (text[begin : begin + _LENGTH] for begin in range(0, len(text), _LENGTH))
     return {f"{names.GUEST_DEVICES}{number}": piece for number, piece in enumerate(pieces)}
 
 
 def keys_of(metadata: Iterable[str]) -> list[str]:
-    """Return the keys of *metadata* that :func:`to_metadata` makes, in their order."""
+    """Return those keys of *metadata* that :func:`to_metadata` makes, in the order of the JSON."""
     own = (key for key in metadata if key.startswith(names.GUEST_DEVICES))
     return sorted(own, key=lambda key: (len(key), key))
 
 
 def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
-    """Parse the output of :func:`to_metadata`; return an empty list if it is not valid."""
+    """Return the devices that :func:`to_metadata` has encoded in *metadata*.
+
+    Return an empty list if there are none or they cannot be parsed.
+    """
     text = "".join(metadata[key] for key in keys_of(metadata))
     try:
         entries = json_text.parse(text or "[]")

@@ -9,12 +9,18 @@ Q35_REMEDY = "set the image property hw_machine_type=q35"
 
 
 def has_pci_express(machine_type: str) -> bool:
-    """Return whether guests have PCI Express, by ``LibvirtDriver._guest_needs_pcie``."""
+    """Return whether guests of this machine type have PCI Express.
+
+    The rule is that of Nova's ``LibvirtDriver._guest_needs_pcie``.
+    """
     return "q35" in machine_type or machine_type.startswith("virt")
 
 
 def no_pci_express(machine_type: str | None) -> str:
-    """Return why a guest of this type cannot have a card."""
+    """Return the reason that a guest of this type cannot have a card.
+
+    :param machine_type: a type without PCI Express, ``None`` if the domain has none
+    """
     return f"its machine type is {machine_type or 'not set'}, which has no PCI Express ports"
 
 

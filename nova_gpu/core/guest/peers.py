@@ -31,9 +31,9 @@ _MOST = 16
 
 
 def supports(card: GPU) -> bool:
-    """Return whether the card's driver reads the clique, and NVIDIA supports it on that product.
+    """Return whether *card* can be in a clique: its driver reads it, and NVIDIA supports it.
 
-    A card with unknown name or architecture is not supported.
+    A card with an unknown name or architecture cannot.
     """
     product = card.product
     words = (product.name or "").lower().split()
@@ -47,24 +47,26 @@ def supports(card: GPU) -> bool:
 
 
 def too_old(product: Product, libvirt: int | None, qemu: int | None) -> str | None:
-    """Return why a guest under these versions cannot have a clique, ``None`` if it can.
+    """Return why a host with these versions cannot declare a clique, ``None`` if it can.
 
-    :param libvirt: libvirt's version in its own integer form, ``None`` if unknown
+    :param libvirt: libvirt's version as its API returns it, 8002000 for 8.2.0, ``None`` if unknown
     :param qemu: QEMU's version in the same form
     """
     if libvirt is None or qemu is None:
         return "the versions of libvirt and QEMU are not known"
     if libvirt < _LIBVIRT:
-        return "it takes libvirt 8.2.0"
+        return "it needs libvirt 8.2.0 or later"
     if product.architecture in _SECOND_PLACE and qemu < _QEMU:
-        return f"with {product.architecture} it takes QEMU 8.1.0"
+        return f"with {product.architecture} it needs QEMU 8.1.0 or later"
     return None
 
 
 def cliques(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """Return the clique number of each card, where all *cards* can access each other.
+    """Return the number of each card's clique, by address.
 
-    There is one clique for each product. A single card has none.
+    Cards of one product are one clique; a product with a single card has none.
+
+    :param cards: the cards of one guest, all of which can access each other's memory
     """
     by_product: dict[str, list[PciAddress]] = {}
     for card in cards:

@@ -65,9 +65,11 @@ class Controller:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a card in a guest: its address, its NUMA ``node`` and its switch.
+    """The place of a card in a guest: its address there, its NUMA node and its switch.
 
-    The switch is named by its upstream port; ``None`` for a card that is not behind one.
+    ``node`` is the host's NUMA node from :meth:`Tree.places`, and the guest's in the metadata;
+    ``None`` if unknown. ``switch`` is the guest's address of the upstream port, ``None`` for a card
+    that is not behind a switch.
     """
 
     address: PciAddress
@@ -77,9 +79,9 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tree:
-    """The PCI controllers of a guest and the places of its cards among them.
+    """The PCI controllers of a guest, and the controller that each of its cards is behind.
 
-    ``behind`` maps each card to the index of the controller that it is behind.
+    ``behind`` maps a card's address on the host to the index of that controller.
     """
 
     controllers: tuple[Controller, ...]
@@ -87,7 +89,7 @@ class Tree:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The host's NUMA nodes that the cards are on, in the order of the expanders."""
+        """The known NUMA nodes of the host that the cards are on, in the order of expanders."""
         numbers = (
             controller.node for controller in self.controllers if controller.node is not None
         )
@@ -96,9 +98,9 @@ class Tree:
     def places(self) -> Mapping[PciAddress, Place]:
         """Return the place of each card in the guest, by the card's address on the host.
 
-        The guest's firmware numbers the buses behind the bridges of a root from the root's own
-        number on, in the order of their slots, and those below a bridge before the next bridge's.
-        That is the order of ``controllers``.
+        The addresses are predicted: the guest's firmware numbers buses from the root's own number
+        on, in the order of slots, and those below a bridge before those of the next bridge.
+        ``controllers`` has the same order.
         """
         above = {controller.index: controller for controller in self.controllers}
         behind, number = {}, 0
@@ -118,7 +120,7 @@ class Tree:
 
 
 def says_more(cards: Iterable[GPU]) -> bool:
-    """Return whether a tree tells a guest more about these cards than a flat bus does.
+    """Return whether the tree of *cards* says more to a guest than :func:`flat` ports do.
 
     It does if the cards are on several NUMA nodes, or if some of them share a switch.
     """
@@ -129,7 +131,7 @@ def says_more(cards: Iterable[GPU]) -> bool:
 
 
 def of(cards: Iterable[GPU]) -> Tree | None:
-    """Return the tree for a guest with these cards, ``None`` without enough buses or slots."""
+    """Return the tree for a guest with these cards, ``None`` if buses or slots do not suffice."""
     roots = [
         _grouped(root, lambda card: card.pcie_switch or card.address)
         for root in _grouped(cards, lambda card: (card.numa_node, card.pci_root or card.address))
@@ -149,7 +151,10 @@ def of(cards: Iterable[GPU]) -> Tree | None:
 
 
 def flat(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
-    """Return the port index of each card for a guest whose cards are all on its own root."""
+    """Return the index of the root port for each card, for a guest with all cards on its own root.
+
+    The cards are by their address on the host; the indexes begin at 1.
+    """
     return {card.address: index for index, card in enumerate(cards, start=1)}
 
 
@@ -165,7 +170,7 @@ class _Growing:
         return index
 
     def add_port(self, expander: int, slot: int, cards: Sequence[GPU]) -> None:
-        """Add a port on the expander, with one card or with all cards behind one switch."""
+        """Add a root port on the expander for one card, or for the cards behind one switch."""
         below = self.add(Model.ROOT_PORT, expander, slot)
         if len(cards) == 1:
             self.behind[cards[0].address] = below
@@ -187,16 +192,18 @@ def _buses(root: Sequence[Sequence[GPU]]) -> int:
 
     It needs its own number, one behind each of its ports, and for a switch one inside of the switch
     and one behind each of the switch's ports.
+
+    :param root: for each port of the expander, the cards behind it; several are behind a switch
     """
     return 1 + sum(1 if len(port) == 1 else 2 + len(port) for port in root)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """A NUMA cell of a guest whose flavor and image do not mention NUMA.
+    """A NUMA cell for a guest whose flavor and image do not mention NUMA.
 
-    ``node`` is the host's node that some of the guest's cards are on. ``cpus`` are virtual
-    processors; if the guest has fewer of them than cells, some cells have none.
+    ``node`` is the host's NUMA node that some of the guest's cards are on. ``cpus`` are the numbers
+    of the cell's vCPUs; if the guest has fewer vCPUs than cells, some cells have none.
     """
 
     node: int
@@ -205,7 +212,10 @@ class Cell:
 
 
 def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]:
-    """Return one cell for each of *nodes*, with processors and memory as equal as possible."""
+    """Return one cell for each of *nodes*, with vCPUs and memory divided as equally as possible.
+
+    :param nodes: the host's NUMA nodes that the guest's cards are on
+    """
     parts = (_shares(total, len(nodes)) for total in (vcpus, memory_mib))
     return tuple(
         Cell(node, cpus, len(memory)) for node, cpus, memory in zip(nodes, *parts, strict=True)
@@ -213,6 +223,6 @@ def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]
 
 
 def _shares(total: int, count: int) -> list[range]:
-    """Split ``range(total)`` into *count* ranges of nearly equal length, longer ones first."""
+    """Split ``range(total)`` into *count* ranges whose lengths differ by at most 1."""
     ends = [-(-total * part // count) for part in range(count + 1)] if count else []
     return [range(*pair) for pair in itertools.pairwise(ends)]

@@ -67,7 +67,7 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:guest_topology", "numa", "auto or required or flat"),
             ("gpu:move", "always", "live or cold or none"),
             ("gpu:on_stop", "delete", "keep or release"),
-            ("gpu:preemptible", "true", "a least time as 90s, 30m, 2h or 1d"),
+            ("gpu:preemptible", "true", "a minimum time such as 90s, 30m, 2h or 1d"),
             ("gpu:on_preempt", "shelve", "stop or delete"),
             ("gpu:model", "<or> A100 H200 <in> x", condition.ALLOWED_NAMES),
             ("gpu:memory_mib", "40 GiB", condition.ALLOWED_NUMBERS),

@@ -67,7 +67,7 @@ class PropertiesTest(unittest.TestCase):
             (({"gpus": 1}, {"vgpu_type": "nvidia-35"}, {}), "asks for no vGPU"),
             (({"gpus": 1}, {"gpu:heads": "2"}, {}), "asks for no vGPU"),
             (({"vgpus": 1}, {"gpu:memory_mib": "4 GiB"}, {}), "4 GiB"),
-            (({"gpus": 1}, {"gpu:preemptible": "soon"}, {}), "a least time as"),
+            (({"gpus": 1}, {"gpu:preemptible": "soon"}, {}), "a minimum time such as"),
             (({"gpus": 1}, {}, {"gpu:preemptible": "1h"}), "would keep its GPUs"),
             (({"gpus": 1}, {"gpu:on_preempt": "delete"}, {}), "may not be taken"),
             (({"gpus": None, "vgpus": None}, {"gpu_arch": "fermi"}, {}), "--gpus, --vgpus or both"),

@@ -42,7 +42,7 @@ class SupportsTest(base.BaseTestCase):
         (H100, 8002000, 8001000, None),
         (P100, 8002000, 6002000, None),
         (H100, 8001000, 8001000, "libvirt 8.2.0"),
-        (H100, 8002000, 8000005, "with hopper it takes QEMU 8.1.0"),
+        (H100, 8002000, 8000005, "with hopper it needs QEMU 8.1.0"),
         (P100, None, 8001000, "not known"),
         (P100, 8002000, None, "not known"),
     )

@@ -82,7 +82,7 @@ class CliquesTest(base.BaseTestCase):
 
     def test_versions(self) -> None:
         self.qemu = 7002000
-        self.assertIn("with hopper it takes QEMU 8.1.0", self.refused(FIRST, SECOND))
+        self.assertIn("with hopper it needs QEMU 8.1.0", self.refused(FIRST, SECOND))
         old = [dataclasses.replace(each, product=P100) for each in (FIRST, SECOND)]
         self.assertEqual({0}, set(self.cliques(*old).values()))
 
