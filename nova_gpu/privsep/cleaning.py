@@ -21,7 +21,9 @@ from nova_gpu.host.vfio import card_reset, open_devices, rebinder
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def reset(address: str) -> None:
-    """Reset every function of the GPU at *address*, which is bound to VFIO and which no guest has.
+    """Reset every function of the GPU at *address*, which must be bound to vfio-pci.
+
+    The GPU must not be in use by a guest.
 
     :raises InvalidPciAddress: if *address* is not a PCI address
     :raises NotClean: if it is not reset, or does not answer afterwards
@@ -33,10 +35,9 @@ def reset(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def end_processes(address: str) -> list[str]:
-    """End the processes that a guest left behind with the device open; return these.
+    """End the processes of a container's users that have the device open; return texts for them.
 
-    The device is the GPU at *address*, or the MIG instance at a slot.
-
+    :param address: a GPU's address, or the slot of a MIG instance
     :raises InvalidValue: if *address* is neither
     :raises NotClean: if a process does not end
     """
@@ -44,7 +45,7 @@ def end_processes(address: str) -> list[str]:
     if not means.roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
-    with _looked_for(address):
+    with _search(address):
         processes, left = guest_processes.end(target, means, uids)
     _refuse(address, left)
     return [str(process) for process in processes]
@@ -52,10 +53,9 @@ def end_processes(address: str) -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def run_command(address: str) -> tuple[int, str]:
-    """Run [gpu]clean_command for the GPU at *address*, or the MIG instance at a slot.
+    """Run [gpu]clean_command for a device; return its exit status and its output.
 
-    Return its exit status and its output.
-
+    :param address: a GPU's address, or the slot of a MIG instance
     :raises InvalidValue: if *address* is neither
     :raises NotClean: if it cannot be run, or does not end in time
     """
@@ -75,9 +75,9 @@ def run_command(address: str) -> tuple[int, str]:
 
 
 def _device(address: str) -> model.GPU | Slot:
-    """Return the card or slot at *address*.
+    """Return the slot that *address* denotes, or the card at this PCI address.
 
-    :raises InvalidValue: if *address* is neither that of a card nor that of a slot
+    :raises InvalidValue: if *address* is neither a slot nor a PCI address
     :raises NotClean: if the [gpu] options do not select its card
     """
     gpu = device.parse(address)
@@ -86,10 +86,10 @@ def _device(address: str) -> model.GPU | Slot:
 
 
 @contextlib.contextmanager
-def _looked_for(address: str) -> Iterator[None]:
-    """Turn failures to find or end a guest's processes into NotClean.
+def _search(address: str) -> Iterator[None]:
+    """Turn a failure of the child process that finds and ends a guest's processes into NotClean.
 
-    :raises NotClean: if a guest's processes cannot be found or ended
+    :raises NotClean: if the child process fails
     """
     try:
         yield
@@ -101,7 +101,8 @@ def _looked_for(address: str) -> Iterator[None]:
 def _refuse(address: str, left: Iterable[object]) -> None:
     """Refuse a device that processes of its guest still have open.
 
-    :raises NotClean: if *left* has any
+    :param left: these processes
+    :raises NotClean: if there are any
     """
     if named := ", ".join(map(str, left)):
         reason = f"processes of its guest do not end: {named}"

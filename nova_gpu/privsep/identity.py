@@ -13,7 +13,7 @@ from nova_gpu.host.roots import Roots
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def read(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """Return the identifiers of each of the GPUs at *addresses*, by address.
+    """Return the identifiers of the GPUs at *addresses*, such as serial numbers, by address.
 
     :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     :raises DiscoveryFailed: if sysfs cannot be read

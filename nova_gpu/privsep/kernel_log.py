@@ -14,8 +14,9 @@ _TIMEOUT_S = 10.0
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def xids(known: int) -> tuple[int, list[str]]:
-    """Return the number of the newest record and the lines about Xids newer than *known*.
+    """Return the number of the newest record of the log, and the newer lines about Xids.
 
+    :param known: the number of a record; only lines of later records are returned
     :raises KernelLogUnreadable: if the log cannot be read in time
     """
     return kernel_log.read(int(known), Roots.of(CONF.gpu), _TIMEOUT_S)

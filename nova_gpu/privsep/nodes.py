@@ -25,9 +25,10 @@ _FORMER_MODE = "trusted.nova-gpu.mode"
 def open_to_guests(address: str, paths: list[str]) -> list[str]:
     """Let all users open those nodes in *paths* that belong to the device; return the changed ones.
 
-    The device is the GPU at *address*, or the MIG instance at a slot. A guest's users have no
-    rights on the host's nodes, and AMD's and Intel's nodes often belong to the group render only.
+    A container's users have no rights on the host's nodes, and only the group render may open many
+    nodes of AMD and Intel. Nodes in *paths* that belong to another device are ignored.
 
+    :param address: a GPU's address, or the slot of a MIG instance
     :raises InvalidValue: if *address* is neither
     """
     roots = Roots.of(CONF.gpu)
@@ -40,7 +41,7 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def opened_to_guests() -> list[str]:
-    """Return the nodes that :func:`open_to_guests` has changed.
+    """Return the nodes that :func:`open_to_guests` has changed and that are not restored yet.
 
     :raises OSError: if the nodes cannot be listed
     """
@@ -66,7 +67,8 @@ def close_to_guests(paths: list[str]) -> list[str]:
 def _open(node: str, roots: Roots) -> bool:
     """Let all users open *node*; return whether its mode was changed.
 
-    Only character devices below dev_root are changed.
+    The former mode is recorded with the node. Only character devices below ``[gpu]dev_root`` are
+    changed.
     """
     with _opened(node, roots) as fd:
         if fd is None:
@@ -104,7 +106,7 @@ def _former_mode(fd: int) -> int | None:
 
 @contextlib.contextmanager
 def _opened(node: str, roots: Roots) -> Iterator[int | None]:
-    """Yield a descriptor of the node, ``None`` unless it is a character device below dev_root."""
+    """Yield a descriptor of *node*, ``None`` for other files than devices below [gpu]dev_root."""
     path = nodes.on_host(node, roots)
     if not path.parent.resolve().is_relative_to(roots.dev.resolve()):
         yield None

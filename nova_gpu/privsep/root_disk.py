@@ -13,7 +13,9 @@ import nova.privsep.idmapshift
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def shift(instance_uuid: str) -> None:
-    """Change the owners of an instance's mounted root disk by ``[libvirt]uid_maps`` and gid_maps.
+    """Change the owners of the files in an instance's mounted root disk to the guest's users.
+
+    ``[libvirt]uid_maps`` and ``gid_maps`` map the owners. Nothing changes if they are mapped yet.
 
     :raises ValueError: if *instance_uuid* is not a uuid
     """

@@ -16,7 +16,7 @@ from nova_gpu.host.vfio.rebinder import Means
 
 
 def records() -> pathlib.Path:
-    """Return the folder that records the former drivers of the cards that guests have."""
+    """Return the folder with one record for each card bound to vfio-pci: its former drivers."""
     return pathlib.Path(CONF.state_path, "gpu-bindings")
 
 
@@ -35,9 +35,10 @@ def give_to_guests(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_host(address: str) -> None:
-    """Bind every function that :func:`give_to_guests` has bound to its former driver.
+    """Bind every function of a card that :func:`give_to_guests` has bound to its former driver.
 
-    The card needs a record of these; the [gpu] options need not select it any more.
+    The drivers are those recorded then (:func:`records`). The [gpu] options need not select the
+    card any more.
 
     :raises InvalidPciAddress: if *address* is not a PCI address
     :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time
@@ -47,7 +48,9 @@ def give_to_host(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def in_use(addresses: list[str]) -> dict[str, str]:
-    """Return the processes that have the GPUs at *addresses* open, by GPU.
+    """Return text that names the processes with a GPU open, by the GPU's address.
+
+    A GPU that no process has open is left out, and so are all if the processes cannot be found.
 
     :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """

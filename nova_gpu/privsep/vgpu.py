@@ -19,7 +19,7 @@ from nova_gpu.host.vgpu import slots, virtual_functions
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def make(slot: str, instance_uuid: str) -> None:
-    """Make the vGPU that the instance has at *slot*; it may exist already.
+    """Make the vGPU of an instance at *slot*, unless it exists already.
 
     :raises InvalidValue: if *slot* or *instance_uuid* is invalid
     :raises DeviceUnavailable: if it cannot be made now
@@ -32,9 +32,9 @@ def make(slot: str, instance_uuid: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def remove(slot: str, instance_uuid: str) -> None:
-    """Remove the vGPU that the instance had at *slot*, and no other.
+    """Remove the vGPU of an instance at *slot*, unless it is gone already.
 
-    It may be gone already, and the [gpu] options need not select its card any more.
+    A vGPU of another instance stays. The [gpu] options need not select the card any more.
 
     :raises InvalidValue: if *slot* or *instance_uuid* is invalid
     :raises NotClean: if it still exists, or that is unknown
@@ -46,9 +46,9 @@ def remove(slot: str, instance_uuid: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def types(addresses: list[str]) -> str:
-    """Return NVML's answer about the vGPU types of the cards at *addresses*.
+    """Return NVML's answer about the vGPU types of the cards at *addresses*, as JSON.
 
-    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` parses it.
+    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` parses the answer.
 
     :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
@@ -58,10 +58,11 @@ def types(addresses: list[str]) -> str:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def enable_functions(address: str, number: int) -> None:
-    """Enable *number* virtual functions of the card at *address*; it may have them already.
+    """Enable *number* virtual functions of the card at *address*, unless it has them already.
 
     :raises InvalidPciAddress: if *address* is not a PCI address
-    :raises DeviceUnavailable: if it cannot have them now
+    :raises DeviceUnavailable: if *number* is not that of ``[gpu]virtual_functions`` for the card,
+        or the functions cannot be enabled now
     """
     card = model.PciAddress.parse(address)
     wanted = virtual_functions.parse(CONF.gpu.virtual_functions)
@@ -71,12 +72,13 @@ def enable_functions(address: str, number: int) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def make_mig_instances(address: str, profile: str) -> int:
-    """Divide the card at *address* into MIG instances.
+    """Divide the card at *address* into as many MIG instances of *profile* as fit.
 
     Return how many were made, 0 if the card is divided already.
 
     :raises InvalidPciAddress: if *address* is not a PCI address
-    :raises DeviceUnavailable: if it cannot be divided now
+    :raises DeviceUnavailable: if *profile* is not that of ``[gpu]mig_profile`` for the card, or the
+        card cannot be divided now
     """
     card = model.PciAddress.parse(address)
     wanted = mig_layout.parse_profiles(CONF.gpu.mig_profile)
@@ -85,8 +87,9 @@ def make_mig_instances(address: str, profile: str) -> int:
 
 
 def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GPU:
-    """Return *gpu*, and refuse an address without a card that the [gpu] options select.
+    """Return *gpu*, unless it is ``None``: no card that the [gpu] options select.
 
+    :param address: the address of the card, for the error
     :raises DeviceUnavailable: if *gpu* is ``None``
     """
     if gpu is None:
@@ -97,14 +100,15 @@ def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GP
 
 
 def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], value: object) -> None:
-    """Refuse a division that the option does not request for the card.
+    """Refuse to divide a card otherwise than the option says.
 
-    :param wanted: the values of the option, by card
-    :raises DeviceUnavailable: if *value* is not that of the card
+    :param wanted: the option's values, by address and product
+    :param value: the value that nova-compute requests
+    :raises DeviceUnavailable: if the option has another value for *card*, or none
     """
     if (statement := selection.value_of(card, wanted)) != value:
         raise exception.DeviceUnavailable(
             str(card.address),
-            f"nova-compute asks for {value} of it, but the option has {statement or 'nothing'}",
+            f"nova-compute requests {value} for it, but the option has {statement or 'nothing'}",
             "restart nova-compute after changing an option",
         )

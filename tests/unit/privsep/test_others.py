@@ -80,7 +80,7 @@ class OursTest(base.BaseTestCase):
                 CARD,
                 asked,
             )
-            self.assertIn(f"asks for {asked} of it, but the option has 8", error.reason)
+            self.assertIn(f"requests {asked} for it, but the option has 8", error.reason)
         error = self.assertRaises(
             exception.DeviceUnavailable,
             nova_gpu.privsep.vgpu.make_mig_instances,
