@@ -45,10 +45,11 @@ def forbid(
 
 
 def without(querystring: str) -> Iterator[tuple[str, str]]:
-    """Yield the prefix of excluding traits, and *querystring* without the traits that have it.
+    """Yield wider queries: pairs of the prefix of a trait, and *querystring* without such traits.
 
-    The first query lacks the traits of reserved hosts, the second also that of drained hosts. A
-    query that does not differ from the one before is left out.
+    The first query no longer excludes reserved hosts, the second no longer drained hosts either. A
+    query that equals the one before is left out. So the first query with a candidate tells by which
+    trait the hosts with free GPUs are closed.
     """
     for prefix in (names.KEPT_UNTIL, names.DRAINED):
         wider = parse.urlencode(list(_without(querystring, prefix)))
@@ -58,7 +59,10 @@ def without(querystring: str) -> Iterator[tuple[str, str]]:
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the query's parameters, without forbidden traits whose names begin with *prefix*."""
+    """Yield the names and values of the query's parameters, without forbidding such traits.
+
+    :param prefix: the prefix of these traits
+    """
     for name, value in parse.parse_qsl(querystring):
         if name == "root_required":
             traits = value.split(",")

@@ -63,11 +63,11 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     ) -> Iterator[HostState]:
         """Return an iterator of the hosts that pass.
 
-        For a request for GPUs their order depends on the instance. Conditions that do not depend on
-        the host are evaluated once for all hosts.
+        For a request for devices they are :func:`in_its_own_order`.
 
-        :raises NoValidHost: if no host has a free NVSwitch partition; otherwise their claims would
-            fail, one after another, without a reason for the user
+        :raises NoValidHost: if GPUs are free only on boards with NVSwitches, and not as a partition
+            of the requested size; otherwise the claims would fail on one host after another,
+            without a reason for the user
         """
         request = requested_gpus.from_spec(spec_obj)
         passing = filter(self._judge(spec_obj, request), filter_obj_list)
@@ -82,7 +82,10 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         return self._judge(spec, requested_gpus.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, request: Requested) -> Callable[[HostState], bool]:
-        """Return a function that returns whether a host passes for this request."""
+        """Return a predicate: whether a host passes for this request.
+
+        It evaluates here, once for all hosts, what does not depend on the host.
+        """
         flavor = request.flavor
         if utils.request_is_rebuild(spec):
             machine_type = request.unfit_machine_type if flavor.asks_for_gpus else None
@@ -120,9 +123,9 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 def _require_partition(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
-    """Refuse a request for which no host has a free NVSwitch partition.
+    """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free.
 
-    :raises NoValidHost: if none of *hosts* has one
+    :raises NoValidHost: with the reason
     """
     door = extensions.load(extensions.SHORTAGE)
     if door and (reason := door.shortage(spec, request, hosts)):
@@ -175,10 +178,10 @@ class _Hosts:
 def _without_gpus(
     spec: objects.RequestSpec, request: FlavorRequest
 ) -> Callable[[HostState], str | None]:
-    """Return a function that returns why a host does not suit an instance without devices.
+    """Return a function that returns why a host must not get an instance without devices.
 
-    The function returns ``None`` for a host that suits, and for every host if the flavor requests
-    devices of another kind.
+    The function returns ``None`` for a host that may get it, and for every host if the flavor
+    requests devices other than GPUs.
     """
     if not request.is_cpu_only:
         return lambda host_state: None
@@ -213,14 +216,14 @@ def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) 
 
 
 def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:
-    """Return *hosts* in an order that depends on the instance alone, always the same for it.
+    """Return *hosts* in a random order that is always the same for one instance.
 
     Nova takes the first host among those with the best weight. In Nova's order concurrent requests
     would all take the same host, and all but one would lose their claims in Placement.
 
-    For a further instance of the same request, Nova lists the hosts in the order in which it tried
+    For a further instance of a multi-create request, *hosts* are in the order in which Nova tried
     them for the previous instance. Placement has refused the hosts before the one that the previous
-    instance got, so they go to the end.
+    instance got, so these go to the end, and the rest keeps its order.
     """
     passing = list(hosts)
     if multi_create.has(spec) and (last := multi_create.last_host(passing)) is not None:
@@ -262,7 +265,7 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 
 
 def _passes(host_state: HostState, reason: str | None) -> bool:
-    """Return whether there is no *reason* against the host; log the reason at debug."""
+    """Return whether *reason* is ``None``; otherwise log that it speaks against the host."""
     if reason is None:
         return True
     LOG.debug("%s does not pass: %s", host_state, reason)

@@ -46,6 +46,6 @@ def _read(text: str) -> Report:
 
 
 def forget() -> None:
-    """Empty the cache, as after a start of the service."""
+    """Empty the cache, for tests and benchmarks."""
     _read.cache_clear()
     stats.forget()

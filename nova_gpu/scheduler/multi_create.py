@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts that Nova has just chosen for earlier instances of the same multi-create request.
 
-Nova schedules the instances one after another, and counts each choice in the host states that it
-holds in memory for that request.
+A multi-create request creates several instances at once. Nova schedules them one after another, and
+counts each choice in the host states that it holds in memory for that request.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from nova.scheduler.host_manager import HostState
 
 
 def has(spec: objects.RequestSpec) -> bool:
-    """Return whether the instance was created together with others.
+    """Return whether the instance was created by a multi-create request.
 
-    The result stays the same in all later moves of the instance.
+    The result is the same in all later moves of the instance.
     """
     return "num_instances" in spec and spec.num_instances > 1
 
 
 def to_create(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> int:
-    """Return how many instances Nova creates together by this request, all or none.
+    """Return how many instances the request creates; Nova creates all of them or none.
 
-    Return 1 for a move: the instance was on a host before, so Nova has no build request for it.
+    Return 1 for a single instance and for a move. A move has no build request, because the instance
+    was on a host before.
     """
     if not has(spec):
         return 1
@@ -38,13 +39,13 @@ def to_create(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> i
 
 
 def on(host: HostState) -> int:
-    """Return how many instances of the current request Nova has placed on *host*."""
+    """Return for how many instances of the current request Nova has chosen *host* so far."""
     return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
 def last_host(hosts: Iterable[HostState]) -> HostState | None:
-    """Return the host on which Nova has placed the previous instance of the current request.
+    """Return the host that Nova has chosen for the previous instance of the current request.
 
-    Return ``None`` for the first instance.
+    Return ``None`` for the first instance, or if that host is not in *hosts*.
     """
     return max(filter(on, hosts), key=lambda host: host.updated, default=None)

@@ -57,9 +57,10 @@ def known_traits(
 
 
 def has_candidate(context: nova_context.RequestContext, querystring: str) -> bool:
-    """Return whether Placement has an allocation candidate; ``False`` also for an unknown trait.
+    """Return whether Placement has an allocation candidate for the query.
 
-    Every query names the trait of drained hosts; it is created again if an operator deleted it.
+    Return ``False`` if the query names a trait that Placement does not know. If that is the trait
+    of drained hosts, which every query names, it is created again first.
 
     :param querystring: the query of a nova.scheduler.utils.ResourceRequest, which is sent
         :func:`narrowed`
@@ -83,7 +84,7 @@ def first_with_candidate(
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
-    """Return the largest number of instances for which GPUs may be free.
+    """Return an upper limit for the number of instances that the free GPUs suffice for.
 
     Return ``None`` if it is unknown, because there are too many candidates or none.
 
@@ -146,7 +147,7 @@ def narrowed(querystring: str, limit: int = 1) -> str:
 
 
 def node(context: nova_context.RequestContext, name: str) -> str | None:
-    """Return the UUID of the provider with that name, ``None`` if there is none."""
+    """Return the UUID of the provider of the compute node *name*, ``None`` if there is none."""
     url = f"/resource_providers?{parse.urlencode({'name': name})}"
     answer = _get(context, url)["resource_providers"]
     return answer[0]["uuid"] if answer else None
@@ -170,7 +171,7 @@ def providers(
 def supplies(
     context: nova_context.RequestContext, request: Request, in_tree: str | None
 ) -> Iterator[Supply]:
-    """Yield the supply for each request group that no single provider can serve now.
+    """Yield a supply for each group of *request* that no single provider can serve now.
 
     Placement is queried about a group only when the iterator reaches it.
 
@@ -192,7 +193,7 @@ def supplies(
 def _unmet(
     context: nova_context.RequestContext, group: GroupRequest, resource_class: str
 ) -> Iterator[str]:
-    """Yield the trait conditions of *group* that no existing GPU satisfies, each taken alone."""
+    """Yield those traits of *group*, required or forbidden, that alone exclude every GPU."""
     for trait in sorted(group.required_traits | group.forbidden_traits):
         required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
         alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
@@ -207,7 +208,10 @@ def _has_free(
     resource_class: str,
     in_tree: str | None,
 ) -> bool:
-    """Return whether one of :func:`providers` alone has as many free GPUs as *group* requests."""
+    """Return whether a single provider can serve *group* with free GPUs.
+
+    :param in_tree: as for :func:`providers`
+    """
     query = {"resources": f"{resource_class}:{max(group.count, 1)}", **_traits(group)}
     if in_tree:
         query["in_tree"] = in_tree
@@ -242,7 +246,7 @@ def offers(
 
 
 def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
-    """Return one provider's inventory and usage of the class.
+    """Return the inventory and usage of *resource_class* of the provider *uuid*.
 
     Return ``None`` if the provider lacks the class or has been deleted.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recent choices of this nova-scheduler process that the chosen hosts have not reported yet.
+"""The hosts that this nova-scheduler process has recently chosen, for the ranks of later requests.
 
 A host reports its free GPUs once a period. Until then its report does not show the choice, so
 concurrent requests would choose the same host, and lose their claims in Placement to each other.
@@ -35,14 +35,15 @@ class _Choice(NamedTuple):
 
 
 class Taken:
-    """The amounts of devices that were chosen on each host and that its report does not show."""
+    """The numbers of devices that recent choices took on each host and its report does not show."""
 
     def __init__(
         self, amounts: Mapping[tuple[str, int], int], *, in_burst: bool = False, one: bool = False
     ) -> None:
         """Store the amounts.
 
-        :param amounts: by the host's UUID and the ``id()`` of its report at the time of the choice
+        :param amounts: the number of devices, by the host's UUID and the ``id()`` of its report at
+            the time of the choice: a newer report shows the choice itself
         :param in_burst: whether other requests are under way
         :param one: whether the present request is for a single instance
         """
@@ -59,13 +60,13 @@ class Taken:
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
         """Return the rank of a host among otherwise equal hosts; lower is better.
 
-        In a burst of requests, hosts with the smallest unreported amount come first, in the order
-        of the filter, which depends on the instance. Outside of a burst all ranks are equal, so
-        Nova's other weighers decide. In a burst these would send all requests to the same few
-        hosts, because their data is as old. In a request for several instances they still decide
-        among hosts with the same amount: they best know the hosts that other instances do not use.
+        Outside of a burst of requests all ranks are equal, so that Nova's other weighers decide. In
+        a burst these would send all requests to the same few hosts, because their data is as old as
+        the reports. So the host with the smallest unreported amount comes first, then, for a single
+        instance, the host that the filter passed first, which differs from instance to instance.
+        For several instances Nova's weighers decide among hosts with the same amount.
 
-        :param unreported: the amount that was chosen on the host and is not in its report
+        :param unreported: the number of devices that recent choices took on the host
         :param place: the index of the host in the order in which the filter passed the hosts
         """
         if not self._in_burst:
@@ -77,7 +78,7 @@ NOTHING = Taken({})
 
 
 class Choices:
-    """The choices of the last 90 seconds; any thread may add and read them at any time."""
+    """The choices of hosts in the last 90 seconds; any thread may add and read them any time."""
 
     def __init__(self) -> None:
         self._made: collections.deque[_Choice] = collections.deque(maxlen=_MOST)
@@ -90,7 +91,7 @@ class Choices:
         resource_class: str,
         amount: int,
     ) -> None:
-        """Add one choice, unless a recent one exists for the instance.
+        """Add the choice of *host* for an instance, unless a recent one exists for the instance.
 
         :param report: the host's report at the time of the choice
         :param amount: the number of devices of *resource_class* that the instance requests
@@ -102,7 +103,7 @@ class Choices:
             self._made.append(made)
 
     def taken(self, resource_class: str, *, one: bool) -> Taken:
-        """Return the recent choices of devices of *resource_class*, for the present request.
+        """Return what the recent choices took of *resource_class*, for the present request.
 
         :param one: whether the present request is for a single instance
         """

@@ -38,7 +38,7 @@ def gpu_request_filter(
     """Translate the flavor's GPU extra specs for Placement, before all other request filters.
 
     The flavor in *request_spec* is replaced, never changed, because other objects refer to it.
-    Return whether the request was changed: false for a flavor without GPUs.
+    Return whether it was replaced: false for a flavor without GPUs.
 
     :raises RequestFilterFailed: if the extra specs are invalid, or no host could give such a GPU to
         a guest with this image; the reason becomes the instance's fault
@@ -55,15 +55,15 @@ def gpu_request_filter(
                 names.NEAR,
                 flavor.extra_specs[names.NEAR],
                 "the instance asks for no device of Nova's own passthrough",
-                "it together with pci_passthrough:alias or an SR-IOV port",
+                f"{names.NEAR} together with pci_passthrough:alias or an SR-IOV port",
             )
         if whole and requested_.is_hidden and whole.arrangement.peer_access is PeerAccess.REQUIRED:
             raise exception.InvalidExtraSpec(
                 names.PEER_ACCESS,
                 flavor.extra_specs[names.PEER_ACCESS],
-                f"the GPUs' driver goes by it only where it sees that it is in a guest, and the "
-                f"image's {names.IMAGE_HIDDEN} hides that",
-                "an image without that",
+                f"the GPUs' driver obeys it only if it sees that it runs in a guest, which the "
+                f"image's {names.IMAGE_HIDDEN} hides",
+                f"an image without {names.IMAGE_HIDDEN}",
             )
         for request in flavor.requests:
             _require_counted(request, flavor)
@@ -82,7 +82,7 @@ def gpu_request_filter(
     except exception.InvalidExtraSpec as e:
         raise refusal(ctxt, request_spec, Reason.of_both(str(e))) from e
     except exception.PlacementFailed as e:
-        LOG.warning("%s", e)
+        LOG.warning("Refusing a request for GPUs, because its query cannot be made: %s", e)
         unread = Reason.of_both("Placement does not say which GPUs there are")
         raise refusal(ctxt, request_spec, unread, whole) from e
     if whole and machine_type and (unfit := reasons.unfit_machine_type(whole, machine_type, known)):
@@ -101,7 +101,8 @@ def gpu_candidates_filter(
     """Refuse a request for which Placement has no candidate, after all other request filters.
 
     A request is only refused if Nova's own query, a moment later, would find no candidate either.
-    Return whether the flavor requests GPUs.
+    The filter exists for the reason, which Nova does not give. Return whether the flavor requests
+    GPUs.
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
@@ -109,7 +110,7 @@ def gpu_candidates_filter(
     try:
         reason = _why_not(ctxt, request_spec, flavor.requests) if flavor.requests else None
     except exception.PlacementFailed as e:
-        LOG.warning("Cannot tell whether any host has the requested GPUs, continuing: %s", e)
+        LOG.warning("Cannot check if a host has the requested GPUs, leaving it to Nova: %s", e)
         reason = None
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
@@ -133,9 +134,7 @@ def _why_not(
     request_spec: objects.RequestSpec,
     requests: Sequence[Request],
 ) -> Reason | None:
-    """Return why Placement has no candidates for all instances of the request.
-
-    Return ``None`` if it has them.
+    """Return why Placement cannot serve all instances of the request, ``None`` if it can.
 
     :raises PlacementFailed: if Placement gives no usable answer
     """
@@ -165,10 +164,13 @@ def _why_not(
 def _wanted(
     request_spec: objects.RequestSpec, in_tree: str | None
 ) -> tuple[utils.ResourceRequest, utils.ResourceRequest | None]:
-    """Return the query that Nova will send, as in its resources_from_request_spec, and a fallback.
+    """Return the query that Nova will send to Placement, and its fallback query.
 
-    Nova sends the fallback if the first query has no candidate, for hosts that report no PCPU yet.
-    It is ``None`` for a request without dedicated CPUs, or if an option disables it.
+    Nova sends the fallback if the first query has no candidate, for hosts that report no PCPU yet
+    (``nova.scheduler.utils.resources_from_request_spec``). It is ``None`` for a request without
+    dedicated CPUs, or if an option disables it.
+
+    :param in_tree: the UUID of the only compute node that the request permits, else ``None``
     """
     wanted = _resource_request(request_spec, in_tree)
     if not wanted.cpu_pinning_requested or CONF.workarounds.disable_fallback_pcpu_query:
@@ -191,9 +193,9 @@ def _resource_request(
 
 
 def _host(request_spec: objects.RequestSpec) -> str | None:
-    """Return the name of the compute node or the host that the request is bound to, if any.
+    """Return the name of the only compute node that the request permits, ``None`` for any.
 
-    A host often has the name of its compute node.
+    If the request names a host instead, its name is returned, which its compute node often has too.
     """
     destination = _destination(request_spec)
     for field, forced in (("node", "force_nodes"), ("host", "force_hosts")):

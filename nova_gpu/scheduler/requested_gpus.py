@@ -21,9 +21,9 @@ class Requested:
     ``unfit_machine_type`` is the image's machine type if guests with it cannot have whole cards.
     It is ``None`` for any other type, and if the image states none: then the host's option decides,
     which is unknown here, and the host checks it. ``image_names_gpus``: whether the image requires
-    traits that may be those of GPUs. ``is_hidden``: whether the image hides the hypervisor from the
-    guest. ``pci_devices`` is the number of devices of Nova's own passthrough that the flavor and
-    the ports request, ``None`` if the RequestSpec does not contain it.
+    traits that a group of GPUs may have. ``is_hidden``: whether the image hides the hypervisor from
+    the guest. ``pci_devices`` is the number of devices of Nova's own passthrough that the flavor
+    and the ports request, ``None`` if the RequestSpec does not contain it.
     """
 
     flavor: FlavorRequest

@@ -39,8 +39,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     GPUs it has.
 
     Hosts that are equal for a request have the same weight, so that Nova's other weighers decide.
-    Among them, hosts that this process has recently chosen, and that have not reported it yet, come
-    last.
+    In a burst of requests, hosts that this process has chosen since their last report have a lower
+    weight than their equals.
     """
 
     # With these bounds Nova does not normalize the weights. They include their multiplier already,
@@ -87,7 +87,13 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         request: GPURequest | VGPURequest,
         spec: objects.RequestSpec,
     ) -> None:
-        """Record the choice of the host that Nova takes if no other weigher runs after this one."""
+        """Record the choice of the host that has the largest weight after this weigher.
+
+        A weigher that runs later may change Nova's choice; the record is then wrong.
+
+        :param weighed: the hosts, each with the sum of the weights of the weighers before
+        :param multiplied: the weights of this weigher
+        """
         totals = [pair.weight + weight for pair, weight in zip(weighed, multiplied, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):
@@ -95,15 +101,16 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             self._choices.add(uuid, best, report, request.resource_class, request.count)
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
-        raise NotImplementedError("one host has no place among several")
+        raise NotImplementedError("hosts are ranked against each other, not weighed one by one")
 
 
 def with_gpus(
     hosts: Sequence[HostState], request: GPURequest, taken: Taken = recent_choices.NOTHING
 ) -> list[float]:
-    """Return the weights for a request for whole cards, in equal steps from 1 (best) to 0 (worst).
+    """Return the weights of *hosts* for a request for whole cards, from 1 (best) to 0 (worst).
 
-    A host without a valid report has the weight 0.
+    Hosts are ranked by :func:`nova_gpu.core.scheduling.rank.rank`; the steps between ranks are
+    equal. A host without a valid report has the weight 0.
 
     :param taken: the recent choices that hosts have not reported yet
     """
@@ -142,10 +149,11 @@ def with_gpus(
 def with_vgpus(
     hosts: Sequence[HostState], request: VGPURequest, taken: Taken = recent_choices.NOTHING
 ) -> list[float]:
-    """Return the weights for a request for vGPUs, in equal steps from 1 (best) to 0 (worst).
+    """Return the weights of *hosts* for a request for vGPUs, from 1 (best) to 0 (worst).
 
-    Hosts are ranked by the number of vGPUs of the requested type that they have room for: the
-    smallest first, or the largest first if the option spreads.
+    Hosts are ranked by the number of vGPUs of the requested type that they have room for, the
+    smallest first; the largest first if ``[gpu]distribution`` is ``spread``. The steps between
+    ranks are equal.
 
     :param taken: the recent choices that hosts have not reported yet
     """
@@ -162,16 +170,16 @@ def with_vgpus(
     return _in_steps(ranks)
 
 
-def _full(reported: int, thought: int) -> int:
-    """Return the first number of a rank: 0, 1 for a host thought to be full, 2 for a full one.
+def _full(reported: int, assumed: int) -> int:
+    """Return the first number of a rank: 2 for a host that is full, 1 for one assumed to be full.
 
-    An instance for which this process chose a host may have ended up on another one. So a host that
-    is full only by the recent choices is better than a host whose report says so.
+    Return 0 for any other host. An instance for which this process chose a host may have started on
+    another one, so a host that is only assumed to be full is better than one that reports it.
 
-    :param reported: whether the host is full by its report
-    :param thought: whether it is full by recent choices
+    :param reported: true (not 0) if the host is full by its report
+    :param assumed: true (not 0) if it is full by recent choices
     """
-    return 2 if reported else int(bool(thought))
+    return 2 if reported else int(bool(assumed))
 
 
 def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
@@ -182,7 +190,7 @@ def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
 
 
 def without_gpus(hosts: Sequence[HostState]) -> list[float]:
-    """Return the weights for an instance without GPUs.
+    """Return the weights of *hosts* for an instance without GPUs.
 
     The weight is 1 for a host without GPUs, 1/2 for a host whose GPUs are all in use, and 0 for the
     host with the most free GPUs. A card that is given in parts counts as free while it has room.

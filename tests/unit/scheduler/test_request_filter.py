@@ -237,7 +237,7 @@ class ReasonTest(RequestFilterTest):
         self.assertEqual({having}, self.taken(self.run_filter(asked)))
 
         self.assertIn(
-            "and the image's img_hide_hypervisor_id hides that", self.refusal(asked, hidden=True)
+            "which the image's img_hide_hypervisor_id hides", self.refusal(asked, hidden=True)
         )
         self.run_filter(asked | {"gpu:peer_access": "preferred"}, hidden=True)
         hiding = asked | {"hw:hide_hypervisor_id": "true"}
