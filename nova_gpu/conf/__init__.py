@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's configuration with the [gpu] group in it: ``from nova_gpu.conf import CONF``."""
+"""Nova's configuration with the [gpu] options in it: ``from nova_gpu.conf import CONF``."""
 
 from oslo_config import cfg
 

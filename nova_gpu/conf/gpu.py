@@ -64,7 +64,7 @@ Related options:
         default="keep",
         choices=[
             ("keep", "a stopped instance keeps its GPUs"),
-            ("release", "it releases them, and claims GPUs again when it is started"),
+            ("release", "a stopped instance releases its GPUs, and claims others at its start"),
         ],
         help="""
 What a stopped instance does with its GPUs if its flavor does not set ``gpu:on_stop``; an image can
@@ -89,8 +89,8 @@ once per product, as ``vendor_id:product_id key=value ...`` with the keys ``arch
         default=[],
         help="""
 PCI addresses of cards that direct links (NVLink, XGMI) join: ``0000:04:00.0 0000:05:00.0``. Set it
-once per set of cards. Only needed on KVM hosts, where no vendor driver can report the links. One
-guest at a time gets the cards of a set.
+once per set of cards. Only needed on KVM hosts, where no vendor driver can report the links. While
+a guest has a card of a set, no other guest gets a card of that set.
 
 Related options:
 
@@ -102,9 +102,9 @@ Related options:
         "split_link_groups",
         default=False,
         help="""
-Give cards that direct links join to several KVM guests at a time. Nothing blocks the links: a guest
-with one of the cards may reach the memory of the others. Set this only if all users trust each
-other, or if the links are disabled in another way.
+Let several KVM guests at a time have cards that direct links join. Nothing blocks the links: a
+guest with one of the cards may reach the memory of the others. Set this only if all users trust
+each other, or if the links are disabled in another way.
 
 Related options:
 
@@ -115,11 +115,11 @@ Related options:
         "nvml",
         default=True,
         help="""
-Query NVIDIA's management library (NVML) about cards that the nvidia driver holds. A short-lived
-process does so, and only where guests get device nodes: on a KVM host it would hold cards that move
-between host and guests. If the nvidia-ml-py package is missing or NVML fails, the facts that only
-NVML has (memory, NVLinks, the card's UUID) are unknown, and cards with MIG instances are not
-offered because the sizes of these are unknown.
+Query NVIDIA's management library (NVML) about the cards of NVIDIA's driver. nova-compute runs a
+short-lived process for each query, and only on hosts of containers: on a KVM host NVML would have
+cards open that are to be bound to vfio-pci. If the nvidia-ml-py package is missing or NVML fails,
+the facts that only NVML has (memory, NVLinks, the card's UUID) are unknown, and cards with MIG
+instances are not offered because the sizes of these are unknown.
 
 Related options:
 
@@ -177,9 +177,9 @@ Related options:
         sample_default=", ".join(map(str, health_verdict.FATAL_XIDS)),
         help="""
 Errors of NVIDIA's driver (Xids in the kernel's log) that put a card into quarantine. New instances
-do not get the card until ``nova-gpu quarantine release`` or, except after Xid 79, until the host
-has booted. The default lists the Xids for which NVIDIA's Xid catalog asks for a reset of the card
-or a boot of the host and that a tenant's program alone cannot cause. Empty: the kernel's log is not
+do not get the card until ``nova-gpu quarantine release`` or, except after Xid 79, the next boot of
+the host. The default lists the Xids for which NVIDIA's Xid catalog asks for a reset of the card or
+a boot of the host and that a tenant's program alone cannot cause. Empty: the kernel's log is not
 read.
 
 Related options:
@@ -216,11 +216,12 @@ the flavor. Read by nova-scheduler.
         min=1,
         max=3600,
         help="""
-Seconds for which a GPU that an instance has claimed stays out of the pool before the resource
-tracker or a guest names it. This covers the time between a claim and its record in the database, in
-which the periodic task forgets the claim. If the guest never starts, the GPU returns at once where
-the tracker released it; where the tracker had forgotten it, it returns in the next period in which
-no instance of the host has a task under way, or after this time.
+Seconds for which a claimed GPU is not given to another instance, even if Nova's resource tracker no
+longer knows the claim and no guest has the GPU yet. The tracker forgets a claim if its periodic
+task runs before the claim is in the database. If the guest never starts, and the tracker had
+forgotten the claim, the GPU becomes free in the next period in which no instance of the host has a
+task under way, at the latest after this time. If the tracker released the claim, the GPU becomes
+free at once.
 
 Related options:
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's options, option parsers and exceptions for commands that do not load Nova."""
+"""Nova's options, option parsers and exceptions for commands that do not import Nova.
+
+Importing Nova takes longer than the rest of such a command.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ _REMOTE_MANAGED = "remote_managed"
 
 
 class _Option(cfg.Opt):
-    """An option of Nova's that gives way: where Nova registers its own later, this one stays.
+    """A copy of an option of Nova's.
 
-    oslo.config compares the two for that.
+    It compares equal to every option. So oslo.config accepts that Nova registers its own option
+    later, and keeps this one.
     """
 
     def __ne__(self, other: object) -> bool:
@@ -29,11 +33,14 @@ class _Option(cfg.Opt):
 
 
 class _Lines(_Option, cfg.MultiStrOpt):
-    """One that may come several times."""
+    """A copy of an option of Nova's that may be set several times."""
 
 
 def _options() -> dict[str, tuple[_Option, ...]]:
-    """Return the options by group that a command reads; a test compares them with Nova's."""
+    """Return copies of those options of Nova's that a command reads, by group.
+
+    A test compares them with Nova's.
+    """
     text, names = types.String(), types.List()
     kinds = types.String(choices=("kvm", "lxc", "qemu", "parallels"))
     modes = types.String(choices=("host-model", "host-passthrough", "custom", "none"))
@@ -66,17 +73,17 @@ def _options() -> dict[str, tuple[_Option, ...]]:
 
 
 def _folder() -> str:
-    """Return the folder that Nova's package is in, empty where there is none."""
+    """Return the folder that Nova's package is in, an empty string if Nova is not installed."""
     spec = importlib.util.find_spec("nova")
     places = spec.submodule_search_locations if spec else None
     return str(pathlib.Path(next(iter(places))).parent) if places else ""
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options of Nova's that a command reads, without importing Nova.
+    """Register those options of Nova's in *conf* that a command reads, without importing Nova.
 
     ``nova.conf`` imports Castellan and the clients of five services, half a second of processor
-    time at each call. Where Nova is loaded, its own are registered already.
+    time at each call. If it is imported already, nothing is left to do.
     """
     if "nova.conf" in sys.modules:
         return
@@ -85,20 +92,19 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:
-    """Return Nova's exception *name* for an except clause, an empty tuple if Nova is not loaded.
+    """Return Nova's exception class *name* for an except clause, an empty tuple without Nova.
 
-    If Nova is not loaded, nothing raises it, and importing it would take longer than the rest of
-    the command.
+    Unless ``nova.exception`` is imported already, nothing can raise the exception.
     """
     module = sys.modules.get("nova.exception")
     return (getattr(module, name),) if module else ()
 
 
 def whitelist(device_spec: Sequence[str]) -> Any:
-    """Return Nova's parser of ``[pci]device_spec``, without importing most of Nova.
+    """Return Nova's Whitelist of the PCI devices in ``[pci]device_spec``.
 
-    The parser needs one name of each of two modules that would import most of Nova; both are
-    replaced.
+    Its module needs one name each of two modules that would import most of Nova; both are replaced
+    for the import.
 
     :raises nova.exception.NovaException: if *device_spec* is invalid
     """

@@ -16,8 +16,8 @@ OPTS: Sequence[cfg.Opt] = (
         "distribution",
         default=Distribution.PACK,
         choices=[
-            (Distribution.PACK, "the host that has the fewest GPUs left then: large sets stay"),
-            (Distribution.SPREAD, "the host that has the most GPUs left then: few share a host"),
+            (Distribution.PACK, "the host with the fewest free GPUs left: large sets stay free"),
+            (Distribution.SPREAD, "the host with the most free GPUs left: few share a host"),
         ],
         help="""
 Which host an instance with GPUs gets if several are equally good in topology. A flavor overrides it
@@ -33,9 +33,9 @@ Related options:
         "gpu_weight_multiplier",
         default=1000.0,
         help="""
-Weight of the order of hosts by their GPUs, relative to Nova's other weighers, for instances with
-GPUs. The default is above the defaults of all others, which would spread instances by memory and
-CPU. 0 turns it off. An aggregate's metadata of the same name overrides it for its hosts. Read by
+Multiplier of the weights that ``GPUWeigher`` gives hosts for instances with GPUs. The default is
+above the defaults of Nova's other weighers, which would spread instances by memory and CPU. 0 turns
+these weights off. An aggregate's metadata of the same name overrides it for its hosts. Read by
 nova-scheduler.
 
 Related options:
@@ -47,7 +47,7 @@ Related options:
         "cpu_only_instances",
         default=LAST,
         choices=[
-            (LAST, "where no other host will do, by gpu_host_weight_multiplier"),
+            (LAST, "hosts without GPUs come first, by gpu_host_weight_multiplier"),
             (NEVER, "GPUFilter refuses such hosts"),
         ],
         help="""
@@ -64,9 +64,9 @@ Related options:
         "gpu_host_weight_multiplier",
         default=1000.0,
         help="""
-How strongly instances without GPUs avoid hosts with GPUs, relative to Nova's other weighers. 0: not
-at all. An aggregate's metadata of the same name overrides it for its hosts. Read by nova-scheduler,
-where ``GPUWeigher`` is enabled.
+Multiplier of the weights that ``GPUWeigher`` gives hosts for instances without GPUs: the larger it
+is, the more these avoid hosts with GPUs. 0: not at all. An aggregate's metadata of the same name
+overrides it for its hosts. Read by nova-scheduler, where ``GPUWeigher`` is enabled.
 
 Related options:
 

@@ -34,12 +34,12 @@ Related options:
 Number of SR-IOV virtual functions per card, by the card's PCI address (``0000:3b:00.0=4``) or
 product (``8086:56c0=4``); the address takes precedence. nova-compute enables them at its start if
 no instance has the card whole, and keeps the host's drivers from taking them
-(``sriov_drivers_autoprobe``). A card that has functions already keeps those. Give NVIDIA's cards
-all that they can have: NVIDIA's ``/usr/lib/nvidia/sriov-manage`` enables them, and its driver takes
-them. A card with GPU instances is not changed, as these would be lost. AMD's module gim makes the
-functions of AMD's cards when it is loaded (``modprobe gim vf_num=8``); do not name those here. A
-card named here is never offered whole, even if its functions could not be enabled. Only for hosts
-of KVM or QEMU guests.
+(``sriov_drivers_autoprobe``). A card that has functions already keeps those. For NVIDIA's cards set
+the largest number that they support: NVIDIA's ``/usr/lib/nvidia/sriov-manage`` enables all
+functions, and NVIDIA's driver takes them. A card with GPU instances is not changed, as these would
+be lost. AMD's module gim makes the functions of AMD's cards when it is loaded (``modprobe gim
+vf_num=8``); do not name those here. A card named here is never offered whole, even if its functions
+could not be enabled. Only for hosts of KVM or QEMU guests.
 
 Related options:
 
@@ -68,12 +68,12 @@ Related options:
         "vgpu_order",
         default=Order.DEPTH_FIRST,
         choices=[
-            (Order.DEPTH_FIRST, "the card that has the least room left: whole cards stay free"),
-            (Order.BREADTH_FIRST, "the card that has the most room left: few share a card"),
+            (Order.DEPTH_FIRST, "the card with the least room left: whole cards stay free"),
+            (Order.BREADTH_FIRST, "the card with the most room left: few vGPUs share a card"),
         ],
         help="""
-Which card of this host the next vGPU is made on. Among cards with equal room it is the first by PCI
-address.
+Which card of this host the next vGPU is made on. Among cards with equal room, the first by PCI
+address is chosen.
 
 Related options:
 
