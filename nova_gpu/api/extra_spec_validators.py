@@ -21,7 +21,10 @@ from nova_gpu.core.flavor import extra_spec
 
 @dataclasses.dataclass
 class WordValidator(base.ExtraSpecValidator):  # type: ignore[misc]
-    """A validator that calls ``judge`` with (name, value), which raises InvalidExtraSpec."""
+    """A validator of one extra spec.
+
+    ``judge`` is called with its name and value, and raises InvalidExtraSpec for an invalid value.
+    """
 
     judge: Callable[[str, str], object] = lambda name, value: None
 

@@ -12,7 +12,7 @@ from nova.api.validation.extra_specs import validators
 
 
 def mistake(key: str, value: str) -> str | None:
-    """Return why nova-api would refuse the property, ``None`` if it would not."""
+    """Return why nova-api would refuse this property of a flavor, ``None`` if it would not."""
     try:
         validators.validate(key, value)
     except exception.ValidationError as error:

@@ -38,27 +38,30 @@ def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
 
 @webob.dec.wsgify  # type: ignore[untyped-decorator]
 def application(request: webob.Request) -> webob.Response:
-    """Answer Nova's POST with the vendordata of the instance that it names (:func:`told`)."""
+    """Answer Nova's POST with the vendordata of the instance that it names (:func:`of_instance`).
+
+    The answer to an invalid request, or to one without the role admin or service, is an HTTP error.
+    """
     if request.headers.get("X-Identity-Status") != "Confirmed":
-        raise webob.exc.HTTPUnauthorized("keystone has not confirmed who asks")
+        raise webob.exc.HTTPUnauthorized("Keystone has not authenticated the request")
     roles = {role.strip().lower() for role in request.headers.get("X-Roles", "").split(",")}
     if not roles & _ROLES:
-        raise webob.exc.HTTPForbidden("only who has the role admin or service may ask")
+        raise webob.exc.HTTPForbidden("the request needs the role admin or service")
     try:
         uuid = str(request.json_body["instance-id"])
     except (ValueError, KeyError, TypeError):
-        raise webob.exc.HTTPBadRequest("the request names no instance-id") from None
+        raise webob.exc.HTTPBadRequest("the request body has no instance-id") from None
     try:
-        return webob.Response(json_body=told(_instance(uuid)))
+        return webob.Response(json_body=of_instance(_instance(uuid)))
     except nova_exception.NotFound:
         raise webob.exc.HTTPNotFound(f"there is no instance {uuid}") from None
 
 
-def told(instance: objects.Instance) -> dict[str, Any]:
+def of_instance(instance: objects.Instance) -> dict[str, Any]:
     """Return the instance's GPUs and NCCL's topology file; an empty mapping if it has no GPUs.
 
-    The metadata may be out of date, as the instance may have given its GPUs back or moved to a host
-    without GPUs. Only its resources tell whether it has GPUs now.
+    Both are from its ``system_metadata``, which may be out of date: the instance may have given its
+    GPUs back, or moved to a host without GPUs. Only ``resources`` show whether it has GPUs now.
     """
     guest_devices: Sequence[devices.GuestDevice] = ()
     if any(

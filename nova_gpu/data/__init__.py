@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data files of the package, such as the table of products."""
+"""Data files of the package: the table of known GPU products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Iterator
 
 
 def products() -> Iterator[tuple[str, str, str, str]]:
-    """Yield vendor_id, product_id, architecture (may be empty) and name of each known product."""
+    """Yield vendor_id, product_id, architecture and name of each known product.
+
+    An unknown architecture is an empty string.
+    """
     text = importlib.resources.files(__name__).joinpath("gpu-products.tsv").read_text()
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications about GPUs on Nova's bus: their types, payload and sending.
+"""Notifications about GPUs on Nova's message bus: their types, payload and sending.
 
-They are sent as Nova's are: ``[notifications]notification_format`` chooses the form, and
-``[oslo_messaging_notifications]`` whether, where and how.
+Nova's options apply to them: ``[notifications]notification_format`` chooses the form, and
+``[oslo_messaging_notifications]`` whether, where and how they are sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERSION = "1.1"
 
 
 class EventType(enum.StrEnum):
-    """``event_type`` of a notification.
+    """The ``event_type`` of a notification.
 
     ``service``: the sender, ``compute`` or ``scheduler``. ``is_error``: whether its priority is
     ERROR; else it is INFO. ``meaning``: when it is sent, in reStructuredText for the reference.
@@ -124,12 +124,15 @@ class Event:
     vgpu_type: Annotated[str | None, "for gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
-        """Return this event with the instance that has the GPUs."""
+        """Return this event with the instance that has the GPUs, and its project."""
         return dataclasses.replace(self, instance_uuid=instance_uuid, project_id=project_id)
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The payload: plain values, printable texts, null for unknown or not applicable."""
+        """The payload of the notification: all fields but ``type``.
+
+        Texts are made printable. ``None`` stands for unknown or not applicable.
+        """
         fields = dataclasses.asdict(self)
         del fields["type"]
         sent: dict[str, Any] = printable.within(fields | {"addresses": list(self.addresses)})
@@ -142,9 +145,10 @@ def of_devices(
     host: str,
     reason: str | None = None,
 ) -> Iterator[Event]:
-    """Yield one event for each product among the devices, and for each vGPU type of it.
+    """Yield one event for each product, and one for each vGPU type of each product.
 
-    :param products: the product of each device; that of a vGPU is its card's
+    :param products: the product of each device of the event; for a vGPU, that of its card
+    :param host: the compute host
     """
     alike: dict[tuple[Product, str | None], list[Device]] = {}
     for item, product in products.items():
@@ -180,15 +184,15 @@ class Outbox:
         self._is_dropping = False
 
     def put(self, send: Callable[[], None]) -> None:
-        """Queue *send*, and return at once.
+        """Queue *send*, which sends one notification, and return at once.
 
-        If too many messages wait, it is dropped, and a warning is logged once.
+        If too many notifications wait, *send* is dropped. A warning is logged for the first drop.
         """
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
                 if not self._is_dropping:
                     LOG.warning(
-                        "Dropped notifications about GPUs: %d wait for the message broker",
+                        "Dropping notifications about GPUs: %d wait for the message broker",
                         len(self._waiting),
                     )
                 self._is_dropping = True
@@ -212,16 +216,16 @@ class Outbox:
                 with boundary.crossed():
                     send()
             except boundary.Failure as error:
-                LOG.warning("Failed to send a notification about GPUs: %s", error)
+                LOG.warning("Failed to send a notification about GPUs, dropped it: %s", error)
 
 
 _outbox = Outbox()
 
 
 def emit(event: Event, context: nova_context.RequestContext | None = None) -> None:
-    """Send *event* later, in the order of the calls.
+    """Queue *event* for sending; neither raise nor block.
 
-    It neither raises nor blocks.
+    Events are sent in the order of the calls. A process without Nova's notifiers sends none.
 
     :param context: the context of the request that caused the event
     """

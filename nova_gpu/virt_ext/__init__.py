@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installed as ``nova.virt.gpu``: ``compute_driver = gpu.GPULibvirtDriver`` finds it here."""
+"""The module ``nova.virt.gpu``, where Nova looks for ``compute_driver = gpu.GPULibvirtDriver``."""
 
 from nova_gpu.virt.driver import GPULibvirtDriver
 

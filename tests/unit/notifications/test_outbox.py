@@ -48,7 +48,7 @@ class OutboxTest(base.BaseTestCase):
         self.reached.wait(60)
         self.put(1, 2, 3, 4, 5)
         self.assertEqual([], self.sent)
-        self.assertEqual(1, self.log.output.count("Dropped notifications about GPUs: 3 wait"))
+        self.assertEqual(1, self.log.output.count("Dropping notifications about GPUs: 3 wait"))
         self.broker.set()
         self.wait()
         self.assertEqual(["hung", 1, 2, 3], self.sent)
