@@ -135,8 +135,9 @@ class GPU:
     """One whole card of the host, as of the last discovery.
 
     ``pci_root`` is its root bus (``pci0000:80``). ``pcie_switch`` is the upstream port of the
-    switch that the card is behind, ``None`` for a card with a root port of its own. ``mig`` are the
-    MIG instances that NVML reports, ``None`` unless NVML reports that the card is in MIG mode.
+    switch that the card is behind, ``None`` for a card with a root port of its own. ``companions``
+    are the other PCI functions of its slot, such as audio. ``mig`` are the MIG instances that NVML
+    reports, ``None`` unless NVML reports that the card is in MIG mode.
     """
 
     address: PciAddress
@@ -159,7 +160,7 @@ class GPU:
 
 
 class GroupKey(NamedTuple):
-    """The identity of a group of whole cards or of vGPUs on a host, which is a resource provider.
+    """The identity of a group of whole cards or vGPUs on a host; a group is a resource provider.
 
     ``vgpu_type`` is the id of the vGPU type; it is set if and only if the mode is ``VGPU``.
     """

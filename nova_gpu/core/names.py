@@ -126,7 +126,7 @@ _GROUP = re.compile(
 
 
 def is_own_trait(trait: str) -> bool:
-    """Return whether *trait* is one that the virt driver sets and removes on groups."""
+    """Return whether *trait* is one that the virt driver sets and removes on providers of GPUs."""
     return trait == TRAIT_GPU or trait.startswith(_OWN_PREFIXES)
 
 

@@ -85,7 +85,7 @@ class EventType(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to GPUs of one product, or to vGPUs of one type of it.
+    """A notification before it is sent: what happened to GPUs of one product or vGPUs of one type.
 
     The description next to each field of the payload is reStructuredText for the reference.
     """

@@ -30,8 +30,9 @@ _made: weakref.WeakSet[report.SchedulerReportClient] = weakref.WeakSet()
 def forbid(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, request: FlavorRequest
 ) -> None:
-    """Exclude drained and reserved hosts from *request_spec*, which requests GPUs.
+    """Exclude drained hosts from *request_spec*, and for a preemptible instance reserved ones too.
 
+    :param request_spec: a request for GPUs; its ``root_forbidden`` is changed
     :raises PlacementFailed: if Placement does not answer, or refuses to create the trait
     """
     client = report.report_client_singleton()

@@ -218,7 +218,7 @@ def refusal(
 ) -> nova_exception.RequestFilterFailed:
     """Log the refusal, send its notification, and return the error for the caller to raise.
 
-    :param request: the flavor's request for whole cards, ``None`` if it could not be parsed
+    :param request: the flavor's request for whole cards, ``None`` without one or if it is invalid
     """
     uuid, project_id = (
         getattr(request_spec, field) if field in request_spec else None

@@ -107,7 +107,9 @@ def parse_name(
 
 
 def check_syntax(key: str, text: str) -> None:
-    """Refuse a value that ComputeCapabilitiesFilter cannot evaluate, for a key that others use too.
+    """Refuse a value that ComputeCapabilitiesFilter cannot evaluate.
+
+    This is the only check of an extra spec that flavors for other drivers have too.
 
     :raises InvalidExtraSpec: for an operator without its operand, and for numeric operators, with
         which that filter fails on every host as soon as it compares a name

@@ -82,7 +82,7 @@ class GPURequest:
 
     @property
     def requires_topology(self) -> bool:
-        """Whether a host is refused if its GPUs do not have the topology that the flavor names."""
+        """Whether a host is refused if its GPUs lack the required topology or nearness."""
         return self.arrangement.insists_on_near or any(
             self.arrangement.required(group.count) is not Topology.ANY for group in self.groups
         )
@@ -213,7 +213,9 @@ class FlavorRequest:
 
     @functools.cached_property
     def hypervisor(self) -> Condition | None:
-        """The condition on the host's hypervisor, which a flavor without GPUs may state too.
+        """The condition on the host's hypervisor, ``None`` without one.
+
+        A flavor without GPUs may state one too.
 
         :raises InvalidExtraSpec: if the condition or the GPU request cannot be parsed
         """
@@ -239,7 +241,7 @@ class FlavorRequest:
 
     @functools.cached_property
     def guest_topology(self) -> GuestTopology:
-        """Whether a KVM guest sees the host's PCI Express tree and NUMA nodes of its GPUs.
+        """The value of ``gpu:guest_topology``, ``AUTO`` if the flavor does not set it.
 
         :raises InvalidExtraSpec: if the flavor's value is not allowed
         """
@@ -279,7 +281,7 @@ class FlavorRequest:
         Tenants write images, so the property of an *image* can keep the GPUs where *host* would
         release them, but cannot release GPUs. An invalid value releases none.
 
-        :param image: the value of the image's property
+        :param image: the value of the image's property ``gpu:on_stop``, ``None`` without it
         :param host: the host's ``[gpu]on_stop``
         """
         try:
@@ -291,7 +293,9 @@ class FlavorRequest:
 
     @functools.cached_property
     def on_stop_move(self) -> bool:
-        """Whether an instance that gave its GPUs back may start on another host.
+        """The value of ``gpu:on_stop_move``, false if the flavor does not set it.
+
+        It says whether an instance that gave its GPUs back may start on another host.
 
         :raises InvalidExtraSpec: if the flavor's value is not a boolean
         """
@@ -304,12 +308,12 @@ class FlavorRequest:
 
     @functools.cached_property
     def asks_for_gpus(self) -> bool:
-        """Whether the flavor requests whole GPUs, even with invalid values."""
+        """Whether the flavor has ``gpus`` or ``resources:PGPU``, even with invalid values."""
         return names.GPUS in self.extra_specs or request_group.ask_for_gpus(self.extra_specs)
 
     @functools.cached_property
     def asks_for_vgpus(self) -> bool:
-        """Whether the flavor requests vGPUs, by any property, even with invalid values."""
+        """Whether the flavor has ``vgpus`` or ``resources:VGPU``, even with invalid values."""
         return names.VGPUS in self.extra_specs or request_group.ask_for_gpus(
             self.extra_specs, names.VGPU_RESOURCE_CLASS
         )

@@ -20,7 +20,7 @@ _STEMS = ("gpu", names.HYPERVISOR)
 
 
 def is_own(key: str) -> bool:
-    """Return whether *key* is an extra spec of nova-gpu, or in its namespace ``gpu:``."""
+    """Return whether *key* is one of nova-gpu's extra specs or begins with ``gpu:``."""
     return key in extra_spec.NAMES or key.startswith(_NAMESPACE)
 
 

@@ -133,9 +133,9 @@ def of_part(index: int, facts: VGPUType) -> GuestDevice:
 
 
 def nccl_topology(devices: Sequence[GuestDevice]) -> str | None:
-    """Return the content of the file at NCCL_TOPO_FILE.
+    """Return the topology file for a guest, which NCCL reads if ``NCCL_TOPO_FILE`` names it.
 
-    Return ``None`` if the guest has one device only, or their addresses are unknown.
+    Return ``None`` if the guest has one device only, or the address of a device is unknown.
     """
     if len(devices) < 2 or any(device["address"] is None for device in devices):
         return None

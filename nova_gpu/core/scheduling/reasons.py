@@ -68,7 +68,7 @@ def missing(
     *,
     bound: bool = False,
 ) -> Reason | None:
-    """Return the reason for the first request group that no provider can serve.
+    """Return why no provider can serve a request group, for the first such group.
 
     Return ``None`` if each group can be served by itself.
 
@@ -97,7 +97,7 @@ def _lack(
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
-    """Return the reason that no existing GPU satisfies a condition on a name or a number.
+    """Return why no existing GPU satisfies a condition on a name or a number, for the first such.
 
     Return ``None`` if some GPU satisfies each of them.
 
@@ -119,7 +119,7 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
 def unfit_machine_type(
     request: GPURequest, machine_type: str, traits: Collection[str]
 ) -> Reason | None:
-    """Return the reason that a guest with this machine type can have none of the GPUs.
+    """Return why a guest with this machine type can have none of the GPUs.
 
     Return ``None`` if some of the GPUs are on hosts of containers, which have no machine type.
 
@@ -172,7 +172,7 @@ def shortage(
 
 
 def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """Return the reason that GPUs are free, but no NVSwitch partition of the requested size.
+    """Return a reason that says: GPUs are free, but no NVSwitch partition of the requested size.
 
     :param free: the number of free GPUs, of *total*
     """
@@ -229,7 +229,9 @@ def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> 
 
 
 def too_few(request: Request, instances: int, most: int | None) -> Reason | None:
-    """Return the reason that not all instances of a multi-create request fit, or ``None``.
+    """Return a reason that says: not all instances of the multi-create request fit.
+
+    Return ``None`` if they fit, or if that is unknown.
 
     :param instances: how many instances the request creates
     :param most: how many instances there is room for, ``None`` if unknown
@@ -245,7 +247,7 @@ def too_few(request: Request, instances: int, most: int | None) -> Reason | None
 
 
 def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
-    """Return the reason that only hosts closed to the request have free GPUs.
+    """Return a reason that says: only hosts that are closed to the request have free GPUs.
 
     :param prefix: the prefix of the traits that close them, DRAINED or KEPT_UNTIL
     :param bound: whether the search was limited to the only host that the request permits
@@ -259,7 +261,7 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return the reason that fitting GPUs are free, but not on a host with the other resources.
+    """Return a reason that says: fitting GPUs are free, but not on a host with the other resources.
 
     :param resources: the other resources that the instance requests, by resource class
     """

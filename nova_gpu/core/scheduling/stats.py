@@ -127,13 +127,14 @@ NOTHING = Reserved()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Divided:
-    """The cards that are given as vGPUs.
+    """A host's cards that are given as vGPUs.
 
-    ``total`` is their number, ``free`` the number of those with room for a vGPU of any type.
-    ``vgpus`` has id, name and number of further vGPUs for each type. ``facts`` has memory in MiB
-    and number of heads for each type; it is empty if the host does not report it. ``sets`` has for
-    each type that is given in exact sets of cards how many more guests of each size fit; it is
-    empty without such types.
+    ``total`` is their number, ``free`` the number of those with room for a vGPU of some type.
+    ``vgpus`` has for each type its id, its name and how many more fit. ``facts`` and ``sets`` have
+    one entry for each type too, in the same order. An entry of ``facts`` is memory in MiB and
+    number of heads; ``facts`` is empty if the host does not report it. An entry of ``sets`` has
+    pairs of a set's size and how many more guests of that size fit, none for a type that is not
+    given in exact sets of cards; ``sets`` is empty without such types.
     """
 
     total: int = 0
@@ -232,7 +233,7 @@ def dumps(report: Report) -> str:
 
 
 def version(text: str) -> int:
-    """Return the version of the report *text*: :data:`VERSION` or an older one.
+    """Return the number of the format in which *text* is written, :data:`VERSION` or an older one.
 
     :raises InvalidStats: as :func:`loads`
     """

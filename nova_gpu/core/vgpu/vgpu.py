@@ -95,9 +95,10 @@ class Parent:
 class DividedCard:
     """A card that is divided into vGPUs or MIG instances, or can be.
 
+    ``types`` are its vGPU types by id, ``parents`` its functions that provide vGPUs by address.
     ``unread``: why the division is unknown; then it is also unknown whether the card is divided at
-    all. ``sharing``: the numbers of MIG instances that share the memory of their GPU instance with
-    others; new guests do not get them.
+    all. ``sharing``: the slot numbers of MIG instances that share the memory of their GPU instance
+    with others; new guests do not get them.
     """
 
     types: Mapping[str, VGPUType]
