@@ -132,7 +132,7 @@ def not_beside(
         return None
     begin = f"its flavor requires {names.NEAR} {arrangement.near}, but "
     if not wanted:
-        return f"{begin}it has no such device by pci_passthrough:alias or by a port"
+        return f"{begin}the instance has no such device by pci_passthrough:alias or by a port"
     return f"{begin}{far} of its {len(cards)} GPUs are on another NUMA node"
 
 

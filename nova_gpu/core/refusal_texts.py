@@ -14,7 +14,7 @@ SUSPEND_CONTAINER = "the state of a container cannot be saved; pause, stop or sh
 _SUSPEND_GPUS = "the state of the guest's GPUs cannot be saved"
 SUSPEND_GPUS = f"{_SUSPEND_GPUS}; stop or shelve the instance"
 SNAPSHOT_GPUS = (
-    f"{_SUSPEND_GPUS}; stop the instance for the snapshot, as this host takes none of a running one"
+    f"{_SUSPEND_GPUS}; stop the instance for the snapshot: this host takes none while it runs"
 )
 RESCUE_CONTAINER = (
     "a container is not started from another disk than its own; make an image of the instance "
@@ -42,12 +42,12 @@ _MOST_OFTEN = {
     "evacuate": "no other host has room for what the flavor asks for",
     "unshelve": "no host has room for what the flavor asks for",
     "start": (
-        "its host cannot give it GPUs now: neither those that it kept nor, if it gave them back "
-        "when it was stopped, as many others; shelve and unshelve it to move it to a host that can "
+        "its host cannot give it GPUs now: neither those that it kept, nor as many others if it "
+        "gave them back when it was stopped; shelve and unshelve it to move it to a host that can "
         "(openstack gpu start does that if its flavor permits it)"
     ),
     "rebuild": (
-        "its host cannot give it GPUs now: neither those that it has nor, if it has none, others"
+        "its host cannot give it GPUs now: neither those that it has, nor others if it has none"
     ),
 }
 

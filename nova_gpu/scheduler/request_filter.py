@@ -110,7 +110,7 @@ def gpu_candidates_filter(
     try:
         reason = _why_not(ctxt, request_spec, flavor.requests) if flavor.requests else None
     except exception.PlacementFailed as e:
-        LOG.warning("Cannot check if a host has the requested GPUs, leaving it to Nova: %s", e)
+        LOG.warning("Cannot tell whether a host has the requested GPUs, leaving it to Nova: %s", e)
         reason = None
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)

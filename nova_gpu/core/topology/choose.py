@@ -100,7 +100,7 @@ def choose(
     :raises ValueError: if *free* has fewer than *count*
     """
     if not 0 <= count <= len(free):
-        raise ValueError(f"{count} of {len(free)} free GPUs")
+        raise ValueError(f"cannot choose {count} of {len(free)} free GPUs")
     return _table(sorted(free), places, beside)[count][1]
 
 

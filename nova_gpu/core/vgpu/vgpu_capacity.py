@@ -221,7 +221,7 @@ def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) 
     """
     left = {card: list(slots) for card, slots in free.items()}
     if not 0 <= count <= sum(map(len, left.values())):
-        raise ValueError(f"{count} of {sum(map(len, left.values()))} free vGPUs")
+        raise ValueError(f"cannot choose {count} of {sum(map(len, left.values()))} free vGPUs")
     sign = 1 if order is Order.DEPTH_FIRST else -1
     chosen = []
     for _ in range(count):

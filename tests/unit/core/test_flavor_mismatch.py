@@ -233,7 +233,7 @@ class NotBesideTest(unittest.TestCase):
                 Arrangement(near=Near.NVME, near_policy=policy),
                 [near],
                 [nic],
-                "gpu:near nvme, but it has no such device",
+                "gpu:near nvme, but the instance has no such device",
             ),
         ):
             with self.subTest(arrangement=arrangement, held=held):
