@@ -35,7 +35,7 @@ def reset(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def end_processes(address: str) -> list[str]:
-    """End the processes of a container's users that have the device open; return texts for them.
+    """End the processes that a container left with the device open; return their descriptions.
 
     :param address: a GPU's address, or the slot of a MIG instance
     :raises InvalidValue: if *address* is neither

@@ -35,10 +35,10 @@ def give_to_guests(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_host(address: str) -> None:
-    """Bind every function of a card that :func:`give_to_guests` has bound to its former driver.
+    """Bind every function of a card to its former driver again, after :func:`give_to_guests`.
 
-    The drivers are those recorded then (:func:`records`). The [gpu] options need not select the
-    card any more.
+    That call has recorded the drivers (:func:`records`). The [gpu] options need not select the card
+    any more.
 
     :raises InvalidPciAddress: if *address* is not a PCI address
     :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time

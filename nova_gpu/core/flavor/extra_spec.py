@@ -84,7 +84,7 @@ class Word(Generic[Value]):
     option: Option | None = None
 
     def of(self, extra_specs: Mapping[str, str]) -> Value | None:
-        """Return the parsed value of this extra spec in a flavor, ``None`` if it is not there.
+        """Return the parsed value of this extra spec, ``None`` if the flavor does not set it.
 
         :raises InvalidExtraSpec: if the value cannot be used
         """

@@ -68,7 +68,7 @@ def missing(
     *,
     bound: bool = False,
 ) -> Reason | None:
-    """Return why no provider can serve a request group, for the first such group.
+    """Return a reason for the first request group that no provider can serve.
 
     Return ``None`` if each group can be served by itself.
 
@@ -97,9 +97,9 @@ def _lack(
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
-    """Return why no existing GPU satisfies a condition on a name or a number, for the first such.
+    """Return a reason for the first condition on a name or number that no existing GPU satisfies.
 
-    Return ``None`` if some GPU satisfies each of them.
+    Return ``None`` if each condition is satisfied by some GPU.
 
     :param traits: the traits that some provider has
     """
