@@ -15,7 +15,8 @@ import nova.privsep.idmapshift
 def shift(instance_uuid: str) -> None:
     """Change the owners of the files in an instance's mounted root disk to the guest's users.
 
-    ``[libvirt]uid_maps`` and ``gid_maps`` map the owners. Nothing changes if they are mapped yet.
+    ``[libvirt]uid_maps`` and ``gid_maps`` say which user becomes which. Nothing changes if the
+    owners are changed already.
 
     :raises ValueError: if *instance_uuid* is not a uuid
     """

@@ -87,7 +87,7 @@ def make_mig_instances(address: str, profile: str) -> int:
 
 
 def _refuse_others(gpu: model.GPU | None, address: model.PciAddress) -> model.GPU:
-    """Return *gpu*, unless it is ``None``: no card that the [gpu] options select.
+    """Return *gpu*; refuse ``None``, which means that the [gpu] options select no such card.
 
     :param address: the address of the card, for the error
     :raises DeviceUnavailable: if *gpu* is ``None``

@@ -60,7 +60,7 @@ def without(querystring: str) -> Iterator[tuple[str, str]]:
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of the query's parameters, without forbidding such traits.
+    """Yield the query's parameters (name and value), but no longer forbid some traits.
 
     :param prefix: the prefix of these traits
     """

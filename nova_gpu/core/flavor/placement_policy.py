@@ -14,7 +14,7 @@ from nova_gpu.core.flavor import parsers
 class Topology(enum.StrEnum):
     """The values of ``gpu:topology``: what all GPUs of one request group are to share.
 
-    ``NUMA``: one NUMA node. ``NVLINK``: direct links (NVLink, XGMI) between all of them.
+    ``NUMA``: one NUMA node. ``NVLINK``: direct links (NVLink, XGMI) that join all of them.
     """
 
     ANY = "any"

@@ -38,7 +38,7 @@ def extra_specs(
     *,
     image_says: bool = False,
 ) -> dict[str, str] | None:
-    """Return the extra specs *flavor* with ``trait:`` and ``resources:`` added for *request*.
+    """Return the extra specs *flavor* with the ``trait:`` and ``resources:`` that *request* needs.
 
     Translating the result again does not change it.
 

@@ -45,7 +45,7 @@ class Board:
         return _room(self)
 
     def choose(self, count: int) -> Partition | None:
-        """Return the partition that the host would give a guest of *count* cards, or ``None``."""
+        """Return the partition that a guest of *count* cards would get, ``None`` without any."""
         return _choose(self, count)
 
     def given(self, modules: Collection[Module]) -> Board:
