@@ -325,7 +325,11 @@ class ReasonTest(RequestFilterTest):
             spec.requested_destination = objects.Destination(**destination)
             with self.subTest(destination=destination):
                 self.check(spec, part)
-        for forced, part in (({"force_hosts": ["host1"]}, "1 of 8"), ({"force_nodes": []}, None)):
+        for forced, part in (
+            ({"force_hosts": ["host1"]}, "1 of 8"),
+            ({"force_nodes": ["host1"]}, "1 of 8"),
+            ({"force_nodes": []}, None),
+        ):
             spec = request_spec({"gpus": "2"})
             for field, value in forced.items():
                 setattr(spec, field, value)
