@@ -7,6 +7,7 @@ release`` change anything.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging as python_logging
 import sys
@@ -83,4 +84,7 @@ def _run(line: list[str]) -> int:
         if error.name != "libvirt" or command.module != "topology":
             raise
         module = importlib.import_module("nova_gpu.cmd.card_facts")
+    # Imported modules stay until the end. No collection looks through them any more, not even the
+    # interpreter's last one, which takes a fifth of the processor time of nova-gpu list.
+    gc.freeze()
     return int(module.run(command, line))

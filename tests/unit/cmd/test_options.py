@@ -30,10 +30,10 @@ _HEAVY = (
 )
 _CHECK = ["upgrade", "check"]
 _LIST = """
-import json, sys
+import gc, json, sys
 from nova_gpu.cmd import gpu
 status = gpu.main(["nova-gpu", *sys.argv[1:]])
-print(json.dumps([status, sorted(sys.modules)]), file=sys.stderr)
+print(json.dumps([status, sorted(sys.modules), gc.get_freeze_count()]), file=sys.stderr)
 """
 
 
@@ -189,8 +189,9 @@ class CostTest(base.CommandTestCase):
             check=False,
         )
         self.assertEqual(0, done.returncode, done.stderr)
-        status, modules = json.loads(done.stderr.splitlines()[-1])
+        status, modules, frozen = json.loads(done.stderr.splitlines()[-1])
         self.assertEqual(0, status, done.stderr)
+        self.assertGreater(frozen, 10_000, "the last collection looks through all modules")
         return set(modules), done.stdout
 
 
