@@ -375,8 +375,9 @@ class Fabric(Sets):
         :param usage: the devices of each instance
         """
         owned = [self._modules(devices) for devices in _owned(usage).values()]
-        dirty = usage.used | usage.devices(State.CLEANING)
-        unclean = self._modules(dirty).difference(*owned)
+        # While cards of a deleted instance are cleaned, Nova's database counts them for it.
+        cleaning = self._modules(usage.devices(State.CLEANING))
+        unclean = self._modules(usage.used).difference(*owned) | cleaning
         # Leave the cards of two kinds of domains alone: those whose cards are not a partition,
         # because another program started them, and those with virtual functions of unknown size.
         strange = [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
 
@@ -27,6 +28,20 @@ class LifeTest(FabricTestCase):
         self.compute.delete(four)
         self.assertEqual({5}, self.manager.active)
         self.compute.delete(two)
+        self.assertEqual(set(), self.manager.active)
+
+    def test_joined_until_the_cards_are_clean(self) -> None:
+        """Whatever else has the partitions compared with guests meanwhile"""
+        four = self.boot(4)
+        active: list[set[int]] = []
+
+        def reset(address: str) -> None:
+            self.compute.gpus._discovery.ways.sets.part()
+            active.append(self.manager.active)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", reset))
+        self.compute.delete(four)
+        self.assertEqual([{1}] * 4, active)
         self.assertEqual(set(), self.manager.active)
 
     def test_active_before_the_guest_starts(self) -> None:
