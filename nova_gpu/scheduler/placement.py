@@ -31,11 +31,8 @@ _MOST_COUNTED = 10
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
-def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
-    """Create *trait* in Placement, which refuses queries with unknown traits.
-
-    Return whether the trait is new.
-    """
+def make_trait(context: nova_context.RequestContext, trait: str) -> None:
+    """Make sure that *trait* exists in Placement, which refuses queries with unknown traits."""
     url = f"/traits/{trait}"
     try:
         client = report.report_client_singleton()
@@ -45,7 +42,6 @@ def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
     if answer.status_code not in (201, 204):
         reason = f"{answer.status_code} {answer.text}"
         raise exception.PlacementFailed(url, reason, verb="PUT")
-    return bool(answer.status_code == 201)
 
 
 def known_traits(
@@ -68,7 +64,9 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
     url = f"/allocation_candidates?{narrowed(querystring)}"
     unknown: dict[str, Any] = {"allocation_requests": []}
     answer = _get(context, url, unknown_trait=unknown)
-    if answer is unknown and make_trait(context, names.DRAINED):
+    if answer is unknown:
+        # Query again even if the trait is not new: another scheduler may just have created it.
+        make_trait(context, names.DRAINED)
         answer = _get(context, url, unknown_trait=unknown)
     return bool(answer["allocation_requests"])
 
