@@ -186,6 +186,7 @@ class Alone:
             ),
             config_drive="",
             locked=False,
+            hidden=False,
         )
         instance.create()
         return instance

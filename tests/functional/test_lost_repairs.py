@@ -16,7 +16,15 @@ from nova import objects
 from nova.scheduler.client import report
 
 from tests.fixtures import economy
-from tests.functional import base, kvm, profiled, test_lost_writes, test_recoveries
+from tests.functional import (
+    alone,
+    base,
+    kvm,
+    profiled,
+    test_lost_writes,
+    test_recoveries,
+    test_verify,
+)
 from tests.functional.profiled import FIRST, slots
 from tests.functional.test_lost_writes import CASES, FAILURES, failing
 from tests.functional.test_recoveries import GUEST
@@ -77,6 +85,44 @@ class RebuildTest(Repairs, base.GPUServersTestBase):
                 self.assertInventory(used=2)
             self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
             self._wait_for_state_change(server, "ACTIVE")
+
+
+class VerifyTest(Repairs, alone.Alone, test_verify.Verifying):
+    """``nova-gpu verify --repair``, which is run again or leaves the rest to a period"""
+
+    def assertRepairedAfter(self, write: str, failure: Callable[..., Any], *, again: bool) -> None:
+        with (
+            self.subTest(write=write, failure=failure.__name__, again=again),
+            failing(write, failure) as writes,
+        ):
+            self.judge(mend=True)
+        self.assertEqual([write], writes)
+        if again:
+            self.judge(mend=True)
+        else:
+            self.period()
+        self.assertFound()
+
+    def test_allocation(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        before = self.allocations(server)
+        for write, failure in CASES:
+            if write != "allocation":
+                continue
+            for again in (True, False):
+                self.placement.delete(f"/allocations/{server['id']}")
+                self.assertRepairedAfter(write, failure, again=again)
+                self.assertEqual(before, self.allocations(server))
+
+    def test_allocation_of_a_server_that_is_deleted(self) -> None:
+        for failure in FAILURES:
+            for again in (True, False):
+                server = self.boot(self.gpu_flavor(2))
+                payload = self.allocation_to_write(server)
+                self._delete_server(server)
+                self.placement.put(f"/allocations/{server['id']}", payload, version="1.28")
+                self.assertRepairedAfter("removal", failure, again=again)
+                self.assertInventory()
 
 
 class EndedMoveTest(Repairs, base.GPUServersTestBase):

@@ -1,22 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each write of a stop and of a start, lost, without an answer, refused and repeated: what the
-database, the domain and Placement say is the same after the next period, without a restart."""
+"""Each write to Placement, Nova's database and libvirt: lost, without an answer, refused, repeated.
+
+What the database, the domain and Placement say is the same after the next period, without a
+restart. All writes of this project, and their tests:
+
+Placement
+  a stop, a start, a period      ``put_allocations``: LostWrites here, RebuildTest of
+                                 test_lost_repairs
+  a move's allocation            ``delete_allocation_for_instance``, ``move_allocations``:
+                                 EndedMoveTest of test_lost_repairs
+  nova-gpu verify --repair       VerifyTest of test_lost_repairs
+  the scheduler's trait          test_lost_traits
+  openstack gpu                  traits, flavors, metadata: test_killed, as a command that
+                                 gets no answer ends, and is run again
+Nova's database
+  instance: mark, devices, task  LostWrites here
+  instance: text for the guest   KVMLostDescriptionTest here
+  a move's end                   migration and context: EndedMoveTest of test_lost_repairs
+  a reason of no start           LostReasonTest of test_lost_repairs
+libvirt
+  a definition without GPUs      LostWrites here, LeftDomain of test_lost_repairs
+  a definition for a rescue      KVMLostRescueTest here
+  a guest's end, a domain's note test_lost_stops
+
+All else is Nova's own write, which Nova repeats or answers with an error: the provider tree, the
+claim, the definition and start of a guest, its removal.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import fixtures
 from keystoneauth1 import exceptions as ks_exceptions
 from nova import objects
 from nova.scheduler.client import report
+from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import host as libvirt_host
+from nova.virt.libvirt import utils as libvirt_utils
 from testtools import content
 
 from nova_gpu.core import names
+from nova_gpu.core.guest import devices as guest_devices
 from tests.functional import base, kvm, test_stopped
 from tests.functional.readings import Server
 
@@ -32,6 +62,14 @@ def _is_record(save: Any, *args: Any, **kwargs: Any) -> bool:
     return "resources" in save.obj_what_changed()
 
 
+def _is_description(save: Any, *args: Any, **kwargs: Any) -> bool:
+    """Return whether the GPUs are written for the config drive, on the way to a guest."""
+    is_told = bool(guest_devices.keys_of(save.system_metadata))
+    return (
+        save.task_state == "spawning" and "system_metadata" in save.obj_what_changed() and is_told
+    )
+
+
 def _is_task(save: Any, *args: Any, **kwargs: Any) -> bool:
     return save.task_state == "powering-off" and kwargs.get("expected_task_state") == [None]
 
@@ -44,6 +82,7 @@ def _is_end_of_task(save: Any, *args: Any, **kwargs: Any) -> bool:
 WRITES: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "allocation": (report.SchedulerReportClient, "put_allocations", lambda *args, **kwargs: True),
     "mark": (objects.Instance, "save", _is_mark),
+    "description": (objects.Instance, "save", _is_description),
     "record": (objects.Instance, "save", _is_record),
     "task": (objects.Instance, "save", _is_task),
     "end of the task": (objects.Instance, "save", _is_end_of_task),
@@ -143,7 +182,7 @@ class LostWrites(test_stopped.Stopping):
 
     def test_period(self) -> None:
         """What a stop could not do, one period begins, and the next ends."""
-        for write in WRITES:
+        for write in WRITES.keys() - {"description"}:
             for failure in (_no_answer, _lost):
                 with self.case(write, failure):
                     with failing("domain", _lost):
@@ -212,6 +251,58 @@ class FailedRebuild:
         # And all else that its flavor asks for
         has = {uuid: each["resources"] for uuid, each in allocations(server["id"]).items()}
         self.assertEqual({uuid: each["resources"] for uuid, each in before.items()}, has)
+
+
+class KVMLostRescueTest(test_stopped.Stopping, kvm.KVMServersTestBase):
+    """The definition of a domain whose instance gets GPUs again for its rescue"""
+
+    TOTAL = len(kvm.ALL)
+
+    def test_definition(self) -> None:
+        server = self.boot(self.all)
+        pathlib.Path(libvirt_utils.get_instance_path(self.instance(server))).mkdir()
+        for failure in FAILURES:
+            with self.subTest(failure=failure.__name__):
+                self.stop(server)
+                status = "RESCUE" if failure is _twice else "ERROR"
+                with failing("domain", failure) as writes:
+                    body = {"rescue": {"rescue_image_ref": kvm.IMAGE}}
+                    with contextlib.suppress(client.OpenStackApiException):
+                        self.api.post_server_action(server["id"], body)
+                    self._wait_for_state_change(server, status)
+                self.assertEqual(["domain"], writes)
+                self.period()
+                if status == "RESCUE":
+                    self.assertInventory(total=self.TOTAL, used=self.TOTAL)
+                    self.api.post_server_action(server["id"], {"unrescue": None})
+                else:
+                    self.assertEqual([], self.rendered(server))
+                    self.assertInventory(total=self.TOTAL)
+                    self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
+                self._wait_for_state_change(server, "ACTIVE")
+                self.assertGPUs(server, self.recorded(server))
+
+
+class KVMLostDescriptionTest(kvm.KVMServersTestBase):
+    """What a config drive says of the GPUs, saved before the guest starts"""
+
+    def test_description(self) -> None:
+        self.start_host()
+        self.flags(vendordata_providers=["DynamicJSON"], group="api")
+        self.flags(force_config_drive=True)
+        name = "nova.virt.libvirt.driver.LibvirtDriver._create_configdrive"
+        self.useFixture(fixtures.MonkeyPatch(name, lambda *args, **kwargs: None))
+        for failure in FAILURES:
+            with self.subTest(failure=failure.__name__):
+                status = "ACTIVE" if failure is _twice else "ERROR"
+                with failing("description", failure) as writes:
+                    server = self.boot(self.gpu_flavor(2), expected_state=status)
+                self.assertEqual(["description"], writes)
+                self.period()
+                self.assertInventory(total=len(kvm.ALL), used=2 * (status == "ACTIVE"))
+                rest = self.boot(self.gpu_flavor(1))
+                self._delete_server(rest)
+                self._delete_server(server)
 
 
 class LXCFailedRebuildTest(FailedRebuild, base.GPUServersTestBase):

@@ -95,7 +95,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         return {each.labels["address"]: int(each.value) for each in gauge.samples if each.value}
 
 
-class ShiftedMinorsTest(ContainerTestBase):
+class ShiftedMinors(ContainerTestBase):
     """The driver is loaded anew while the guest is idle, and numbers its cards otherwise."""
 
     leaves: ClassVar = {
@@ -118,6 +118,8 @@ class ShiftedMinorsTest(ContainerTestBase):
     def _swap(self) -> None:
         self.hosts["host1"].renumber({OWN: 5, NEXT: 4})
 
+
+class ShiftedMinorsTest(ShiftedMinors):
     def test_no_new_guest_gets_it_until_this_one_has_ended(self) -> None:
         """It is reported once, in all places, and nothing is done to the guest."""
         self._shift()

@@ -53,6 +53,16 @@ class Verifying(base.GPUServersTestBase):
         found = self._get_allocations_by_server_uuid(server["id"])
         return {provider: each["resources"] for provider, each in found.items()}
 
+    def allocation_to_write(self, server: base.Server) -> dict[str, Any]:
+        """Return the server's allocation as a new consumer's."""
+        payload: dict[str, Any] = self.placement.get(
+            f"/allocations/{server['id']}", version="1.28"
+        ).body
+        payload["consumer_generation"] = None
+        for allocation in payload["allocations"].values():
+            allocation.pop("generation")
+        return payload
+
 
 class AllocationsTest(alone.Alone, Verifying):
     def test_nothing_to_say(self) -> None:
@@ -95,11 +105,8 @@ class AllocationsTest(alone.Alone, Verifying):
 
     def test_an_allocation_of_a_server_that_is_deleted(self) -> None:
         server = self.boot(self.gpu_flavor(2))
-        payload = self.placement.get(f"/allocations/{server['id']}", version="1.28").body
+        payload = self.allocation_to_write(server)
         self._delete_server(server)
-        payload["consumer_generation"] = None
-        for allocation in payload["allocations"].values():
-            allocation.pop("generation")
         self.placement.put(f"/allocations/{server['id']}", payload, version="1.28")
         self.assertFound((Kind.ALLOCATION_LEFT, server["id"]))
         self.assertRepaired()
