@@ -17,7 +17,7 @@ in ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, without ``PGPU``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -63,21 +63,30 @@ class AbandonedMoves:
         """
         context = nova_context.get_admin_context()
         seen = set()
+        migrations: Iterable[objects.Migration] = ()
         try:
             with boundary.crossed():
-                listed = objects.MigrationList.get_in_progress_and_error(
+                migrations = objects.MigrationList.get_in_progress_and_error(
                     context, self._host, nodename
                 )
-                for migration in listed:
-                    if (instance := self._abandoned(context, migration, had_by)) is None:
-                        continue
-                    if _is_over(context, reportclient, migration, instance):
+        except boundary.Failure as error:
+            LOG.warning("Cannot look for abandoned moves: %s", error)
+        for migration in migrations:
+            try:
+                with boundary.crossed():
+                    instance = self._abandoned(context, migration, had_by)
+                    if instance is None or _is_over(context, reportclient, migration, instance):
                         continue
                     seen.add(migration.uuid)
                     if migration.uuid in self._seen:
                         _end(context, reportclient, migration, instance)
-        except boundary.Failure as error:
-            LOG.warning("Failed to find or end abandoned moves: %s", error)
+            except boundary.Failure as error:
+                LOG.warning(
+                    "Cannot find out whether its move %s is abandoned, or end it, will retry in "
+                    "the next period: %s",
+                    *(migration.uuid, error),
+                    instance_uuid=migration.instance_uuid,
+                )
         self._seen = frozenset(seen)
 
     def _abandoned(
@@ -237,18 +246,29 @@ class Orphans:
             with boundary.crossed():
                 allocations = reportclient.get_allocations_for_resource_provider(
                     context, provider_uuid
-                )
-                others = allocations.allocations.keys() - set(instances)
-                for consumer in others:
-                    if reason := ended(context, consumer):
-                        LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
-                        reportclient.delete_allocation_for_instance(
-                            context, consumer, consumer_type="migration"
-                        )
+                ).allocations
         except boundary.Failure as error:
             LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             return False
-        return agrees(provider_uuid, allocations.allocations) and not others
+        others = allocations.keys() - set(instances)
+        for consumer in others:
+            try:
+                with boundary.crossed():
+                    _release(context, reportclient, consumer)
+            except boundary.Failure as error:
+                LOG.warning(
+                    "Cannot find out whether migration %s has ended, or release its GPUs, will "
+                    "retry in the next period: %s",
+                    *(consumer, error),
+                )
+        return agrees(provider_uuid, allocations) and not others
+
+
+def _release(context: nova_context.RequestContext, reportclient: Any, consumer: str) -> None:
+    """Delete the allocation of *consumer*, if that is a migration that has ended."""
+    if reason := ended(context, consumer):
+        LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
+        reportclient.delete_allocation_for_instance(context, consumer, consumer_type="migration")
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:

@@ -165,4 +165,47 @@ class AbandonedMovesTest(base.BaseTestCase):
         name = "get_in_progress_and_error"
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, fail))
         self.assertFalse(self.looks())
-        self.assertIn("Failed to find or end abandoned moves: no conductor", self.log.output)
+        self.assertIn("Cannot look for abandoned moves: no conductor", self.log.output)
+
+    def test_one_that_cannot_be_read(self) -> None:
+        """It keeps no other move from being ended."""
+        unreadable = objects.Migration(
+            id=2,
+            uuid="0b9c8d7e-1111-4222-8333-444455556666",
+            instance_uuid="6d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d",
+            source_compute=HOST,
+            status="migrating",
+            migration_type="resize",
+        )
+
+        def get_by_uuid(context: object, uuid: str, **_: object) -> objects.Instance:
+            if uuid == unreadable.instance_uuid:
+                raise ValueError("date value out of range")
+            return self.instance
+
+        for owner, name, what in (
+            (
+                objects.MigrationList,
+                "get_in_progress_and_error",
+                lambda *_: [unreadable, self.migration],
+            ),
+            (objects.Instance, "get_by_uuid", get_by_uuid),
+        ):
+            self.useFixture(fixtures.MockPatchObject(owner, name, what))
+        self.assertTrue(self.looks())
+        self.assertEqual([(MOVE, UUID)], self.placement.moved)
+        self.assertIn(
+            f"its move {unreadable.uuid} is abandoned, or end it, will retry in the next period: "
+            "date value out of range",
+            self.log.output,
+        )
+
+    def test_one_that_cannot_be_ended(self) -> None:
+        """The next period tries it again, and does not look at it twice first."""
+        self.looks(1)
+        silent = fixtures.MockPatchObject(
+            self.placement, "move_allocations", side_effect=ConnectionError("no route")
+        )
+        with silent:
+            self.assertFalse(self.looks(1))
+        self.assertTrue(self.looks(1))

@@ -127,6 +127,27 @@ class OrphansTest(base.BaseTestCase):
         self.assertEqual([ONE, "tree"], self.asked())
         self.assertEqual({INSTANCE}, self.placement.consumers[ONE])
 
+    def test_one_that_cannot_be_read(self) -> None:
+        """It keeps neither the next one nor the instances' allocations from being corrected."""
+        unreadable, wrong = "an unreadable migration", "a migration that ends"
+        compared: list[str] = []
+
+        def ended(context: object, consumer: str) -> str:
+            if consumer == unreadable:
+                raise ValueError("date value out of range")
+            return "it is confirmed"
+
+        def agrees(provider_uuid: str, allocations: Mapping[str, object]) -> bool:
+            compared.append(provider_uuid)
+            return True
+
+        for consumer in (unreadable, wrong):
+            self.placement.add(ONE, consumer)
+        with fixtures.MockPatchObject(abandoned_moves, "ended", ended):
+            self.looked.release(self.placement, {ONE}, self.counted, agrees)
+        self.assertEqual({INSTANCE, unreadable}, self.placement.consumers[ONE])
+        self.assertEqual([ONE], compared)
+
     def test_nothing_to_ask_about(self) -> None:
         self.looked.release(self.placement, set(), {}, self.agrees)
         self.assertEqual([], self.placement.asked)
