@@ -10,7 +10,6 @@ be killed. So only :mod:`nova_gpu.host.vfio.rebind_script` reads them, in a proc
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import logging
@@ -65,8 +64,10 @@ class _InUse(_NotBegun):
     error = exception.CardInUse
 
 
-# One thread at a time binds a card.
-_locks: Mapping[model.PciAddress, threading.Lock] = collections.defaultdict(threading.Lock)
+# One thread at a time binds a card. An address is hashed and compared in Python, so that threads
+# that meet a card first at the same time would each add a lock of their own.
+_locks: dict[model.PciAddress, threading.Lock] = {}
+_adding = threading.Lock()
 # Killed processes that have not ended, with the step they hang in.
 _hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
 
@@ -146,7 +147,9 @@ def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bo
 @contextlib.contextmanager
 def _alone(address: model.PciAddress) -> Iterator[None]:
     """Admit one thread at a time to a card; turn errors into BindingFailed with its address."""
-    with _locks[address]:
+    with _adding:
+        lock = _locks.setdefault(address, threading.Lock())
+    with lock:
         try:
             yield
         except _NotMoved as error:

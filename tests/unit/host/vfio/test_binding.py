@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import fixtures
 from oslotest import base
@@ -388,7 +389,36 @@ class TestHangs(BindingTestCase):
         self.assertEqual(3, len([each for each in self.kernel.done if each.endswith("vfio-pci")]))
 
 
+class _SlowAddress(model.PciAddress):
+    """An address whose hash takes as long as another thread wants to run."""
+
+    def __hash__(self) -> int:
+        time.sleep(0.02)
+        return super().__hash__()
+
+
 class TestLock(BindingTestCase):
+    def test_of_a_card_that_threads_meet_first_together(self) -> None:
+        inside, most = 0, 0
+        together = threading.Barrier(3)
+        address = _SlowAddress(0xFFFF, 0, 0, 0)
+
+        def enter() -> None:
+            nonlocal inside, most
+            together.wait()
+            with binding._alone(address):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.05)
+                inside -= 1
+
+        threads = [threading.Thread(target=enter) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(1, most)
+
     def test_nobody_but_the_script_reads_what_waits_for_the_functions_lock(self) -> None:
         """With real vfio such a read cannot be ended; here nobody answers it."""
         self.useFixture(fixtures.Timeout(60, gentle=True))
