@@ -6,14 +6,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.flavor.request import FlavorRequest
-from osc_gpu import base_command, flavors
+from osc_gpu import base_command, flavors, query, rest
 from osc_gpu.base_command import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
@@ -46,9 +46,14 @@ class CheckFlavor(base_command.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         rows = []
         connection = self.connection(parsed_args)
+        known_traits = functools.cache(lambda: query.known_traits(connection))
         for flavor in flavors.read(connection, parsed_args.flavors):
             request = flavors.request_of(flavor)
-            mistakes = [*validation.mistakes(request), *_refused_by_nova(request.extra_specs)]
+            mistakes = [
+                *validation.mistakes(request),
+                *_unknown(request, known_traits),
+                *_refused_by_nova(request.extra_specs),
+            ]
             asks_for, counted = _described(request)
             if parsed_args.flavors or mistakes or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(mistakes)))
@@ -72,6 +77,15 @@ def _described(request: FlavorRequest) -> tuple[str, str]:
         return _UNREADABLE, ""
     counted = all(request.counted for request in request.requests)
     return flavors.in_words(request), "yes" if counted else "no"
+
+
+def _unknown(request: FlavorRequest, known_traits: Callable[[], Collection[str]]) -> Iterator[str]:
+    """Yield names that no host can have, as far as the user may read what hosts have."""
+    specs = request.extra_specs if request.asks_for_gpus or request.asks_for_vgpus else {}
+    # A value that cannot be parsed is among the flavor's other mistakes.
+    with contextlib.suppress(exception.InvalidExtraSpec, rest.Refused):
+        for word, name, reason in flavors.unknown_names(specs, known_traits):
+            yield f"{word.name}={specs[word.name]!r}: {name} is {reason}"
 
 
 def _refused_by_nova(specs: Mapping[str, str]) -> Iterator[str]:

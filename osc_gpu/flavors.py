@@ -246,24 +246,40 @@ def properties(
 
 
 def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> None:
-    """Refuse an architecture or a hypervisor that no host with GPUs can have.
-
-    An architecture is unknown if neither the table of products nor a host has it.
+    """Refuse names that :func:`unknown_names` yields.
 
     :param specs: extra specs without mistakes
-    :param known_traits: reads the traits of all hosts; called only if the table lacks a name
+    :param known_traits: as for :func:`unknown_names`
     :raises CommandError: with the most similar known name, or all of them
+    """
+    for word, name, reason in unknown_names(specs, known_traits):
+        more = _OF_YOUR_OWN if word is extra_spec.GPU_ARCH else ""
+        flag = word.option.flag if word.option else word.name
+        raise exceptions.CommandError(f"{flag} {name} is {reason}{more}")
+
+
+def unknown_names(
+    specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]
+) -> Iterator[tuple[extra_spec.Word[Any], str, str]]:
+    """Yield each extra spec with an architecture or a hypervisor that no host with GPUs can have.
+
+    Each is yielded with the name and the reason. An architecture is unknown if neither the table of
+    products nor a host has it.
+
+    :param known_traits: reads the traits of all hosts; called only if the table lacks a name
+    :raises InvalidExtraSpec: if one of the two cannot be parsed
     """
     hypervisor = extra_spec.HYPERVISOR.of(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
-        raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
+        reason = f"no hypervisor of hosts with GPUs; {_hint(unknown, _HYPERVISORS)}"
+        yield extra_spec.HYPERVISOR, unknown, reason
     architecture = extra_spec.GPU_ARCH.of(specs)
     known = {names.word(product) or "" for _, _, product, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
     if unknown := _unknown(architecture, known):
         what = "an architecture that neither the table of products nor a host has"
-        raise _refused("--arch", unknown, what, known, _OF_YOUR_OWN)
+        yield extra_spec.GPU_ARCH, unknown, f"{what}; {_hint(unknown, known)}"
 
 
 _OF_YOUR_OWN = (
@@ -282,9 +298,6 @@ def _unknown(expression: condition.Condition | None, known: Collection[str]) -> 
     return next(iter(sorted(expression.values - set(known))), None)
 
 
-def _refused(
-    option: str, value: str, what: str, known: Collection[str], more: str = ""
-) -> exceptions.CommandError:
-    alike = difflib.get_close_matches(value, known, n=1)
-    hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(sorted(known))}"
-    return exceptions.CommandError(f"{option} {value} is {what}; {hint}{more}")
+def _hint(name: str, known: Collection[str]) -> str:
+    alike = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(sorted(known))}"

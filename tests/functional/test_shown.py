@@ -228,6 +228,12 @@ class ReasonsTest(ShownTestBase):
             )
             self.assertEqual(1, len(with_mistakes))
         self.assertIn("Nova: No Flavor", self.refusal(flavor_check.CheckFlavor, "nothing"))
+        # A plain user may not read what hosts have.
+        misspelt = self._create_flavor(extra_spec={"gpus": "= 2", "gpu_arch": "s== hoper"})
+        for admin in (True, False):
+            status, printed, _ = sdk.shown(self, flavor_check.CheckFlavor, misspelt, admin=admin)
+            self.assertEqual(int(admin), status)
+            self.assertEqual(admin, "did you mean hopper?" in printed, printed)
 
 
 class RefusedActionTest(ShownTestBase):
