@@ -7,16 +7,17 @@ Nova, which takes long to import, is not needed for it (:mod:`nova_gpu.conf.nova
 from __future__ import annotations
 
 import argparse
+import difflib
 import glob
 import importlib.metadata
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, gpu
 from nova_gpu.core import exception
 
 # The errors of oslo.config for unreadable files, and for invalid values when they are first used.
@@ -149,11 +150,28 @@ def _file_with(name: str, group: str) -> str:
     :func:`_where` does not work for options with an invalid value.
     """
     for path in reversed(files()):
-        sections: dict[str, dict[str, list[str]]] = {}
-        cfg.ConfigParser(path, sections).parse()
-        if name in sections.get(group, {}):
+        if name in _names(path, group):
             return f" (in {path})"
     return ""
+
+
+def unknown() -> Iterator[str]:
+    """Yield a line for each option that a file sets in [gpu] and that does not exist."""
+    known = {opt.name for opt in gpu.OPTS}
+    former = {opt.name for named in gpu.OPTS for opt in named.deprecated_opts}
+    for path in files():
+        for name in _names(path, gpu.GROUP.name):
+            if name not in known | former:
+                alike = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {alike[0]}?" if alike else "remove it"
+                yield f"[{gpu.GROUP.name}]{name} (in {path}): {hint}"
+
+
+def _names(path: str, group: str) -> Collection[str]:
+    """Return the names of the options that a file sets in *group*."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    cfg.ConfigParser(path, sections).parse()
+    return sections.get(group, {}).keys()
 
 
 def _where(name: str, group: str | None) -> str:

@@ -123,6 +123,10 @@ class Checks(upgradecheck.UpgradeCommands):
             upgradecheck.Code.FAILURE if is_older else upgradecheck.Code.WARNING, releases
         )
 
+    def _check_options(self) -> upgradecheck.Result:
+        """everywhere: names in ``[gpu]`` that are no options"""
+        return _listed(list(options.unknown()), "These options do not exist and have no effect:")
+
     def _check_filter(self) -> upgradecheck.Result:
         """controllers: ``GPUFilter`` missing in available_filters or enabled_filters"""
         available = _FILTER in CONF.filter_scheduler.available_filters
@@ -176,7 +180,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_flavors(self) -> upgradecheck.Result:
-        """controllers: mistakes in flavors, as ``openstack gpu flavor check`` lists them"""
+        """controllers: mistakes in flavors, but for architectures that no host has"""
         return self._asked(_flavors_with_mistakes, "Instances of these flavors cannot be created:")
 
     def _check_hosts(self) -> upgradecheck.Result:
@@ -254,6 +258,7 @@ class Checks(upgradecheck.UpgradeCommands):
     _upgrade_checks = (
         ("Nova's release is supported", _check_release),
         ("Driver can be imported by Nova", _check_shim),
+        ("Options exist", _check_options),
         ("Containers are unprivileged", _check_id_maps),
         ("Guests have PCI Express", _check_machine_type),
         ("Cards have one owner", _check_owners),

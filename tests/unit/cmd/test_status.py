@@ -52,6 +52,15 @@ class UpgradeCheckTest(testtools.TestCase):
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn("root on this host", done.stdout)
 
+    def test_options_that_do_not_exist(self):
+        """oslo.config ignores them without a word."""
+        done = self.check(f"{_MAPS}[gpu]\nlink_group = 10de:1091\nlinked = 10de:1092\nfast = 1\n")
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        text = " ".join(done.stdout.replace("|", " ").split())
+        self.assertRegex(text, r"\[gpu\]link_group \(in [^)]+\): did you mean link_groups\?")
+        self.assertRegex(text, r"\[gpu\]fast \(in [^)]+\): remove it")
+        self.assertNotIn("[gpu]linked", text)  # the former name of an option
+
     def test_guests_without_pci_express(self):
         host = "[DEFAULT]\ncompute_driver = gpu.GPULibvirtDriver\n[libvirt]\nvirt_type = kvm\n"
         done = self.check(f"{host}hw_machine_type = x86_64=pc,aarch64=no\n")
