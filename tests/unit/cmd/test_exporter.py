@@ -229,3 +229,5 @@ class FilesTest(base.HostTestCase):
         panels = json.loads(text)["panels"]
         self.assertGreater(len(panels), 10)
         self.assertKnown(text)
+        hourly = [panel["title"] for panel in panels if "* 3600" in json.dumps(panel)]
+        self.assertEqual(["Claims per hour"], hourly)
