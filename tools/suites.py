@@ -116,14 +116,18 @@ class Outcome:
 
 # {0} tests.unit.test_a.TestA.test_b [0.001s] ... ok
 TEST_LINE = re.compile(r"\{\d+\} (.+?)(?: \[[^]]*s\])? \.\.\. (ok|FAILED|SKIPPED)(?:: (.*))?$")
+# The first line of a suite that unittest runs (tests/cloud/running.py)
+_TOTAL = re.compile(r"(\d+) tests to run$")
 # The end of a failed test's traceback: its log, the next test, or the closing lines
 _END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
 
 
-def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
+def read(lines: Sequence[str], returncode: int, command: str, late: str = "") -> Outcome:
     """Return the result of *command*, parsed from the lines of its output.
 
     Without lines of stestr about tests, the command counts as one test.
+
+    :param late: if the command was ended by its limit, the end of the text about that
     """
     done = Outcome()
     for number, line in enumerate(lines):
@@ -138,8 +142,8 @@ def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
                 done.failed[test] = "\n".join(output)
         elif returncode == SKIPPED and line.startswith("SKIP: "):
             done.skipped[command] = line.removeprefix("SKIP: ")
-    if returncode not in (0, SKIPPED) and not done.failed:
-        done.failed[f"{command} ended with {returncode}"] = "\n".join(lines[-60:])
+    if late or (returncode not in (0, SKIPPED) and not done.failed):
+        done.failed[f"{command} ended {late or f'with {returncode}'}"] = "\n".join(lines[-60:])
     elif not (done.passed or done.failed or done.skipped):
         done.passed = 1
     return done
@@ -167,10 +171,11 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
         if suite.pick is not None:
             argv += [word for name in picked for word in (suite.pick, name) if word]
         log = LOG / f"{name}{number or ''}-{RELEASES[nova]}{'-again' * (limit_s < 3900)}.log"
-        returncode, cpu_s = _execute(argv, log, variables(nova), limit_s)
+        returncode, cpu_s, is_late = _execute(argv, log, nova, limit_s)
         lines = log.read_text(errors="replace").splitlines()
         label = f"{name}: {' '.join(command.split()[:3])}" if suite.commands[1:] else name
-        done = read(lines, returncode, label)
+        late = f"after {limit_s} s{_not_run(argv, lines, nova)}" if is_late else ""
+        done = read(lines, returncode, label, late)
         done.cpu_s = cpu_s
         total.add(done)
         for test, reason in done.failed.items():
@@ -180,20 +185,33 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
     return total
 
 
-def _execute(
-    argv: Sequence[str], log: Path, environ: dict[str, str], limit_s: int
-) -> tuple[int, float]:
-    """Run a command; return its exit status, and the CPU seconds of its process tree.
+def _not_run(argv: Sequence[str], lines: Sequence[str], nova: int) -> str:
+    """Return how many tests did not run, as text; "" if the command does not say which it has."""
+    if "stestr" in argv:
+        words = ["list" if word == "run" else word for word in argv]
+        listing = subprocess.run(words, cwd=ROOT, env=variables(nova), stdout=subprocess.PIPE)
+        total = len(listing.stdout.splitlines())
+    else:
+        total = next((int(match[1]) for match in map(_TOTAL.match, lines) if match), 0)
+    ran = {match[1].partition(" (")[0] for match in map(TEST_LINE.match, lines) if match}
+    return f", {max(total - len(ran), 0)} tests not run" if total else ""
+
+
+def _execute(argv: Sequence[str], log: Path, nova: int, limit_s: int) -> tuple[int, float, bool]:
+    """Run a command; return its exit status, its CPU seconds, and whether its limit ended it.
 
     The output goes to the file *log*, because a daemon that a test left would keep a pipe open.
 
-    :param limit_s: the seconds after which the command is ended, with status 124
+    The CPU seconds are those of its process tree.
+
+    :param limit_s: the seconds after which the command is ended
     """
+    began = time.monotonic()
     with log.open("wb") as output:
         child = subprocess.Popen(
             ["timeout", "--kill-after=60", str(limit_s), *argv],
             cwd=ROOT,
-            env=environ,
+            env=variables(nova),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -209,7 +227,8 @@ def _execute(
         raise
     del _CHILDREN[child]
     child.returncode = os.waitstatus_to_exitcode(status)
-    return child.returncode, used.ru_utime + used.ru_stime
+    is_late = child.returncode != 0 and time.monotonic() - began >= limit_s
+    return child.returncode, used.ru_utime + used.ru_stime, is_late
 
 
 def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
@@ -233,8 +252,7 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
             while waiting:
                 ended, waiting = futures.wait(waiting, 60, futures.FIRST_EXCEPTION)
                 done += [outcome for lane in ended for outcome in lane.result()]
-                logs = () if ended else tuple(_CHILDREN.values())
-                for log in logs:
+                for log in () if ended else tuple(_CHILDREN.values()):
                     _say(f"{log.stem}: {log.read_bytes().count(b' ... ')} tests so far")
         except BaseException:
             _ENDING.set()
@@ -253,10 +271,9 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
     :param first: the result to update
     :param one: runs tests of a suite, all if none is named
     """
-    if first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
+    is_late = any(" ended after " in test for test in first.failed)
+    if is_late or first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
         return
-    if any(test.endswith("ended with 124") for test in first.failed):
-        return  # by its limit
     names = [test.partition("(")[0] for test in first.failed]
     whole = SUITES[first.suite].pick is None or not all(n.startswith("tests.") for n in names)
     second = one(first.suite, () if whole else names)
@@ -296,10 +313,9 @@ def install(nova: int) -> None:
     """
     # libvirt-python has no wheel, and the documentation's theme calls git for the version.
     wanted = ["gcc", "git", "libc6-dev", "libvirt-dev", "pkg-config", "shellcheck"]
-    if not util.find_spec("ensurepip"):
-        wanted.append("python3-venv")
-    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
-        wanted.append("python3-dev")
+    wanted += [] if util.find_spec("ensurepip") else ["python3-venv"]
+    has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    wanted += [] if has_headers else ["python3-dev"]
     if added := packages.install(wanted, LOG / "apt.log"):
         _say(f"installed {' '.join(added)}")
     venv, constraints = environment(nova), f"tools/constraints/{RELEASES[nova]}.txt"

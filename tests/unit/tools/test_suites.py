@@ -81,6 +81,7 @@ class ReadTest(unittest.TestCase):
         self.assertFalse(running.run(suite, running.Result(printed)))
         done = suites.read(printed.getvalue().splitlines(), 1, "lxc: python")
         self.assertEqual("1 passed, 2 failed, 1 skipped", str(done))
+        self.assertEqual("4 tests to run", printed.getvalue().splitlines()[0])
         self.assertEqual(["it's late"], list(done.skipped.values()))
         self.assertIn("AssertionError: with a word", next(iter(done.failed.values())))
         empty = running.Result(io.StringIO())
@@ -122,7 +123,7 @@ class AgainTest(unittest.TestCase):
         for suite, failed in (
             ("style", ["style: ruff check . ended with 1"]),
             ("unit", []),
-            ("functional", [BOOTS, "functional ended with 124"]),
+            ("functional", [BOOTS, "functional ended after 3900 s, 7 tests not run"]),
             ("unit", [f"{BOOTS}_{number}" for number in range(6)]),
         ):
             self.again(suite, suites.Outcome(passed=1), *failed)
@@ -158,8 +159,35 @@ class RunTest(unittest.TestCase):
     def test_the_limit_ends_the_whole_group(self) -> None:
         done, _ = self.run_shell("sleep 1000 & echo $!; wait", limit_s=2)
         ((test, text),) = done.failed.items()
-        self.assertTrue(test.endswith("ended with 124"), test)
+        self.assertEqual("shell ended after 2 s", test)
         self.assertTrue(processes.ends(int(text)))
+
+    def test_the_limit_is_named_beside_what_failed(self) -> None:
+        """Of a suite that unittest runs, and of one that stestr runs"""
+        line = "{0} tests.a.A.test_b [0.1s] ... FAILED"
+        (self.folder / "lines").write_text(f"7 tests to run\n{line}\n")
+        done, printed = self.run_shell(f"cat {self.folder}/lines; sleep 1000", limit_s=1)
+        ended = "shell ended after 1 s, 6 tests not run"
+        self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
+        self.assertIn(f"FAILED {ended}", printed)
+        stestr = self.folder / "bin/stestr"
+        stestr.parent.mkdir()
+        stestr.write_text(
+            "#!/bin/sh\n"
+            'test $1 = list && { printf "tests.a.A.test_b\\ntests.a.A.test_c\\n"; exit; }\n'
+            f'echo "{line}"; exec sleep 1000\n'
+        )
+        stestr.chmod(0o755)
+        environ = {**os.environ, "PATH": f"{stestr.parent}:{os.environ['PATH']}"}
+        suite = suites.Suite(("stestr run",))
+        with (
+            mock.patch.dict(suites.SUITES, {"shell": suite}),
+            mock.patch.object(suites, "variables", lambda nova: environ),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            done = suites.run("shell", suites.NEWEST, limit_s=2)
+        ended = "shell ended after 2 s, 1 tests not run"
+        self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
 
     def test_a_daemon_left_behind_does_not_hold_it_up(self) -> None:
         done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid")
@@ -188,7 +216,7 @@ class RunTest(unittest.TestCase):
         def one(name: str) -> suites.Outcome:
             if name == "types":
                 raise ValueError("broken")
-            suites._execute(["sleep", "1000"], self.folder / "log", dict(os.environ), 1000)
+            suites._execute(["sleep", "1000"], self.folder / "log", suites.NEWEST, 1000)
             return suites.Outcome(name)
 
         with self.assertRaisesRegex(ValueError, "broken"):
