@@ -27,6 +27,8 @@ _REMAPPING = "turn on interrupt remapping (x2APIC) in the host's firmware, and i
 _FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NAME = rf"(?:{_FUNCTION}|{_UUID})"
+# As QEMU 7.2 and QEMU 10.0 say it.
+_OPENING = r"(failed to open /dev/vfio/|Could not open '/dev/vfio/)"
 _MAPPING = r"(VFIO_MAP_DMA failed|IOMMU_IOAS_MAP(_FILE)? failed|vfio_(container_)?dma_map\()[^\n]*"
 
 
@@ -110,7 +112,7 @@ _CAUSES: Sequence[_Cause] = (
     ),
     _Cause(
         _Of.HOST,
-        r"(failed to open /dev/vfio/\d+|error getting device from group \d+)[^\n]*busy",
+        rf"({_OPENING}\d+|error getting device from group \d+)[^\n]*busy",
         "another process of the host has it open",
         _BUSY,
     ),
@@ -206,7 +208,7 @@ _CAUSES: Sequence[_Cause] = (
     # Any other message of QEMU about a VFIO device: about containers, groups or iommufd.
     _Cause(
         _Of.DEVICE,
-        rf"failed to open /dev/vfio/|error getting device from group|Failed to set iommu|"
+        rf"{_OPENING}|error getting device from group|Failed to set iommu|"
         rf"no available container|iommufd|failed to add group \d+ to KVM|vfio {_NAME}:",
         "the host's vfio refuses it",
         f"see the kernel's log; {_CHECK}",

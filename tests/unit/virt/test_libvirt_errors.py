@@ -62,6 +62,11 @@ SAID = (
         "another process",
     ),
     (
+        "vfio 0000:02:00.0: Could not open '/dev/vfio/14': Device or resource busy",
+        SECOND,
+        "another process",
+    ),
+    (
         "vfio 0000:02:00.0: error getting device from group 14: No such device\nVerify all devices "
         "in group 14 are bound to vfio-<bus> or pci-stub and not already in use",
         SECOND,
