@@ -26,7 +26,7 @@ _CACHE, _CACHE_VARIABLE = Path("/var/cache/nova-gpu"), "NOVA_GPU_CACHE"
 _ARCHIVES = "var/cache/apt/archives"
 _IMAGES = f"{isolation.CHECKOUT[1:]}/.tools/vm"
 # The kinds of folders of lab/vm whose packages are downloaded.
-_SYSTEMS = re.compile(r"(newer-)?system-[0-9a-f]+")
+_SYSTEMS = re.compile(r"[a-z]+-system-[0-9a-f]+")
 _EPILOG = f"""\
 The command runs in {isolation.CHECKOUT} of a root with Debian's packages of priority "important",
 python3 and certificates: what is committed here, and nothing that it does not install itself.

@@ -7,8 +7,6 @@ Run it as root with the Python of tools/test's environment.
     .tools/venv-2026.2/bin/python -m lab.vm run -- python -m unittest tests.vfio.test_host
     .tools/venv-2026.2/bin/python -m lab.vm run -- sh -c 'lspci -nnk; virsh nodedev-list'
 
-With --release newer the VM has Debian's backports, whose QEMU can migrate vGPUs live.
-
 In the VM this repository is /project (read-only, and the working folder), and /out is the folder
 given with --out here.
 """
@@ -24,7 +22,7 @@ from collections.abc import Sequence
 
 from lab import packages
 from lab.cloud import steps
-from lab.vm import boot, build_cache, debian, vm
+from lab.vm import boot, build_cache, vm
 
 _SKIPPED = 77
 
@@ -44,8 +42,7 @@ def main(arguments: Sequence[str]) -> int:
             "append": options.append,
         }
     try:
-        release = debian.RELEASES[options.release]
-        made = vm.build(options.state, options.tree, options.venv, release, **fields)
+        made = vm.build(options.state, options.tree, options.venv, **fields)
     except (steps.Failed, packages.MachineNotReady) as error:
         print(f"labvm: {error}", file=sys.stderr)
         return 2
@@ -80,9 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     common.add_argument("--venv", type=pathlib.Path, default=pathlib.Path(sys.prefix))
     common.add_argument("--state", type=pathlib.Path, default=build_cache.STATE)
-    common.add_argument(
-        "--release", choices=debian.RELEASES, default=debian.STABLE.name, help="of the VM's Debian"
-    )
     verbs.add_parser("build", parents=[common], help="make what a VM needs")
     run = verbs.add_parser("run", parents=[common], help="run a command in one")
     run.add_argument("command", nargs="+", help="after --")

@@ -15,7 +15,6 @@ import dataclasses
 import pathlib
 import re
 import shutil
-from collections.abc import Sequence
 
 from lab.cloud import steps
 from lab.vm import debian
@@ -25,8 +24,8 @@ NAME, LINE = "fakevgpu", "fakeline"
 FUNCTIONS, INTERCEPT = (
     pathlib.Path(__file__).with_name(f"{name}.c") for name in ("fakefunctions", "interceptcr8")
 )
-# Packages of Bookworm's own kernel have its series in their names, those of backports the version.
-_OWN_SERIES = "6.1"
+# The kernel's series of Debian 12. Its packages have that in their names, those of 13 the version.
+_BOOKWORMS = "6.1"
 _PARENT = """
 static char *parent;
 module_param(parent, charp, 0444);
@@ -62,37 +61,41 @@ def _parent(start: str, parent: str, own: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-SAMPLES = {
-    debian.STABLE: Sample(
-        NAME,
-        "samples/vfio-mdev/mbochs.c",
-        (
-            *_parent("mbochs_dev_init", "mbochs_parent", "mbochs_dev"),
-            ('#define MBOCHS_NAME\t\t  "mbochs"', f'#define MBOCHS_NAME\t\t  "{NAME}"'),
-        ),
+_DISPLAY = Sample(
+    NAME,
+    "samples/vfio-mdev/mbochs.c",
+    (
+        *_parent("mbochs_dev_init", "mbochs_parent", "mbochs_dev"),
+        ('#define MBOCHS_NAME\t\t  "mbochs"', f'#define MBOCHS_NAME\t\t  "{NAME}"'),
     ),
-    debian.NEWER: Sample(
-        LINE,
-        "samples/vfio-mdev/mtty.c",
-        (
-            *_parent("mtty_dev_init", "mtty_dev.parent", "mtty_dev.dev"),
-            # The kernel can report a device's dirty log only with CONFIG_IOMMUFD, which Debian's
-            # kernel lacks: QEMU would fail to request it.
-            ("\tvdev->log_ops = &mtty_log_ops;\n", ""),
-        ),
+)
+# It cannot save its devices' state in Debian 12's kernel.
+_SERIAL_LINE = Sample(
+    LINE,
+    "samples/vfio-mdev/mtty.c",
+    (
+        *_parent("mtty_dev_init", "mtty_dev.parent", "mtty_dev.dev"),
+        # The kernel can report a device's dirty log only with CONFIG_IOMMUFD, which Debian's
+        # kernel lacks: QEMU would fail to request it.
+        ("\tvdev->log_ops = &mtty_log_ops;\n", ""),
     ),
-}
+)
+
+
+def samples(version: str) -> tuple[Sample, ...]:
+    """Return the samples to build for a kernel of this version."""
+    return (_DISPLAY,) if _series(version) == _BOOKWORMS else (_DISPLAY, _SERIAL_LINE)
 
 
 def packages(version: str) -> list[str]:
     """Return the packages that are needed to build modules for a kernel.
 
-    :param version: the kernel's version, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``
+    :param version: the kernel's version, ``6.1.0-56-amd64`` or ``6.12.118+deb13-amd64``
     """
-    series = ".".join(version.split(".")[:2])
+    series = _series(version)
     name = version.removesuffix("-amd64")
     headers = [f"linux-headers-{version}", f"linux-headers-{name}-common"]
-    if series == _OWN_SERIES:
+    if series == _BOOKWORMS:
         built = [f"linux-kbuild-{series}", "linux-compiler-gcc-12-x86"]
     else:
         built = [f"linux-kbuild-{name}"]
@@ -111,23 +114,15 @@ def changed(sample: Sample, text: str) -> str:
     return text
 
 
-def build(
-    sample: Sample,
-    version: str,
-    folder: pathlib.Path,
-    target: pathlib.Path,
-    log: pathlib.Path,
-    apt: Sequence[str] = (),
-) -> None:
-    """Build the sample and our own modules in the new folder *folder*; copy them to *target*.
+def build(version: str, folder: pathlib.Path, target: pathlib.Path, log: pathlib.Path) -> None:
+    """Build the modules for a kernel in the new folder *folder*; copy them to *target*.
 
-    :param apt: :func:`lab.vm.debian.apt_options`
     :raises steps.Failed: with the log
     """
     folder.mkdir()
     # The packages refer to each other by absolute paths of an installed system.
     root = folder / "root"
-    debian.unpack(packages(version), root, log, apt)
+    debian.unpack(packages(version), root, log)
     headers = root / "usr/src" / f"linux-headers-{version}"
     makefile = headers / "Makefile"
     makefile.write_text(
@@ -138,19 +133,25 @@ def build(
     (headers / "vmlinux").unlink(missing_ok=True)
     (archive,) = root.glob("usr/src/linux-source-*.tar.xz")
     source = archive.name.removesuffix(".tar.xz")
-    # tar ends at the first file of that name, instead of reading the rest of the archive.
+    made = samples(version)
+    # tar ends at the first file of each name, instead of reading the rest of the archive.
     argv = ["tar", "--occurrence=1", "-xf", str(archive), "-C", str(folder)]
-    steps.run([*argv, f"{source}/{sample.source}"], log)
+    steps.run([*argv, *(f"{source}/{sample.source}" for sample in made)], log)
     module = folder / "module"
     module.mkdir()
-    text = changed(sample, (folder / source / sample.source).read_text())
-    (module / f"{sample.name}.c").write_text(text)
+    for sample in made:
+        text = changed(sample, (folder / source / sample.source).read_text())
+        (module / f"{sample.name}.c").write_text(text)
     for own in (FUNCTIONS, INTERCEPT):
         shutil.copy2(own, module)
-    names = (sample.name, FUNCTIONS.stem, INTERCEPT.stem)
+    names = (*(sample.name for sample in made), FUNCTIONS.stem, INTERCEPT.stem)
     objects = " ".join(f"{name}.o" for name in names)
     (module / "Makefile").write_text(f"obj-m := {objects}\n")
     steps.run(["make", "-C", str(headers), f"M={module}", "modules"], log)
     target.mkdir(parents=True, exist_ok=True)
     for name in names:
         shutil.copy2(module / f"{name}.ko", target)
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -23,8 +23,8 @@ _LIMIT_S = 900.0
 _POLL_S = 0.2
 
 
-def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str) -> vm.VM:
-    """Return *made*, a VM of *release*, as one that resumes after the import of *module*.
+def build(state: pathlib.Path, made: vm.VM, module: str) -> vm.VM:
+    """Return *made* as a VM that resumes after the import of *module*.
 
     *module* must import no other module of this repository.
 
@@ -36,10 +36,12 @@ def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str
     key = build_cache.digest(_arguments(prepared), _clock(), pathlib.Path(__file__), *inside, file)
 
     def make(folder: pathlib.Path) -> None:
-        with steps.step(f"VM of {release.suite} that has imported Nova"):
+        with steps.step(f"VM of {debian.codename()} that has imported Nova"):
             _save(prepared, folder)
 
-    folder = build_cache.made(state, release.kind.replace("system", "saved"), key, make)
+    # One of a pair has a device more.
+    kind = f"{debian.codename()}-{'joined' if made.line else 'saved'}"
+    folder = build_cache.made(state, kind, key, make)
     build_cache.prune(state, {folder})
     return dataclasses.replace(made, saved=folder)
 

@@ -46,42 +46,33 @@ _PACKED = ".xz"
 _EARLY = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "9p", "9pnet_virtio")
 
 
-def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathlib.Path:
+def build(state: pathlib.Path) -> pathlib.Path:
     """Return the folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`; build it first.
 
     An existing folder with the same content is used again.
 
     :raises steps.Failed: with the log of what failed
+    :raises lab.packages.MachineNotReady: if apt knows no source of this machine's Debian
     """
-    names = [debian.GUEST_KERNEL]
-    if release is debian.STABLE:
-        # The version of NEWER's kernel is known to the mirror only, which is not asked each time:
-        # it stays as it was when the system was built.
-        names.append(debian.VM_KERNEL)
-    kernels = [debian.kernel(name) for name in names]
+    codename = debian.codename()
+    images = [debian.kernel(name) for name in (debian.VM_KERNEL, debian.GUEST_KERNEL)]
     code = [pathlib.Path(name) for name in (__file__, debian.__file__, modules.__file__)]
     inside = [build_cache.INSIDE / name for name in ("initramfs.sh", "guest.sh", "qemu.sh")]
-    key = build_cache.digest(release, kernels, *code, *inside, modules.FUNCTIONS, modules.INTERCEPT)
+    key = build_cache.digest(images, *code, *inside, modules.FUNCTIONS, modules.INTERCEPT)
 
     def make(folder: pathlib.Path) -> None:
-        log = state / "log" / f"{release.kind}.log"
-        root, vm, guest, own = (
-            folder / name for name in ("root", "vm-kernel", "guest-kernel", "apt")
-        )
-        with steps.step(f"lists of packages of {release.suite}", log):
-            sources = debian.write_sources(release, own)
-            apt = debian.apt_options(release, own, log)
-            image = debian.kernel(debian.VM_KERNEL, apt)
-        with steps.step(f"kernels {image} {kernels[0]}", log):
-            debian.unpack([image], vm, log, apt)
-            debian.unpack([kernels[0]], guest, log)
-        with steps.step(f"Debian {release.suite} for the VM", log):
-            debian.install_root(release, root, sources, log)
+        log = state / "log" / f"{codename}-system.log"
+        root, vm, guest = (folder / name for name in ("root", "vm-kernel", "guest-kernel"))
+        with steps.step(f"kernels {' '.join(images)}", log):
+            for image, tree in zip(images, (vm, guest), strict=True):
+                debian.unpack([image], tree, log)
+        with steps.step(f"Debian {codename} for the VM", log):
+            debian.install_root(root, log)
         with steps.step("system disk", log):
-            version = image.removeprefix("linux-image-")
-            _copy_modules(vm / "lib/modules" / version, root / "lib/modules" / version)
+            version = images[0].removeprefix("linux-image-")
+            _copy_modules(_modules(vm) / version, root / "lib/modules" / version)
             extra = root / "lib/modules" / version / "extra"
-            modules.build(modules.SAMPLES[release], version, folder / "modules", extra, log, apt)
+            modules.build(version, folder / "modules", extra, log)
             shutil.rmtree(folder / "modules")
             steps.run(["depmod", "--basedir", str(root), version], log)
             (folder / KERNEL).write_bytes((vm / f"boot/vmlinuz-{version}").read_bytes())
@@ -91,10 +82,10 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
             for name in ("opt/nova", "lab"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             make_disk(folder / DISK, root, _DISK_MIB, log)
-        for tree in (root, vm, guest, own):
+        for tree in (root, vm, guest):
             shutil.rmtree(tree)
 
-    return build_cache.made(state, release.kind, key, make)
+    return build_cache.made(state, f"{codename}-system", key, make)
 
 
 def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathlib.Path) -> None:
@@ -106,6 +97,17 @@ def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathli
         file.truncate(size_mib << 20)
     options = ["-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", str(tree)]
     steps.run(["mke2fs", "-q", "-F", "-t", "ext4", *options, str(disk)], log)
+
+
+def _modules(tree: pathlib.Path) -> pathlib.Path:
+    """Return the folder of the kernel's modules in its unpacked package.
+
+    It is usr/lib since Debian 13, of which lib is a link where the package is installed.
+    """
+    (folder,) = (
+        tree / name for name in ("lib/modules", "usr/lib/modules") if (tree / name).is_dir()
+    )
+    return folder
 
 
 def _copy_modules(source: pathlib.Path, target: pathlib.Path) -> None:

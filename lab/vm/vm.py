@@ -132,7 +132,6 @@ def build(
     state: pathlib.Path,
     tree: pathlib.Path,
     venv: pathlib.Path,
-    release: debian.Release = debian.STABLE,
     **options: object,
 ) -> VM:
     """Return a VM, and build those of its files that are missing.
@@ -144,7 +143,7 @@ def build(
     log = state / "log" / "packages.log"
     if added := packages.install(debian.NEEDED, log):
         steps.say(f"  installed {' '.join(added)}")
-    parts = (system.build(state, release), environment.build(state, venv), _emulator(state))
+    parts = (system.build(state), environment.build(state, venv), _emulator(state))
     build_cache.prune(state, set(parts))
     booted, installed, emulator = parts
     (program,) = emulator.iterdir()

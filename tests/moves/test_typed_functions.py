@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A card whose virtual functions its driver gives vGPU types: from the flavor to QEMU, and back.
 
-It is the newer release's libvirt that starts guests with functions that stay with their driver, a
-variant of vfio-pci (``lab/vm/fakefunctions.c``). Guests see that they are QEMU's: disks. One
-counts in the byte that such a function remembers: it gets no further where that does not move.
+The functions stay with their driver, a variant of vfio-pci (``lab/vm/fakefunctions.c``). Guests see
+that they are QEMU's: disks. One counts in the byte that such a function remembers: it gets no
+further where that does not move.
 """
 
 from __future__ import annotations

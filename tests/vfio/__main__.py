@@ -22,7 +22,7 @@ from concurrent import futures
 
 from lab import packages
 from lab.cloud import steps
-from lab.vm import boot, vm
+from lab.vm import boot
 from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
 from tools import suites
@@ -46,8 +46,7 @@ def main() -> int:
         bench = benches.of(arguments.tests)
     except ValueError:
         parser.error(f"not in the same VMs: {' '.join(arguments.tests)}")
-    venv = pathlib.Path(sys.prefix)
-    if reason := vm.obstacle(venv):
+    if reason := benches.obstacle(bench):
         print(f"SKIP: {reason}")
         return suites.SKIPPED
     try:

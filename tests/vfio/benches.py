@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts the tests of a folder have, each in a VM of its own, and of which release."""
+"""Which hosts the tests of a folder have, each in a VM of its own, and what divides their cards."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 
-from lab.vm import build_cache, debian, saved
+from lab.vm import build_cache, debian, modules, saved
 from lab.vm import vm as vms
 from tests.cloud import wire
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bench:
-    """``hosts``: their names in Nova"""
+    """``hosts``: their names in Nova. ``sample``: the name of the module of :mod:`lab.vm.modules`
+    that divides their cards. ``not_on_bookworm``: why Debian 12 cannot run the tests, empty if it
+    can"""
 
     hosts: tuple[str, ...]
-    release: debian.Release
+    sample: str = modules.NAME
+    not_on_bookworm: str = ""
 
 
-ONE = Bench((wire.HOST,), debian.STABLE)
-# QEMU moves no device of vfio before 8.1.
-PAIR = Bench((wire.HOST, "other"), debian.NEWER)
-# Nova has libvirt choose the UEFI firmware and says secure='no', which 9.0 refuses together.
-NEWER = dataclasses.replace(ONE, release=debian.NEWER)
+ONE = Bench((wire.HOST,))
+PAIR = Bench((wire.HOST, "other"), modules.LINE, "QEMU 7.2 of Debian 12 moves no VFIO device")
+UEFI = Bench(
+    (wire.HOST,), not_on_bookworm="libvirt 9.0 of Debian 12 starts no UEFI guest of Nova's"
+)
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
-_OF_FOLDER = {"tests/bars": NEWER, "tests/moves": PAIR}
+_OF_FOLDER = {"tests/bars": UEFI, "tests/moves": PAIR}
 
 
 def of(folders: Iterable[str]) -> Bench:
@@ -38,21 +41,28 @@ def of(folders: Iterable[str]) -> Bench:
     return found
 
 
+def obstacle(bench: Bench) -> str | None:
+    """Return why this machine cannot run its tests, ``None`` if it can or only packages are
+    missing."""
+    reason = vms.obstacle(pathlib.Path(sys.prefix))
+    return reason or (bench.not_on_bookworm if debian.codename() == "bookworm" else "") or None
+
+
 def build(bench: Bench) -> Mapping[str, vms.VM]:
     """The VM of each host; where there are two, each has a line to the other.
 
     :raises lab.cloud.steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
-    made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix), bench.release)
+    made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
     if len(bench.hosts) == 1:
-        return {host: _saved(made, bench) for host in bench.hosts}
-    joined = [_saved(each, bench) for each in _joined(made)]
+        return {host: _saved(made) for host in bench.hosts}
+    joined = [_saved(each) for each in _joined(made)]
     return dict(zip(bench.hosts, joined, strict=True))
 
 
-def _saved(made: vms.VM, bench: Bench) -> vms.VM:
-    return saved.build(build_cache.STATE, made, bench.release, IMPORTED)
+def _saved(made: vms.VM) -> vms.VM:
+    return saved.build(build_cache.STATE, made, IMPORTED)
 
 
 def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import fixtures
 
-from lab.vm import cards, debian, modules
+from lab.vm import cards, modules
 from lab.vm import vm as vms
 from nova_gpu.conf import CONF
 from tests.cloud import apart, wire
@@ -103,7 +103,7 @@ class Cloud(apart.Apart):
 
     work: Callable[[], Any]
     vms: Mapping[str, VM]
-    # What of :data:`lab.vm.modules.SAMPLES` they have
+    # The module that divides their cards
     sample: str
 
     def setUp(self) -> None:
@@ -201,13 +201,11 @@ class Cloud(apart.Apart):
         return said
 
 
-def run(
-    work: Callable[[], Any], vms: Mapping[str, VM], release: debian.Release = debian.STABLE
-) -> list[str]:
-    """Does *work* while the cloud is up. Returns what went wrong with the cloud itself. *release*:
-    of the VMs"""
+def run(work: Callable[[], Any], vms: Mapping[str, VM], sample: str = modules.NAME) -> list[str]:
+    """Does *work* while the cloud is up. Returns what went wrong with the cloud itself. *sample*:
+    the module that divides the VMs' cards"""
     cloud = Cloud()
-    cloud.work, cloud.vms, cloud.sample = work, vms, modules.SAMPLES[release].name
+    cloud.work, cloud.vms, cloud.sample = work, vms, sample
     result = unittest.TestResult()
     cloud.run(result)
     return [text for _, text in (*result.errors, *result.failures)]

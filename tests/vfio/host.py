@@ -93,6 +93,11 @@ def open_groups() -> list[str]:
     return sorted(path.name for path in pathlib.Path("/dev/vfio").iterdir() if path.name != "vfio")
 
 
+def vfio_devices(address: str) -> list[str]:
+    """What the kernel makes of class vfio-dev for a function that a driver of VFIO's has."""
+    return sorted(path.name for path in (_DEVICES / address).glob("vfio-dev/*"))
+
+
 def unbind(address: str) -> None:
     (_DEVICES / address / "driver" / "unbind").write_text(address)
 

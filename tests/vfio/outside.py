@@ -118,9 +118,7 @@ def main() -> int:
         result = progress.Result(stream, out, lambda: _expect_alive(booted))
         tests = progress.left(part, folders, patterns, out).of_cloud
         if tests:
-            failed = cloud.run(
-                lambda: progress.run(tests, result, part, out), booted, bench.release
-            )
+            failed = cloud.run(lambda: progress.run(tests, result, part, out), booted, bench.sample)
             for text in failed:
                 result.cloud_failed(text)
         stream.flush()

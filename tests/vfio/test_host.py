@@ -44,4 +44,6 @@ class HostTest(unittest.TestCase):
                 host.probe(function)
             expected = [driver] * 2 if driver else host.HOST_DRIVERS
             self.assertEqual(expected, host.drivers(cards.WHOLE[0]))
+            made = [len(host.vfio_devices(function)) for function in functions]
+            self.assertEqual([1, 1] if driver else [0, 0], made)
         self.assertEqual([None, None], [host.override(each) for each in functions])

@@ -25,7 +25,8 @@ for device in /sys/bus/pci/devices/*; do
     done <resource
 done
 echo "guest: ready"
-for line in /sys/bus/pci/devices/*/tty/tty*; do
+# As Linux 6.5 and later have it: DEVICE/DEVICE:0/DEVICE:0.0/tty.
+for line in /sys/bus/pci/devices/*/*:*/*:*/tty/tty*; do
     [ -e "$line" ] || continue
     mount -t devtmpfs dev /dev
     exec 3<>"/dev/${line##*/}"

@@ -15,7 +15,7 @@ class BenchesTest(unittest.TestCase):
         root = pathlib.Path(__file__).resolve().parents[3]
         self.assertEqual(benches.ONE, benches.of(["tests/vfio", "tests/vgpu/"]))
         self.assertEqual(benches.PAIR, benches.of(["tests/moves/"]))
-        self.assertEqual(benches.NEWER, benches.of(["tests/bars"]))
+        self.assertEqual(benches.UEFI, benches.of(["tests/bars"]))
         self.assertRaises(ValueError, benches.of, ["tests/vfio", "tests/moves"])
         self.assertEqual([], [each for each in benches._OF_FOLDER if not (root / each).is_dir()])
 

@@ -12,7 +12,7 @@ import fixtures
 import testtools
 
 from lab.cloud import steps
-from lab.vm import boot, build_cache, cards, debian, environment, modules
+from lab.vm import boot, build_cache, cards, environment, modules
 from tests.fixtures import processes
 
 CONSOLE = "[    0.9] some driver said so\r\nlabvm: up 4.95\r\n"
@@ -105,16 +105,6 @@ class MadeTest(testtools.TestCase):
         build_cache.prune(self.state, {new})
         self.assertEqual([False, True, True], [path.exists() for path in (old, new, other)])
 
-    def test_prune_keeps_the_other_release(self) -> None:
-        old, new, other = (
-            build_cache.made(self.state, release.kind, key, self.make)
-            for release, key in ((debian.NEWER, "a"), (debian.NEWER, "b"), (debian.STABLE, "a"))
-        )
-        build_cache.prune(self.state, {new})
-        self.assertEqual([False, True, True], [path.exists() for path in (old, new, other)])
-        build_cache.prune(self.state, {other})
-        self.assertEqual([True, True], [path.exists() for path in (new, other)])
-
     def test_digest_is_of_a_files_content(self) -> None:
         file = self.state / "file"
         file.write_text("one")
@@ -124,47 +114,7 @@ class MadeTest(testtools.TestCase):
         self.assertNotEqual(before, build_cache.digest("x", file))
 
 
-class SourcesTest(testtools.TestCase):
-    STANZAS = (
-        "Types: deb\n# of bookworm\nURIs: http://one/debian\nSuites: {}\nComponents: main\n\n"
-        "Types: deb\nURIs: http://one/security\nSuites: bookworm-security\nComponents: main\n"
-    )
-    LINE = "deb [signed-by=/key] http://one/debian {} main contrib"
-    REST = "deb http://one/security bookworm-security main\n# deb http://two bookworm main\n"
-
-    def test_stable_is_what_the_machine_has(self) -> None:
-        for text in (self.STANZAS.format("bookworm"), "deb http://one/debian stable main\n"):
-            self.assertEqual((text,), debian.with_suite([text], debian.STABLE))
-
-    def test_newer_is_on_the_same_mirror(self) -> None:
-        for before, after in (
-            ("bookworm", "bookworm bookworm-backports"),
-            ("bookworm bookworm-updates", "bookworm bookworm-backports bookworm-updates"),
-            ("bookworm-updates bookworm", "bookworm-updates bookworm bookworm-backports"),
-        ):
-            text = debian.with_suite([self.STANZAS.format(before)], debian.NEWER)
-            self.assertEqual((self.STANZAS.format(after),), text)
-
-    def test_newer_of_one_line_each(self) -> None:
-        first = self.LINE.format("bookworm")
-        added = self.LINE.format("bookworm-backports")
-        text = debian.with_suite([f"{first}\n{self.REST}"], debian.NEWER)
-        self.assertEqual((f"{first}\n{added}\n{self.REST}",), text)
-
-    def test_newer_where_debian_itself_is(self) -> None:
-        texts = (self.REST, f"{self.LINE.format('bookworm')}\n")
-        security, own = debian.with_suite(texts, debian.NEWER)
-        self.assertEqual(self.REST, security)
-        self.assertIn("bookworm-backports", own)
-
-    def test_without_debian_itself(self) -> None:
-        for text in (self.REST, self.STANZAS.format("trixie"), ""):
-            self.assertRaises(steps.Failed, debian.with_suite, [text], debian.NEWER)
-
-
 class SamplesTest(testtools.TestCase):
-    LINE = modules.SAMPLES[debian.NEWER]
-
     def test_packages_of_a_kernel(self) -> None:
         for version, packages in (
             (
@@ -173,17 +123,16 @@ class SamplesTest(testtools.TestCase):
                 " linux-compiler-gcc-12-x86 linux-source-6.1",
             ),
             (
-                "6.12.95+deb12-amd64",
-                "linux-headers-6.12.95+deb12-amd64 linux-headers-6.12.95+deb12-common"
-                " linux-kbuild-6.12.95+deb12 linux-source-6.12",
+                "6.12.118+deb13-amd64",
+                "linux-headers-6.12.118+deb13-amd64 linux-headers-6.12.118+deb13-common"
+                " linux-kbuild-6.12.118+deb13 linux-source-6.12",
             ),
         ):
             self.assertEqual(packages.split(), modules.packages(version))
 
     def test_parent_is_any_function(self) -> None:
-        for sample, own in zip(
-            modules.SAMPLES.values(), ("mbochs_dev", "mtty_dev.dev"), strict=True
-        ):
+        owns = ("mbochs_dev", "mtty_dev.dev")
+        for sample, own in zip(modules.samples("6.12.118+deb13-amd64"), owns, strict=True):
             text = modules.changed(sample, "".join(before for before, _ in sample.changes))
             self.assertEqual(1, text.count("module_param(parent, charp, 0444);"))
             self.assertEqual(1, text.count(f", parent_or(&{own}),"))
@@ -191,14 +140,20 @@ class SamplesTest(testtools.TestCase):
             self.assertLess(text.index("*parent_or(struct"), text.index("_dev_init(void)"))
 
     def test_line_logs_nothing(self) -> None:
-        text = "".join(before for before, _ in self.LINE.changes)
+        _, line = modules.samples("6.12.118+deb13-amd64")
+        text = "".join(before for before, _ in line.changes)
         self.assertIn("log_ops", text)
-        self.assertNotIn("log_ops", modules.changed(self.LINE, text))
+        self.assertNotIn("log_ops", modules.changed(line, text))
+
+    def test_bookworms_line_cannot_be_saved(self) -> None:
+        names = [sample.name for sample in modules.samples("6.1.0-56-amd64")]
+        self.assertEqual([modules.NAME], names)
 
     def test_another_sample_is_refused(self) -> None:
-        text = "".join(before for before, _ in self.LINE.changes)
+        _, line = modules.samples("6.12.118+deb13-amd64")
+        text = "".join(before for before, _ in line.changes)
         for other in (text * 2, text.replace("mtty_log_ops", "log_ops")):
-            error = self.assertRaises(steps.Failed, modules.changed, self.LINE, other)
+            error = self.assertRaises(steps.Failed, modules.changed, line, other)
             self.assertIn("mtty.c has ", str(error))
 
 
