@@ -391,9 +391,8 @@ def main(arguments: Sequence[str]) -> int:
         "--all", action="store_true", help="run also the suites that otherwise run only by name"
     )
     parser.add_argument("--nova", type=int, choices=sorted(RELEASES), default=NEWEST)
-    parser.add_argument(
-        "-k", dest="pattern", help="run only the tests whose name contains this text"
-    )
+    text = "run only the tests whose name contains this text, or that of another -k"
+    parser.add_argument("-k", dest="patterns", action="append", default=[], help=text)
     parser.add_argument(
         "--no-install", action="store_true", help="use the environment as it is installed"
     )
@@ -423,8 +422,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tools/test: {error}; see {LOG}", file=sys.stderr)
         return 2
     installed = time.monotonic()
-    tests = [options.pattern] if options.pattern else []
-    outcomes = together(names, lambda name: run(name, options.nova, tests))
+    outcomes = together(names, lambda name: run(name, options.nova, options.patterns))
     for outcome in outcomes if options.again else ():
         again(outcome, lambda name, tests: run(name, options.nova, tests, limit_s=900))
     for outcome in outcomes if options.no_skip else ():
