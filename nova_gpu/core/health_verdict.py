@@ -158,13 +158,15 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
 
 
 def of_mig_mode() -> Unavailable:
-    """Return the reason for a card of KVM guests that its last guest left in MIG mode.
+    """Return the reason for a card of KVM guests that is in MIG mode after its cleaning.
 
-    A100 and A30 keep MIG mode over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later
-    cards do not.
+    Its last guest may have turned the mode on, or the operator before the first guest. A100 and A30
+    keep MIG mode over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later cards do
+    not.
     """
     return Unavailable(
-        "a guest left it in MIG mode without MIG instances, so that CUDA finds no device",
+        "it is in MIG mode after its cleaning; a guest may have left it so, and without MIG "
+        "instances CUDA finds no device",
         "turn MIG mode off (nvidia-smi -mig 0)",
         Source.NVML,
     )

@@ -124,7 +124,7 @@ def _unusable(answer: health_verdict.NvmlHealth) -> Unavailable | None:
 
 
 def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None:
-    """Put *card* into quarantine if its last guest left it in MIG mode; raise nothing.
+    """Put *card* into quarantine if it is in MIG mode after its cleaning; raise nothing.
 
     Root in a guest can turn MIG mode on, and a card that keeps the mode would be useless to the
     next guest. Only NVML reports the mode, and only once the host's driver has the card again.
@@ -137,8 +137,8 @@ def quarantine_left_mig(card: GPU, roots: Roots, quarantine: Quarantine) -> None
             quarantine(card, health_verdict.of_mig_mode(), None)
     except OSError as error:
         LOG.error(
-            "Failed to write the quarantine record of GPU %s, which its last guest left in MIG "
-            "mode: %s",
+            "Failed to write the quarantine record of GPU %s, which is in MIG mode after its "
+            "cleaning: %s",
             card.address,
             error,
         )

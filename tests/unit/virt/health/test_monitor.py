@@ -179,7 +179,7 @@ class LeftMIGTest(base.BaseTestCase):
     def test_quarantine(self) -> None:
         ((address, said),) = self.judge()
         self.assertEqual(self.left.address, address)
-        self.assertIn("a guest left it in MIG mode without MIG instances", said)
+        self.assertIn("it is in MIG mode after its cleaning; a guest may have left it so", said)
         self.assertIn("nvidia-smi -mig 0", said)
 
     def test_one_that_is_not(self) -> None:
