@@ -196,7 +196,7 @@ class CreateFlavor(base_command.ShowOne):
 
 
 def _refuse_half_made(connection: Any, name: str) -> None:
-    """Refuse the name if an existing flavor without properties has it.
+    """Raise an error if an existing flavor of this name has no properties.
 
     A run of this command that was killed leaves such a flavor.
 

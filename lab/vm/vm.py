@@ -176,10 +176,11 @@ def _disk(
     saved: pathlib.Path | None = None,
     overlaid: bool = False,
 ) -> list[str]:
-    """Return QEMU's arguments for a disk whose file is never written to.
+    """Return QEMU's arguments for a disk whose file must not be written to.
 
     :param saved: the folder of a saved VM, whose changes to the disk are in effect
-    :param overlaid: whether the caller keeps the VM's changes; otherwise they are lost
+    :param overlaid: whether the caller puts an overlay on the disk before the VM runs, and keeps
+        it; otherwise changes are lost
     """
     content = f"file={file},format=raw"
     if saved:

@@ -321,6 +321,8 @@ class Reason:
     def of_both(cls, text: str) -> Reason:
         """Return a reason with the same *text* for operators and users.
 
-        The text must not reveal anything about hosts, or which kinds of GPUs exist.
+        The text must not name hosts or other instances, nor say how many GPUs the cloud has or how
+        many are in use. It may list what GPUs exist (models, architectures, memory), and say the
+        most that one host or guest has.
         """
         return cls(text, text)

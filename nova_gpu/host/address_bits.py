@@ -24,9 +24,9 @@ class AddressBits:
     """The widths in bits of the addresses that the host's processor and IOMMUs can use.
 
     ``processor`` is ``None`` if the kernel does not report it, as on other architectures than x86.
-    ``iommu`` is the width of the IOMMU with the fewest bits, ``None`` if no driver reports one;
-    AMD's IOMMUs have 48 bits or more. ``amd``: the processor is AMD's. ``gib_pages``: the processor
-    has pages of 1 GiB, or it is unknown whether it has.
+    ``iommu`` is the width of the IOMMU with the fewest bits, ``None`` if no driver reports one.
+    AMD's never does; its IOMMUs have 48 bits or more. ``amd``: the processor is AMD's.
+    ``gib_pages``: the processor has pages of 1 GiB, or it is unknown whether it has.
     """
 
     processor: int | None

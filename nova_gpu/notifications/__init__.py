@@ -186,7 +186,8 @@ class Outbox:
     def put(self, send: Callable[[], None]) -> None:
         """Queue *send*, which sends one notification, and return at once.
 
-        If too many notifications wait, *send* is dropped. A warning is logged for the first drop.
+        If too many notifications wait, *send* is dropped. The first drop is logged, and again the
+        first after the queue was empty.
         """
         with self._lock:
             if len(self._waiting) >= self._most_waiting:

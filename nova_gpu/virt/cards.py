@@ -34,7 +34,10 @@ UNSEEN = Unavailable(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """All cards of one host, whole and divided, and the checks whether instances can get them."""
+    """The inspection of one host's cards, whole and divided.
+
+    It decides which of them instances can get.
+    """
 
     discovery: Discovery
     watch: Watch

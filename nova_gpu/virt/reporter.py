@@ -221,13 +221,13 @@ class Reporter:
         for (uuid, item), others in sorted(now.items(), key=str):
             if self._reached.get((uuid, item)) == others:
                 continue
-            whose = f"which the instances {', '.join(sorted(others))} have" if others else ""
+            whose = f" and which the instances {', '.join(sorted(others))} have" if others else ""
             LOG.error(
-                "The guest %s reaches another card than its own, GPU %s%s: the numbers of device "
-                "nodes have changed while it runs, or a card was divided again. No new guest gets "
-                "that GPU until this one has ended. Stop the instance, then start it; where two "
-                "reach each other's cards, stop both before you start either.",
-                *(uuid, item, f", {whose}" if whose else ""),
+                "The guest %s reaches GPU %s, which is not its own%s: the numbers of device nodes "
+                "have changed while it runs, or a card was divided again. No new guest gets that "
+                "GPU until this one has ended. Stop the instance, then start it; where two reach "
+                "each other's cards, stop both before you start either.",
+                *(uuid, item, whose),
             )
             names = products(frozenset({item}))
             for owner in (uuid, *sorted(others)):

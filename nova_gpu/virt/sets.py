@@ -61,7 +61,7 @@ class Sets(Protocol):
 
     @abc.abstractmethod
     def why_not(self, card: GPU, *, in_parts: bool = False) -> str | None:
-        """Return why new guests cannot get *card*, and the remedy; ``None`` if they can.
+        """Return why the sets keep *card* from new guests, and the remedy; ``None`` if they do not.
 
         :param in_parts: whether the guests would get a vGPU that occupies the whole card
         """

@@ -94,9 +94,9 @@ class DaemonShare:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Count as one slow call during the block; wait until fewer than half the threads have one.
+        """Wait until slow calls have fewer than half the daemon's threads, then count as one.
 
-        A nested block in the same thread counts only once.
+        It counts during the block. A nested block in the same thread counts only once.
         """
         if getattr(self._own, "has_one", False):
             yield

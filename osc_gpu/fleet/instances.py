@@ -206,7 +206,10 @@ def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
 
 
 def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
-    """Return sets of indexes of groups whose vGPUs or GPUs come from the same cards."""
+    """Return the sets of two or more groups, as indexes in *listed*, that may share cards.
+
+    These are groups of vGPUs of one product, and all groups that nova-gpu did not make.
+    """
     by_product: dict[str, set[int]] = defaultdict(set)
     for number, group in enumerate(listed):
         if group.key is None or group.key.is_in_parts:

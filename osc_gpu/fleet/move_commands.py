@@ -218,8 +218,8 @@ def _node_with_gpus(connection: Any, host: str) -> str:
 
 def _no_such_host(host: str, there: int) -> exceptions.CommandError:
     return exceptions.CommandError(
-        f"no host with GPUs is called {host}; openstack gpu host list and gpu group list name all "
-        f"{there} there are"
+        f"no host with GPUs is called {host}; see openstack gpu host list or gpu group list for "
+        f"the hosts with GPUs ({there} in all)"
     )
 
 

@@ -360,7 +360,7 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
 def _deleted_or_not(connection: Any, uuid: str) -> Any:
     """Return Nova's record of a server, even of a deleted one.
 
-    Return ``None`` if there is none, or the user may not see it.
+    Return ``None`` if there is none, the user may not see it, or Nova answers with another error.
     """
     for deleted in (False, True):
         url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
@@ -380,7 +380,9 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
         server = connection.compute.get_server(was.id)
         state = server.status, server.task_state, server.compute_host, server.launched_at
         if state != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
-            raise exceptions.CommandError(f"{chosen.in_words}: it has changed since the plan")
+            raise exceptions.CommandError(
+                f"{chosen.in_words}: left alone, because it has changed since the plan"
+            )
         # The takers may have changed since the notice, because each retry of a request is a new
         # server. If the metadata has no room for them, the GPUs are taken all the same.
         with contextlib.suppress(sdk_exc.HttpException):

@@ -17,9 +17,9 @@ class ReachedTest(base.LXCTestCase):
         place.exchange(self._host, FIRST, SECOND)
         self._run_periodics()
         for server, other in ((first, second), (second, first)):
-            said = f"The guest {server['id']} reaches another card than its own, GPU "
+            said = f"The guest {server['id']} reaches GPU "
             (line,) = [e for e in str(self.stdlog.logger.output).splitlines() if said in e]
-            self.assertIn(f", which the instances {other['id']} have: ", line)
+            self.assertIn(f" and which the instances {other['id']} have: ", line)
             # It is as it was: what it has opened it may have where nothing would find it.
             self.assertEqual("ok", self.run_inside(server, "/bin/echo", "-n", "ok").stdout)
         self.assertEqual({FIRST}, self.gpus_inside(first))

@@ -51,10 +51,10 @@ def of_group(
 # Every claim calls this for each type, with the same hundreds of names.
 @functools.lru_cache(maxsize=1024)
 def of_type(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
-    """Return the traits of a vGPU type, which its provider has besides those of :func:`of_group`.
+    """Return the traits that a vGPU type adds to those of :func:`of_group`: its id, name, heads.
 
-    :param standard: all traits of os-traits; those that name the type's number of heads, or a
-        resolution up to that of its heads, are in the result
+    :param standard: all traits of os-traits; the result includes those for its number of heads and
+        for resolutions that they can show
     """
     own = {names.vgpu_type_trait(facts.id), names.heads_trait(facts.heads)}
     if facts.name:

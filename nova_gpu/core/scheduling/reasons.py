@@ -97,9 +97,10 @@ def _lack(
 
 
 def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
-    """Return a reason for the first condition on a name or number that no existing GPU satisfies.
+    """Return a reason if no host offers the kind of GPU, or no existing GPU satisfies a condition.
 
-    Return ``None`` if each condition is satisfied by some GPU.
+    The reason is for the first such condition of the flavor, for example on the model, memory or
+    hypervisor. Return ``None`` if each condition, by itself, is satisfied by some GPU.
 
     :param traits: the traits that some provider has
     """

@@ -178,7 +178,9 @@ def _described(
         LOG.warning(
             "CDI device %(name)s of %(file)s is not used for GPU %(address)s, so its guests get "
             "only device nodes and not the driver's files: libvirt cannot give the host's "
-            "%(host_path)s at %(path)s, only a character device below /dev at the same path",
+            "%(host_path)s at %(path)s, only a character device below /dev with the same path or "
+            "number. Correct that node in the file, or have the vendor's tool write it again "
+            "(nvidia-ctk cdi generate).",
             {
                 "name": device.name,
                 "file": device.file,
@@ -305,8 +307,9 @@ def _placed(
             of_folders.setdefault(vendors[1], []).append(mount)
         else:
             LOG.info(
-                "Guests do not get %(target)s: a guest whose image lacks %(folder)s would not "
-                "start, and a mount over %(folder)s could hide other files than the GPU driver's",
+                "Guests do not get the driver's file %(target)s: mounted alone, it keeps a guest "
+                "whose image lacks %(folder)s from starting; a mount over all of %(folder)s could "
+                "hide other files",
                 {"target": mount.target, "folder": folder},
             )
     if of_libraries:

@@ -36,9 +36,12 @@ class Means:
 
 
 def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script to find open devices or read driver_override, and return its answer.
+    """Run the script to find processes that have devices open, or to read driver_override.
 
-    :param request: the script's keys ``devices`` and ``overrides``, each of which may be absent
+    Return the script's answer.
+
+    :param request: the keys ``devices`` and ``overrides`` of the script's task, as in the docstring
+        of :mod:`nova_gpu.host.vfio.rebind_script`; each may be absent
     :raises Failed: if the script fails, or does not end in time
     """
     return _answer(child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means)))

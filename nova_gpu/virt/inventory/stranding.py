@@ -58,7 +58,8 @@ def refuse(
             vcpus, memory_mib = left()
     except boundary.Failure as error:
         LOG.warning(
-            "Starting it without knowing whether it leaves enough for this host's free GPUs: %s",
+            "Starting this instance unchecked: it may leave too few vCPUs or too little memory for "
+            "this host's free GPUs: %s",
             error,
             instance=instance,
         )

@@ -34,8 +34,9 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
     """The inventory of the vGPUs of a host.
 
     :param cards: the cards that are offered as vGPUs
-    :param made: the file records of the vGPUs that nova-gpu made, by instance
-    :param sets: the fixed sets of cards on a board, for vGPUs that occupy a whole card each
+    :param made: the records of which instance nova-gpu made each vGPU for
+    :param sets: the sets in which guests can get a board's cards (NVSwitch partitions); a vGPU of a
+        whole card counts as that card
     """
 
     in_parts = True

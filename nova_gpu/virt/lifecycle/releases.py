@@ -181,7 +181,8 @@ class Releases:
             moved = quarantine.follow(self._folder, gpus, self._roots, self._discovery.identities)
         except OSError as error:
             LOG.warning(
-                "Failed to rename quarantine files of GPUs whose addresses may have changed: %s",
+                "Failed to rename quarantine files of GPUs with new addresses; the GPUs stay in "
+                "quarantine. Make the files writable and restart nova-compute: %s",
                 error,
             )
             return

@@ -469,9 +469,10 @@ class Ledger:
         """Note which devices the domains have, as libvirt lists them.
 
         :param named: the devices of each domain, by its uuid
-        :param reached: those of *named* that are not the domain's own
-        :param since: the snapshot from before libvirt was asked, by default the present one;
-            libvirt's answer need not include guests whose start ended after it
+        :param reached: those of *named* to which a domain's device nodes lead, or led earlier,
+            although they are not its own
+        :param since: the snapshot from before libvirt was asked, by default the present one; guests
+            whose start ended after it keep their devices, even if *named* lacks them
         """
         unseen = (since or self._now).unseen
         with self._lock:

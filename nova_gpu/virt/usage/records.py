@@ -248,7 +248,7 @@ def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, s
 
 
 def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
-    """Return what *flavor* requests; nothing if it was loaded without its extra specs.
+    """Return what *flavor* requests; an empty request if it was loaded without its extra specs.
 
     Nova cannot load extra specs later and raises, which must not fail an instance without GPUs.
     """
@@ -256,7 +256,10 @@ def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
 
 
 def request_of(instance: objects.Instance) -> FlavorRequest:
-    """Return what the instance's flavor requests; nothing if it was loaded without its flavor."""
+    """Return what the instance's flavor requests.
+
+    Return an empty request if the instance was loaded without its flavor.
+    """
     try:
         flavor = instance.flavor
     except nova_exception.OrphanedObjectError:

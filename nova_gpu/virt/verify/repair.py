@@ -126,7 +126,7 @@ def _heal(
         return  # left to nova-gpu verify and the operator
     _restore(context, uuid, counted, classes, reportclient)
     LOG.warning(
-        "Restored the instance's allocation of %d GPUs in Placement",
+        "Corrected the instance's allocation in Placement: it now has %d GPUs",
         len(counted),
         instance=instance,
     )
@@ -156,7 +156,11 @@ def _restore(
         if resource.resource_class in names.RESOURCE_CLASSES
     }
     if instance.task_state or now != set(counted):
-        raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
+        raise exception.NotRepaired(
+            uuid,
+            "the instance has changed since it was compared, or has a task; nova-gpu verify "
+            "compares it anew",
+        )
     number = collections.Counter(provider for provider, _ in counted)
     amounts = {it: {classes[it]: number[it]} for it in number if it in classes}
     beside = functools.partial(_of_the_host, context, instance)

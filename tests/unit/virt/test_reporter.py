@@ -226,7 +226,7 @@ class ReachedTest(BulletinTest):
             self.report({"one": frozenset({FIRST})})
         said = [line for line in self.log.output.splitlines() if A in line]
         self.assertEqual(1, len(said), said)
-        expected = f"The guest one reaches another card than its own, GPU {A}, which the instances "
+        expected = f"The guest one reaches GPU {A}, which is not its own and which the instances "
         self.assertIn(f"{expected}two have: ", said[0])
         self.assertEqual(
             [("one", None, A), ("two", "theirs", A)],

@@ -203,6 +203,7 @@ class TestNodes(CDITestCase):
             self.assertEqual(((), ()), (given.mounts, given.env))
             self.assertIn(f"not used for GPU {ONE}", self.log.output)
             self.assertIn(node["path"], self.log.output)
+            self.assertIn("Correct that node in the file", self.log.output)
 
     def test_a_driver_that_is_in_a_container_itself(self) -> None:
         """NVIDIA's GPU Operator writes hostPath so (nvidia-ctk cdi generate --dev-root)."""
@@ -247,7 +248,7 @@ class TestFiles(CDITestCase):
         folder = pathlib.Path(targets["/usr/share/nvidia"])
         self.assertEqual(b"optix", (folder / "nvoptix.bin").read_bytes())
         self.assertTrue((folder / fake.VERSION / "profiles").is_file())
-        self.assertIn("do not get /etc/vulkan/icd.d/nvidia_icd.json", self.log.output)
+        self.assertIn("driver's file /etc/vulkan/icd.d/nvidia_icd.json", self.log.output)
 
     def test_a_library_in_usr_lib_is_a_library(self) -> None:
         self.add_mount("/usr/lib64/libnvcuvid.so.570")

@@ -90,7 +90,7 @@ class StrandingTest(base.BaseTestCase):
         self.left = OSError("Placement is away")
         self.refuse()
         self.assertIn(
-            "Starting it without knowing whether it leaves enough for this host's free GPUs: "
-            "Placement is away",
+            "Starting this instance unchecked: it may leave too few vCPUs or too little memory for "
+            "this host's free GPUs: Placement is away",
             self.log.output,
         )
