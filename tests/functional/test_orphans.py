@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import fixtures
+from nova.cmd import manage
 from nova.scheduler.client import report
 
 from tests.functional import base
@@ -34,6 +35,17 @@ class OrphanTest(base.GPUServersTestBase):
         self.assertInventory(used=1)
         self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
         self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
+
+    def test_novas_own_audit_frees_no_gpu(self) -> None:
+        """Of what the move had it deletes the rest, and the next period the GPUs."""
+        with self._dies_before("rpcapi.ComputeAPI.finish_revert_resize"):
+            self.api.post_server_action(self.server["id"], {"revertResize": None})
+        self._delete_server(self.server)
+        deleted = 4
+        self.assertEqual(deleted, manage.PlacementCommands().audit(delete=True))
+        self.assertInventory(used=3)
+        self.period()
+        self.assertInventory(used=1)
 
     def test_confirmed(self) -> None:
         with self._dies_before("manager.ComputeManager._delete_allocation_after_move"):
