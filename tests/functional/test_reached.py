@@ -199,7 +199,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.assertEqual([NEXT], self.recorded(other))
         self._swap()
         self.period()
-        said = f"GPU {NEXT}, which the instances {other['id']} have: "
+        said = f"GPU {NEXT}, which is not its own and which the instances {other['id']} have: "
         self.assertIn(said, self.stdlog.logger.output)
         self.assertEqual(
             sorted([(self.server["id"], [NEXT]), (other["id"], [NEXT])]), sorted(self.reached())
