@@ -171,11 +171,13 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
         before = etree.tostring(self.domain(self.server))
         # Of a reboot that failed while the guest runs Nova tells its log and the notifications.
         self._reboot_server(self.server, hard=True)
-        self.assertIn("was its flavor changed to one with GPUs", self.stdlog.logger.output)
+        self.assertIn(
+            "change a flavor to one with GPUs only by a resize", self.stdlog.logger.output
+        )
         self.assertEqual(before, etree.tostring(self.domain(self.server)))
         self._stop_server(self.server)
         said = " ".join(self.refused({"os-start": None}))
-        self.assertIn("was its flavor changed to one with GPUs", said)
+        self.assertIn("change a flavor to one with GPUs only by a resize", said)
         self._wait_for_server_parameter(
             self.server, {"status": "SHUTOFF", "OS-EXT-STS:task_state": None}
         )
