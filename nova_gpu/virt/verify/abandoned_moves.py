@@ -23,7 +23,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
 from nova_gpu.core import boundary
@@ -38,6 +38,9 @@ _BEFORE_THE_MOVE = ("pre-migrating", "migrating", "error")
 _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED)
 # The same for a live migration: all statuses, as long as the instance's domain is on this host.
 _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
+# The tasks of a resize before the instance leaves the source. If nova-compute dies while it handles
+# a failure, the instance stays in ERROR with the task (_error_out_instance_on_exception).
+_TASKS_BEFORE = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING)
 
 
 class AbandonedMoves:
@@ -112,10 +115,10 @@ class AbandonedMoves:
         if is_live and (moving is None or moving.migration_id != migration.id):
             return None
         has_failed = migration.status == "error" and not is_live
-        settled = instance.vm_state in _SETTLED
-        if has_failed:
-            settled |= instance.vm_state == vm_states.ERROR
-        if instance.host == self._host and instance.task_state is None and settled:
+        settled = instance.vm_state in _SETTLED and instance.task_state is None
+        if has_failed and instance.vm_state == vm_states.ERROR:
+            settled = instance.task_state in (None, *_TASKS_BEFORE)
+        if instance.host == self._host and settled:
             return instance
         return None
 

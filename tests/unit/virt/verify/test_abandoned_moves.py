@@ -153,6 +153,23 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.instance.migration_context.migration_id = 4
         self.assertFalse(self.looks())
 
+    def test_failed_with_its_task(self) -> None:
+        """nova-compute died while it put the instance into ERROR."""
+        self.placement.allocated.clear()
+        self.migration.status, self.migration.dest_compute = "error", HOST
+        for vm_state, task_state, is_ended in (
+            ("error", "resize_prep", True),
+            ("error", "resize_migrating", True),
+            ("error", "reboot_started_hard", False),
+            ("error", "deleting", False),
+            ("active", "resize_migrating", False),
+        ):
+            self.instance.vm_state, self.instance.task_state = vm_state, task_state
+            self.assertEqual(is_ended, self.looks(), (vm_state, task_state))
+        self.migration.status, self.instance.vm_state = "migrating", "error"
+        self.instance.task_state = "resize_migrating"
+        self.assertFalse(self.looks())
+
     def test_what_placement_gave_back_already(self) -> None:
         self.placement.allocated.clear()
         self.assertTrue(self.looks())
