@@ -44,8 +44,9 @@ class Proofs:
         self._identities = identities
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The devices that :meth:`judge` last saw, each with its card and the card's identifiers.
-        self._judged: Mapping[Device, tuple[GPU, Identity]] = {}
+        # The devices that :meth:`judge` last saw, each with the product and the division of its card,
+        # and the card's identifiers.
+        self._judged: Mapping[Device, tuple[tuple[str, list[str]], Identity]] = {}
         # Why a device has no proof, by device.
         self._unproven: dict[Device, Unavailable] = {}
         # Cleaned devices whose proof could not be written, each with its card, the method of the
@@ -70,11 +71,11 @@ class Proofs:
         before, new, judged = self._judged, [], {}
         for device, card in here.items():
             earlier, known = before.get(device, (None, {}))
-            now = identities[card.address]
-            if not _is_same(earlier, card) or identity.same(known, now) is False:
+            now, kind = identities[card.address], (card.product.key, proofs.division(card))
+            if kind != earlier or identity.same(known, now) is False:
                 new.append(device)
                 known = {}
-            judged[device] = (card, {**known, **now})  # a look may miss identifiers
+            judged[device] = (kind, {**known, **now})  # a look may miss identifiers
         self._judged = judged
         cards_of_new = {here[device].address: here[device] for device in new}.values()
         seen = proofs.see(cards_of_new, self._roots, self._identities) if new else {}
@@ -87,9 +88,7 @@ class Proofs:
         stale = devices.slots([*dirty, *(before.keys() - here.keys())])
         if stale:
             self._revoke(stale)
-            with self._lock:
-                for device in stale:
-                    self._unwritten.pop(device, None)
+            self._forget(stale)
 
     def revoke(self, used: Collection[Device]) -> None:
         """Remove the proofs of *used*, devices that a guest is about to get.
@@ -198,12 +197,3 @@ class Proofs:
             for device in those:
                 self._unproven.pop(device, None)
                 self._unwritten.pop(device, None)
-
-
-def _is_same(earlier: GPU | None, card: GPU) -> bool:
-    """Return whether *card* has the product and the MIG instances that it had *earlier*."""
-    return (
-        earlier is not None
-        and earlier.product.key == card.product.key
-        and proofs.division(earlier) == proofs.division(card)
-    )
