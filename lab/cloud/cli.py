@@ -42,7 +42,7 @@ up. Nothing listens but on 127.0.0.1.
     tools/lab demo --debian            the same with Debian 13's own OpenStack, on a machine that is
                                        thrown away: its packages and their configuration stay
     tools/lab guide                    the documentation's commands, tried word by word
-    tools/lab upgrade HEAD~50          a cloud upgraded from that revision and set back, under guests
+    tools/lab upgrade HEAD~50          a cloud upgraded from there and set back, under guests
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
     tools/lab compute -- virsh -c lxc:/// list        on the compute host

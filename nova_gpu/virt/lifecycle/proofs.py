@@ -44,8 +44,8 @@ class Proofs:
         self._identities = identities
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The devices that :meth:`judge` last saw, each with the product and the division of its card,
-        # and the card's identifiers.
+        # The devices that :meth:`judge` last saw, each with its card's product and division and
+        # the card's identifiers
         self._judged: Mapping[Device, tuple[tuple[str, list[str]], Identity]] = {}
         # Why a device has no proof, by device.
         self._unproven: dict[Device, Unavailable] = {}
