@@ -18,7 +18,7 @@ from nova.tests.functional.api import client
 from nova_gpu.conf import CONF
 from tests.cloud import fixtures as cloud_fixtures
 from tests.cloud import leftovers
-from tests.fixtures import cells
+from tests.fixtures import cells, shutdown
 
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"  # image1 of Nova's GlanceFixture
 
@@ -42,6 +42,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self.useFixture(cloud_fixtures.RealHost())
         self.useFixture(cloud_fixtures.OneEventLoop())
         self.useFixture(cells.CellByContext())
+        self.useFixture(shutdown.ManagerShutdown())
         super().setUp()
         self.addCleanup(self._expect_nothing_kept)
         self.addCleanup(self._delete_everything)

@@ -20,7 +20,7 @@ import nova_gpu.scheduler.filters  # noqa: F401
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from tests.cloud import forks
-from tests.fixtures import cells, economy, hosts, libvirt, nodes
+from tests.fixtures import cells, economy, hosts, libvirt, nodes, shutdown
 from tests.functional import NOVA, leftovers, readings
 from tests.functional.readings import Server
 
@@ -61,13 +61,7 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self.useFixture(
             fixtures.MonkeyPatch("nova.servicegroup.drivers.db.DbDriver.join", _never_report)
         )
-        # Nova 34 ends a manager in a thread of its own, and its tests wait 0 s for that: on a busy
-        # machine it outlives its test and shuts down the thread pools of all that come after it.
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.service.Service._get_manager_shutdown_timeout", lambda service: 20
-            )
-        )
+        self.useFixture(shutdown.ManagerShutdown())
         super().setUp()
         self._setup_hypervisor()
         self.useFixture(
