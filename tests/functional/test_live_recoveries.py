@@ -8,13 +8,14 @@ and a hard reboot recovers it where its guest is.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.fixtures import economy
-from tests.functional import divided, live
+from tests.functional import NOVA, divided, live
 from tests.functional.test_recoveries import Step
 
 _DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
@@ -34,13 +35,17 @@ ROLLBACK = (
     Step(f"{_RPC}.drop_move_claim_at_destination"),
 )
 # When the guest runs at the destination already
+AT_DESTINATION = (
+    Step(f"{_RPC}.post_live_migration_at_destination"),
+    Step(f"{_DRIVER}.post_live_migration_at_destination"),
+    Step(f"{_DRIVER}.post_live_migration_at_destination", after=True),
+)
 MOVED = (
     Step(f"{_DRIVER}.post_live_migration"),
     Step(f"{_DRIVER}.post_live_migration_at_source"),
     Step(f"{_DRIVER}.cleanup"),
-    Step(f"{_RPC}.post_live_migration_at_destination"),
-    Step(f"{_DRIVER}.post_live_migration_at_destination"),
-    Step(f"{_DRIVER}.post_live_migration_at_destination", after=True),
+    # Nova 2024.1 calls such a move completed: test_completed_without_the_destination.
+    *(AT_DESTINATION if NOVA > 29 else ()),
 )
 
 
@@ -56,17 +61,18 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
         self.boot(self.of_type(64), host="host2")
         self.server = self.boot(self.of_type(64, 2), host="host1")
 
-    def live_migrate_failing(self) -> None:
-        """Return when Nova has ended the migration with an error, or as cancelled."""
+    def live_migrate_failing(
+        self, statuses: Collection[str] = ("failed", "error", "cancelled")
+    ) -> None:
+        """Return when Nova has ended the migration with one of *statuses*."""
         action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
         self.api.post_server_action(self.server["id"], action)
 
-        def has_ended() -> None:
-            ended = [e for e in self.statuses() if e in ("failed", "error", "cancelled")]
-            self.assertEqual(1, len(ended))
-
-        self._wait_for_assert(has_ended)
+        self._wait_for_assert(lambda: self.has_ended(*statuses))
         economy.wait_for_quiet(5)
+
+    def has_ended(self, *statuses: str) -> None:
+        self.assertEqual(1, sum(status in statuses for status in self.statuses()))
 
     def statuses(self) -> list[str]:
         url = f"/os-migrations?instance_uuid={self.server['id']}"
@@ -148,3 +154,21 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
                 self.hard_reboot()
                 self.assertIsAt("host2")
                 self.again()
+
+    if NOVA == 29:
+
+        def test_completed_without_the_destination(self) -> None:
+            """Nova leaves the instance at the source, in a task; its guest keeps its vGPUs."""
+            with AT_DESTINATION[0].failing():
+                self.live_migrate_failing(["completed"])
+            for _ in range(2):
+                for name in self.hosts:
+                    self.period(name)
+
+            server = self.admin_api.get_server(self.server["id"])
+            self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
+            self.assertEqual("migrating", server["OS-EXT-STS:task_state"])
+            self.assertTrue(self.domain(self.server, "host2"))
+            self.assertEqual(3, len(self.kernels["host2"].made))
+            total, reserved, used = self.inventories("host2")[64]
+            self.assertLessEqual(total - reserved - used, 8 - 3)
