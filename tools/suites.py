@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementation of ``tools/test``: installs an environment, and runs suites of tests in it.
+"""Implementation of ``tools/test``: runs suites of tests side by side, and prints a table.
 
-There is an environment for each Nova release. This module runs before anything is installed, so it
-needs the standard library only.
+This module runs before anything is installed, so it needs the standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import itertools
 import os
 import re
@@ -17,24 +15,18 @@ import shlex
 import signal
 import subprocess
 import sys
-import sysconfig
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
-from importlib import util
 from pathlib import Path
 
 from lab import packages
+from tools import environments
+from tools.environments import LOG, NEWEST, RELEASES, ROOT, STATE
 
-ROOT = Path(__file__).resolve().parents[1]
-STATE = ROOT / ".tools"
-LOG = STATE / "log"
-RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1", 29: "2024.1"}
-NEWEST = max(RELEASES)
 # The exit status of a suite that this machine cannot run, after a line "SKIP: reason" (automake's
-# convention)
-SKIPPED = 77
+# convention), and those of timeout(1) for a command that it ended
+SKIPPED, TIMED_OUT = 77, (124, 137)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +50,16 @@ _STESTR = (
     r"nice -n 5 stestr --test-path tests/{suite} --top-dir . --group_regex '([^\.]+\.)+' "
     "--repo-url .tools/stestr/{suite}-{release} run",
 )
+# Those with a first line that names a shell, and those that other scripts read.
+_SHELL = (
+    'git grep -lE "^#!/bin/(ba)?sh" -- ":!*.py"; '
+    'git ls-files "*.sh" devstack/settings devstack/override-defaults'
+)
 _STYLE = (
     "ruff check .",
     "ruff format --check .",
     "flake8 nova_gpu osc_gpu lab tests tools benchmarks doc/ext",
-    "shellcheck --severity=warning {scripts}",
+    f"sh -c '({_SHELL}) | sort -u | xargs shellcheck --severity=warning'",
     "reno lint",
     "python -m tools.extensions",
     "python -m tools.language",
@@ -101,14 +98,12 @@ class Outcome:
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     unsteady: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
-    cpu_s: float = 0.0
 
     def add(self, other: Outcome) -> None:
         self.passed += other.passed
         self.failed |= other.failed
         self.skipped |= other.skipped
         self.unsteady |= other.unsteady
-        self.cpu_s += other.cpu_s
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
@@ -116,18 +111,14 @@ class Outcome:
 
 # {0} tests.unit.test_a.TestA.test_b [0.001s] ... ok
 TEST_LINE = re.compile(r"\{\d+\} (.+?)(?: \[[^]]*s\])? \.\.\. (ok|FAILED|SKIPPED)(?:: (.*))?$")
-# The first line of a suite that unittest runs (tests/cloud/running.py)
-_TOTAL = re.compile(r"(\d+) tests to run$")
 # The end of a failed test's traceback: its log, the next test, or the closing lines
 _END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
 
 
-def read(lines: Sequence[str], returncode: int, command: str, late: str = "") -> Outcome:
+def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
     """Return the result of *command*, parsed from the lines of its output.
 
     Without lines of stestr about tests, the command counts as one test.
-
-    :param late: if the command was ended by its limit, the end of the text about that
     """
     done = Outcome()
     for number, line in enumerate(lines):
@@ -142,16 +133,17 @@ def read(lines: Sequence[str], returncode: int, command: str, late: str = "") ->
                 done.failed[test] = "\n".join(output)
         elif returncode == SKIPPED and line.startswith("SKIP: "):
             done.skipped[command] = line.removeprefix("SKIP: ")
-    if late or (returncode not in (0, SKIPPED) and not done.failed):
-        done.failed[f"{command} ended {late or f'with {returncode}'}"] = "\n".join(lines[-60:])
+    if returncode in TIMED_OUT:
+        done.failed[f"{command} ended at its time limit; tests may not have run"] = ""
+    elif returncode not in (0, SKIPPED) and not done.failed:
+        done.failed[f"{command} ended with {returncode}"] = "\n".join(lines[-60:])
     elif not (done.passed or done.failed or done.skipped):
         done.passed = 1
     return done
 
 
-# The running processes, with their logs, and whether they must end
-_CHILDREN: dict[subprocess.Popen[bytes], Path] = {}
-_ENDING = threading.Event()
+# The logs of the commands that run
+_LOGS: set[Path] = set()
 
 
 def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900) -> Outcome:
@@ -166,17 +158,13 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
     # stestr takes one pattern.
     picked = ["|".join(tests)] if tests and suite.pick == "" else tests
     for number, command in enumerate(suite.commands):
-        words = {"suite": name, "release": RELEASES[nova], "scripts": " ".join(scripts())}
-        argv = shlex.split(command.format(**words))
+        argv = shlex.split(command.format(suite=name, release=RELEASES[nova]))
         if suite.pick is not None:
-            argv += [word for name in picked for word in (suite.pick, name) if word]
+            argv += [word for text in picked for word in (suite.pick, text) if word]
         log = LOG / f"{name}{number or ''}-{RELEASES[nova]}{'-again' * (limit_s < 3900)}.log"
-        returncode, cpu_s, is_late = _execute(argv, log, nova, limit_s)
-        lines = log.read_text(errors="replace").splitlines()
+        returncode = _execute(argv, log, nova, limit_s)
         label = f"{name}: {' '.join(command.split()[:3])}" if suite.commands[1:] else name
-        late = f"after {limit_s} s{_not_run(argv, lines, nova)}" if is_late else ""
-        done = read(lines, returncode, label, late)
-        done.cpu_s = cpu_s
+        done = read(log.read_text(errors="replace").splitlines(), returncode, label)
         total.add(done)
         for test, reason in done.failed.items():
             _say(f"{name}: FAILED {test}\n{reason[-6000:]}\n   all of it: {log}")
@@ -185,50 +173,26 @@ def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900)
     return total
 
 
-def _not_run(argv: Sequence[str], lines: Sequence[str], nova: int) -> str:
-    """Return how many tests did not run, as text; "" if the command does not say which it has."""
-    if "stestr" in argv:
-        words = ["list" if word == "run" else word for word in argv]
-        listing = subprocess.run(words, cwd=ROOT, env=variables(nova), stdout=subprocess.PIPE)
-        total = len(listing.stdout.splitlines())
-    else:
-        total = next((int(match[1]) for match in map(_TOTAL.match, lines) if match), 0)
-    ran = {match[1].partition(" (")[0] for match in map(TEST_LINE.match, lines) if match}
-    return f", {max(total - len(ran), 0)} tests not run" if total else ""
-
-
-def _execute(argv: Sequence[str], log: Path, nova: int, limit_s: int) -> tuple[int, float, bool]:
-    """Run a command; return its exit status, its CPU seconds, and whether its limit ended it.
+def _execute(argv: Sequence[str], log: Path, nova: int, limit_s: int) -> int:
+    """Run a command, which ends with this process, and return its exit status.
 
     The output goes to the file *log*, because a daemon that a test left would keep a pipe open.
 
-    The CPU seconds are those of its process tree.
-
     :param limit_s: the seconds after which the command is ended
     """
-    began = time.monotonic()
+    bounds = ["setpriv", "--pdeathsig", "TERM", "timeout", "--kill-after=60", str(limit_s)]
+    _LOGS.add(log)
     with log.open("wb") as output:
-        child = subprocess.Popen(
-            ["timeout", "--kill-after=60", str(limit_s), *argv],
+        done = subprocess.run(
+            [*bounds, *argv],
             cwd=ROOT,
-            env=variables(nova),
+            env=environments.variables(nova),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,
         )
-    _CHILDREN[child] = log
-    if _ENDING.is_set():
-        os.killpg(child.pid, signal.SIGTERM)
-    try:
-        _, status, used = os.wait4(child.pid, 0)
-    except BaseException:  # a signal, while what failed is run again
-        os.killpg(child.pid, signal.SIGTERM)
-        raise
-    del _CHILDREN[child]
-    child.returncode = os.waitstatus_to_exitcode(status)
-    is_late = child.returncode != 0 and time.monotonic() - began >= limit_s
-    return child.returncode, used.ru_utime + used.ru_stime, is_late
+    _LOGS.remove(log)
+    return done.returncode
 
 
 def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
@@ -241,24 +205,14 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
     lanes: dict[str, list[str]] = {}
     for name in names:
         lanes.setdefault(SUITES[name].lane or name, []).append(name)
-
-    def work(lane: Iterable[str]) -> list[Outcome]:
-        return [one(name) for name in lane if not _ENDING.is_set()]
-
     with futures.ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
-        waiting = {pool.submit(work, lane) for lane in lanes.values()}
+        waiting = {pool.submit(lambda lane: [*map(one, lane)], lane) for lane in lanes.values()}
         done: list[Outcome] = []
-        try:
-            while waiting:
-                ended, waiting = futures.wait(waiting, 60, futures.FIRST_EXCEPTION)
-                done += [outcome for lane in ended for outcome in lane.result()]
-                for log in () if ended else tuple(_CHILDREN.values()):
-                    _say(f"{log.stem}: {log.read_bytes().count(b' ... ')} tests so far")
-        except BaseException:
-            _ENDING.set()
-            for child in list(_CHILDREN):
-                os.killpg(child.pid, signal.SIGTERM)
-            raise
+        while waiting:
+            ended, waiting = futures.wait(waiting, 60, futures.FIRST_COMPLETED)
+            done += [outcome for lane in ended for outcome in lane.result()]
+            for log in () if ended else sorted(_LOGS):
+                _say(f"{log.stem}: {log.read_bytes().count(b' ... ')} tests so far")
     return sorted(done, key=lambda outcome: names.index(outcome.suite))
 
 
@@ -271,79 +225,16 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
     :param first: the result to update
     :param one: runs tests of a suite, all if none is named
     """
-    is_late = any(" ended after " in test for test in first.failed)
+    is_late = any("time limit" in test for test in first.failed)
     if is_late or first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
         return
     names = [test.partition("(")[0] for test in first.failed]
     whole = SUITES[first.suite].pick is None or not all(n.startswith("tests.") for n in names)
     second = one(first.suite, () if whole else names)
-    first.seconds, first.cpu_s = first.seconds + second.seconds, first.cpu_s + second.cpu_s
+    first.seconds += second.seconds
     if second.passed and not second.failed and not second.skipped:
         first.passed = second.passed + (0 if whole else first.passed)
         first.unsteady, first.failed = first.failed, {}
-
-
-def scripts() -> list[str]:
-    """Return the paths of this repository's shell scripts."""
-    named = [".ci/client", ".ci/package", ".ci/run", ".ci/suites"]
-    named += ["tempest-plugin/against-lab", "tools/test"]
-    named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
-    named += [f"debian/tests/{name}" for name in ("client", "import", "list", "upgrade-check")]
-    return [*named, *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("[a-z]*/**/*.sh"))]
-
-
-def environment(nova: int) -> Path:
-    return STATE / f"venv-{RELEASES[nova]}"
-
-
-def variables(nova: int) -> dict[str, str]:
-    """Return the environment variables with which suites run in a release's environment."""
-    venv = environment(nova)
-    own = {"PATH": f"{venv}/bin:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT)}
-    # In seconds; oslotest's base class reads it, so that a test that hangs fails by name.
-    own |= {"OS_TEST_TIMEOUT": "300", "PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv)}
-    return {**os.environ, **own}
-
-
-def install(nova: int) -> None:
-    """Install missing Debian packages, and a release's virtual environment if it is outdated.
-
-    :raises packages.MachineNotReady: if packages are missing and cannot be installed
-    :raises subprocess.CalledProcessError: if pip fails
-    """
-    # libvirt-python has no wheel, and the documentation's theme calls git for the version.
-    wanted = ["gcc", "git", "libc6-dev", "libvirt-dev", "pkg-config", "shellcheck"]
-    wanted += [] if util.find_spec("ensurepip") else ["python3-venv"]
-    has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    wanted += [] if has_headers else ["python3-dev"]
-    if added := packages.install(wanted, LOG / "apt.log"):
-        _say(f"installed {' '.join(added)}")
-    venv, constraints = environment(nova), f"tools/constraints/{RELEASES[nova]}.txt"
-    _say(f"virtual environment {venv.relative_to(ROOT)}")
-    names = ["requirements.txt", "test-requirements.txt"]
-    names += ["lint-requirements.txt", "doc/requirements.txt"] if nova == NEWEST else []
-    files = [constraints, *names, "pyproject.toml", "setup.cfg", "setup.py"]
-    text = b"".join([sys.version.encode(), *((ROOT / name).read_bytes() for name in files)])
-    digest, stamp = hashlib.sha256(text).hexdigest(), venv / ".installed"
-    if stamp.exists() and stamp.read_text() == digest:
-        return
-    pip = f"{venv}/bin/python -m pip install --progress-bar=off"
-    site = f"{venv}/lib/python3.{sys.version_info.minor}/site-packages"
-    with (LOG / f"install-{RELEASES[nova]}.log").open("wb") as log:
-        for command in (
-            f"{sys.executable} -m venv {venv}",
-            f"{pip} --no-compile -c {constraints} {' '.join(f'-r {name}' for name in names)}",
-            # pip compiles on one processor. Files that are not Python 3, such as some templates,
-            # stay.
-            f"sh -c '{venv}/bin/python -m compileall -qq -j 0 {site} || true'",
-            # Nova's fixtures expect api-paste.ini next to the nova package.
-            f"ln -sfn {venv}/etc {site}/etc",
-            # The suites test the tree itself; pip writes the entry points and the mapping of
-            # nova.virt.gpu. pbr would ask git for a version, and a checkout may have no tags.
-            f"env PBR_VERSION=0.0.0 {pip} --no-deps --no-build-isolation --editable .",
-        ):
-            subprocess.run(shlex.split(command), cwd=ROOT, stdout=log, stderr=log, check=True)
-    stamp.write_text(digest)
 
 
 def refuse_skips(outcome: Outcome) -> None:
@@ -357,17 +248,14 @@ def refuse_skips(outcome: Outcome) -> None:
 
 
 def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Outcome:
-    """Print a table with a line for each suite, and return the sum of all results.
-
-    CPU seconds of daemons that outlive their parents are not counted.
-    """
+    """Print a table with a line for each suite, and return the sum of all results."""
     total = Outcome("(all)", seconds=elapsed_s)
     for outcome in outcomes:
         total.add(outcome)
-    print(f"\n{'':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU s':>9}")
+    print(f"\n{'':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
     for row in (Outcome("(install)", seconds=install_s), *outcomes, total):
         counts = f"{row.passed:8}{len(row.failed):8}{len(row.skipped):8}"
-        print(f"{row.suite:14}{counts}{row.seconds:9.1f}{row.cpu_s:9.1f}")
+        print(f"{row.suite:14}{counts}{row.seconds:9.1f}")
     return total
 
 
@@ -383,9 +271,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="tools/test",
         description="Install what the suites need below .tools/ and run them side by side; as root "
-        "where Debian packages are missing. CONTRIBUTING.rst says what each suite is.",
+        "where Debian packages are missing. CONTRIBUTING.rst says what each suite is. With CI=true "
+        "in the environment failed tests run once more after all suites, and a skip whose reason "
+        "tests/allowed-skips.txt lacks counts as failed.",
     )
-    in_ci = os.environ.get("CI") == "true"
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument(
         "--all", action="store_true", help="run also the suites that otherwise run only by name"
@@ -396,10 +285,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--no-install", action="store_true", help="use the environment as it is installed"
     )
-    text = "run failed tests once more after all suites; default with CI=true"
-    parser.add_argument("--again", action="store_true", default=in_ci, help=text)
-    text = "fail if tests/allowed-skips.txt lacks the reason of a skip; default with CI=true"
-    parser.add_argument("--no-skip", action="store_true", default=in_ci, help=text)
     options = parser.parse_args(arguments)
     of_release = [name for name in SUITES if options.nova == NEWEST or name == "functional"]
     if wrong := set(options.suites) - set(of_release):
@@ -409,23 +294,26 @@ def main(arguments: Sequence[str]) -> int:
         )
     wanted = options.suites or [n for n in of_release if options.all or not SUITES[n].on_request]
     names = [name for name in of_release if name in wanted]
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        # At once: the commands end with this process, and the pool would wait for them.
+        signal.signal(ending, lambda number, _: os._exit(128 + number))
     LOG.mkdir(parents=True, exist_ok=True)
     _say(f"Nova {options.nova} ({RELEASES[options.nova]}): {' '.join(names)}")
     began = time.monotonic()
     try:
         if not options.no_install:
-            install(options.nova)
-        elif not environment(options.nova).exists():
-            parser.error(f"{environment(options.nova)} does not exist: run without --no-install")
+            environments.install(options.nova)
+        elif not environments.path(options.nova).exists():
+            parser.error(
+                f"{environments.path(options.nova)} does not exist: run without --no-install"
+            )
     except (packages.MachineNotReady, subprocess.CalledProcessError) as error:
         print(f"tools/test: {error}; see {LOG}", file=sys.stderr)
         return 2
     installed = time.monotonic()
     outcomes = together(names, lambda name: run(name, options.nova, options.patterns))
-    for outcome in outcomes if options.again else ():
+    for outcome in outcomes if os.environ.get("CI") == "true" else ():
         again(outcome, lambda name, tests: run(name, options.nova, tests, limit_s=900))
-    for outcome in outcomes if options.no_skip else ():
         refuse_skips(outcome)
     total = table(outcomes, installed - began, time.monotonic() - installed)
     lines = [f"SKIP {test}: {why}" for test, why in total.skipped.items()]

@@ -26,10 +26,6 @@ class Result(unittest.TestResult):
         # What setUpClass does is no test, and begins without a word.
         self._started = time.monotonic()
 
-    def say_total(self, suite: unittest.TestSuite) -> None:
-        self._stream.write(f"{suite.countTestCases()} tests to run\n")
-        self._stream.flush()
-
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
         self._started = time.monotonic()
@@ -95,8 +91,6 @@ def discover(folder: str, patterns: Iterable[str]) -> unittest.TestSuite:
 
 def run(suite: Tests, result: Result) -> bool:
     """Whether all went well, and there was something to run."""
-    if isinstance(suite, unittest.TestSuite):
-        result.say_total(suite)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         suite(result)

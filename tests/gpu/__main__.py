@@ -13,7 +13,7 @@ import sys
 
 from tests.cloud import running
 from tests.gpu import machine
-from tools import suites
+from tools import environments, suites
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument(
         "--out",
         type=pathlib.Path,
-        default=suites.STATE / "gpu",
+        default=environments.STATE / "gpu",
         help="keep there what was seen (default: %(default)s)",
     )
     arguments = parser.parse_args()

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 
 from tests.nova import substituted
-from tools import suites
+from tools import environments, suites
 
 SUITES = {"unit": "nova/tests/unit/virt/libvirt", "functional": "nova/tests/functional/libvirt"}
 # So few take one process less time than two take to import Nova.
@@ -22,7 +22,7 @@ _FEW = 50
 def main(arguments: Sequence[str]) -> int:
     """Return 0 when nothing fails that passes with the stock driver, 1 when something does."""
     options = _parse(arguments)
-    os.environ.update(suites.variables(options.nova))
+    os.environ.update(environments.variables(options.nova))
     failed = [suite for suite in options.suites or SUITES if _regressions(suite, options)]
     return 1 if failed else 0
 
@@ -66,7 +66,7 @@ def _passed(
         environ = _variables(suite, options, is_ours=is_ours)
         done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, text=True)
     driver = "ours" if is_ours else "stock"
-    log = suites.LOG / f"nova-{suite}-{driver}-{suites.RELEASES[options.nova]}.log"
+    log = environments.LOG / f"nova-{suite}-{driver}-{environments.RELEASES[options.nova]}.log"
     log.write_text(done.stdout)
     print(f"{suite}, {driver}: {log}", flush=True)
     matches = map(suites.TEST_LINE.match, done.stdout.splitlines())
@@ -74,20 +74,20 @@ def _passed(
 
 
 def _stestr(suite: str, options: argparse.Namespace, command: str) -> list[str]:
-    release = suites.RELEASES[options.nova]
-    repository = suites.STATE / "stestr" / f"nova-{suite}-{release}"
+    release = environments.RELEASES[options.nova]
+    repository = environments.STATE / "stestr" / f"nova-{suite}-{release}"
     repository.mkdir(parents=True, exist_ok=True)
-    (site,) = suites.environment(options.nova).glob("lib/python3*/site-packages")
+    (site,) = environments.path(options.nova).glob("lib/python3*/site-packages")
     folder = ["--test-path", str(site / SUITES[suite]), "--top-dir", str(site)]
     return ["stestr", *folder, "--repo-url", str(repository), command]
 
 
 def _variables(suite: str, options: argparse.Namespace, *, is_ours: bool) -> dict[str, str]:
-    python = str(suites.environment(options.nova) / "bin/python")
+    python = str(environments.path(options.nova) / "bin/python")
     own = {"PYTHON": python}
     if is_ours:
         own = {"PYTHON": f"{python} -m {substituted.__name__}", substituted.SUITE: suite}
-    if options.nova == suites.NEWEST:
+    if options.nova == environments.NEWEST:
         own["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "true"
     return {**os.environ, **own}
 
@@ -100,7 +100,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "on two cores. tools/test makes the virtual environment that is used.",
     )
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], metavar="SUITE")
-    parser.add_argument("--nova", type=int, choices=suites.RELEASES, default=suites.NEWEST)
+    releases, newest = environments.RELEASES, environments.NEWEST
+    parser.add_argument("--nova", type=int, choices=releases, default=newest)
     parser.add_argument("-k", dest="pattern", help="the tests whose name matches (stestr)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     return parser.parse_args(arguments)

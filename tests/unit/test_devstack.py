@@ -7,7 +7,6 @@ it; what they make of nova.conf is compared with the samples, which is what the 
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
 import tempfile
@@ -15,8 +14,6 @@ import unittest
 from collections import defaultdict
 
 from oslo_config import iniparser
-
-from tools import suites
 
 ROOT = pathlib.Path(__file__).parents[2]
 _DEVSTACK = r"""
@@ -148,17 +145,3 @@ class PluginTest(unittest.TestCase):
         printed = self.run_plugin("n-api n-sch n-cpu", "unstack", "clean")
         self.assertIn("openstack --os-cloud devstack-admin flavor delete cg1.xlarge", printed)
         self.assertEqual({}, self.options())
-
-
-class ShellTest(unittest.TestCase):
-    def test_every_script_is_checked(self) -> None:
-        checked = suites.scripts()
-        for folder, folders, files in os.walk(ROOT):
-            folders[:] = [each for each in folders if each == ".ci" or not each.startswith(".")]
-            for path in (pathlib.Path(folder, each) for each in files):
-                with path.open("rb") as file:
-                    first = file.readline(60)
-                shell = first.startswith(b"#!") and first.split()[-1].endswith(b"sh")
-                if shell or path.suffix == ".sh":
-                    self.assertIn(str(path.relative_to(ROOT)), checked)
-        self.assertEqual([], [each for each in checked if not (ROOT / each).is_file()])

@@ -11,7 +11,7 @@ import unittest
 import yaml
 
 from nova_gpu.virt import signatures
-from tools.suites import NEWEST, RELEASES
+from tools.environments import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

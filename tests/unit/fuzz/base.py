@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties that hold of any input: what nobody has written yet, too.
 
-In the unit suite each property is tried with the same few inputs every time. ``python -m
-tools.fuzz`` tries as many as it is told, other ones each time.
+In the unit suite each property is tried with the same few inputs every time. With
+``NOVA_GPU_FUZZ_EXAMPLES`` in the environment it gets so many, other ones each time.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import os
@@ -23,16 +22,13 @@ import hypothesis
 from hypothesis import strategies as st
 from oslotest import base
 
-# The number of inputs of each property, and where a long run leaves how many there were.
+# The number of inputs of each property
 EXAMPLES = "NOVA_GPU_FUZZ_EXAMPLES"
-TALLY = "NOVA_GPU_FUZZ_TALLY"
 _SHORT = 30
 
 # No reader may take longer for one input, nor more memory than so much above what the process has.
 LONGEST_S = 10.0
 MEMORY = 512 << 20
-
-_tally: collections.Counter[str] = collections.Counter()
 
 # Anything a text may have, also half of a surrogate pair, which JSON can say and UTF-8 cannot.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
@@ -62,7 +58,6 @@ def fuzzed(
     def decorate(test: Any) -> Any:
         @functools.wraps(test)
         def counted(self: Any, **inputs: Any) -> None:
-            _tally[test.__qualname__] += 1
             started = time.process_time()  # whatever else the machine does
             test(self, **inputs)
             if (took := time.process_time() - started) > LONGEST_S:
@@ -89,7 +84,6 @@ class FuzzTestCase(base.BaseTestCase):
         super().setUp()
         self.useFixture(fixtures.FakeLogger("nova_gpu", level=100))
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.addCleanup(_note)
 
     def assertHarmless(self, text: str) -> None:
         """No line of *text* has a character that a terminal, a log or a page obeys."""
@@ -112,13 +106,6 @@ def bounded_memory() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _note() -> None:
-    path = os.environ.get(TALLY)
-    if path:
-        lines = [f"{name} {count}\n" for name, count in sorted(_tally.items())]
-        pathlib.Path(path).write_text("".join(lines))
 
 
 def open_files() -> int:

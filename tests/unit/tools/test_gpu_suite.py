@@ -29,7 +29,7 @@ from tests.fixtures import hosts, nodes, nvidia
 from tests.fixtures import nvml as machines
 from tests.gpu import isolated, machine, smi, test_discovery, test_nvml
 from tests.unit.cmd import base as commands
-from tools import suites
+from tools import environments, suites
 
 _COMPARED = (
     test_discovery.SmiTest,
@@ -219,8 +219,8 @@ class ContainerTest(base.BaseTestCase):
 class WithoutLibvirtTest(commands.CommandTestCase):
     def test_metrics(self) -> None:
         """The machine may have no libvirt: the commands say so, and the rest all the same."""
-        stand_in = suites.ROOT / "tests/gpu/without_libvirt"
-        path = os.pathsep.join([str(stand_in), str(suites.ROOT)])
+        stand_in = environments.ROOT / "tests/gpu/without_libvirt"
+        path = os.pathsep.join([str(stand_in), str(environments.ROOT)])
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", path))
         hosts.Host(self.root, nodes=nodes.Nodes.FILES).add_gpu("0000:04:00.0", "10de", "2330")
         self.configure("lxc")
@@ -260,7 +260,7 @@ class CommandTest(base.BaseTestCase):
         if machine.obstacle() is None:
             self.skipTest("this machine has a real GPU")
         argv = [sys.executable, "-m", "tests.gpu"]
-        done = subprocess.run(argv, cwd=suites.ROOT, capture_output=True, text=True)
+        done = subprocess.run(argv, cwd=environments.ROOT, capture_output=True, text=True)
         self.assertEqual(suites.SKIPPED, done.returncode, done.stderr)
         self.assertRegex(done.stdout, "(?m)^SKIP: needs a real GPU")
 

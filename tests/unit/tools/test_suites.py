@@ -16,7 +16,7 @@ from unittest import mock
 
 from tests.cloud import running
 from tests.fixtures import processes
-from tools import suites
+from tools import environments, suites
 
 # stestr 4.2
 LINES = """
@@ -81,7 +81,6 @@ class ReadTest(unittest.TestCase):
         self.assertFalse(running.run(suite, running.Result(printed)))
         done = suites.read(printed.getvalue().splitlines(), 1, "lxc: python")
         self.assertEqual("1 passed, 2 failed, 1 skipped", str(done))
-        self.assertEqual("4 tests to run", printed.getvalue().splitlines()[0])
         self.assertEqual(["it's late"], list(done.skipped.values()))
         self.assertIn("AssertionError: with a word", next(iter(done.failed.values())))
         empty = running.Result(io.StringIO())
@@ -123,7 +122,7 @@ class AgainTest(unittest.TestCase):
         for suite, failed in (
             ("style", ["style: ruff check . ended with 1"]),
             ("unit", []),
-            ("functional", [BOOTS, "functional ended after 3900 s, 7 tests not run"]),
+            ("functional", [BOOTS, "functional ended at its time limit; ..."]),
             ("unit", [f"{BOOTS}_{number}" for number in range(6)]),
         ):
             self.again(suite, suites.Outcome(passed=1), *failed)
@@ -139,7 +138,6 @@ class RunTest(unittest.TestCase):
             patch = mock.patch.object(suites, name, value)
             patch.start()
             self.addCleanup(patch.stop)
-        self.addCleanup(suites._ENDING.clear)
 
     def run_shell(self, script: str, limit_s: int = 200) -> tuple[suites.Outcome, str]:
         suite = suites.Suite((f"sh -c '{script}'",))
@@ -147,47 +145,25 @@ class RunTest(unittest.TestCase):
             mock.patch.dict(suites.SUITES, {"shell": suite}),
             contextlib.redirect_stdout(io.StringIO()) as printed,
         ):
-            return suites.run("shell", suites.NEWEST, limit_s=limit_s), printed.getvalue()
+            return suites.run("shell", environments.NEWEST, limit_s=limit_s), printed.getvalue()
 
-    def test_output_and_time(self) -> None:
-        burn = "import time\nwhile time.process_time() < 0.5: pass"
-        done, printed = self.run_shell(f'{sys.executable} -S -c "{burn}"; echo a word >&2; exit 3')
+    def test_output(self) -> None:
+        done, printed = self.run_shell("echo a word >&2; exit 3")
         self.assertEqual(["a word"], list(done.failed.values()))
         self.assertIn("a word", printed)
-        self.assertGreaterEqual(done.cpu_s, 0.5)
 
     def test_the_limit_ends_the_whole_group(self) -> None:
-        done, _ = self.run_shell("sleep 1000 & echo $!; wait", limit_s=2)
-        ((test, text),) = done.failed.items()
-        self.assertEqual("shell ended after 2 s", test)
-        self.assertTrue(processes.ends(int(text)))
+        done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid; wait", limit_s=2)
+        self.assertEqual(["shell ended at its time limit; tests may not have run"], [*done.failed])
+        self.assertTrue(processes.ends(int((self.folder / "pid").read_text())))
 
     def test_the_limit_is_named_beside_what_failed(self) -> None:
-        """Of a suite that unittest runs, and of one that stestr runs"""
         line = "{0} tests.a.A.test_b [0.1s] ... FAILED"
-        (self.folder / "lines").write_text(f"7 tests to run\n{line}\n")
+        (self.folder / "lines").write_text(f"{line}\n")
         done, printed = self.run_shell(f"cat {self.folder}/lines; sleep 1000", limit_s=1)
-        ended = "shell ended after 1 s, 6 tests not run"
+        ended = "shell ended at its time limit; tests may not have run"
         self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
         self.assertIn(f"FAILED {ended}", printed)
-        stestr = self.folder / "bin/stestr"
-        stestr.parent.mkdir()
-        stestr.write_text(
-            "#!/bin/sh\n"
-            'test $1 = list && { printf "tests.a.A.test_b\\ntests.a.A.test_c\\n"; exit; }\n'
-            f'echo "{line}"; exec sleep 1000\n'
-        )
-        stestr.chmod(0o755)
-        environ = {**os.environ, "PATH": f"{stestr.parent}:{os.environ['PATH']}"}
-        suite = suites.Suite(("stestr run",))
-        with (
-            mock.patch.dict(suites.SUITES, {"shell": suite}),
-            mock.patch.object(suites, "variables", lambda nova: environ),
-            contextlib.redirect_stdout(io.StringIO()),
-        ):
-            done = suites.run("shell", suites.NEWEST, limit_s=2)
-        ended = "shell ended after 2 s, 1 tests not run"
-        self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
 
     def test_a_daemon_left_behind_does_not_hold_it_up(self) -> None:
         done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid")
@@ -212,34 +188,40 @@ class RunTest(unittest.TestCase):
         done = suites.together(("unit", "lxc", "crash"), one)
         self.assertEqual(["unit", "lxc", "crash"], [each.suite for each in done])
 
-    def test_one_that_breaks_ends_the_others(self) -> None:
-        def one(name: str) -> suites.Outcome:
-            if name == "types":
-                raise ValueError("broken")
-            suites._execute(["sleep", "1000"], self.folder / "log", suites.NEWEST, 1000)
-            return suites.Outcome(name)
-
-        with self.assertRaisesRegex(ValueError, "broken"):
-            suites.together(("types", "unit"), one)
+    def test_a_command_ends_with_its_runner(self) -> None:
+        script = f"sleep 1000 & echo $! > {self.folder}/pid; wait"
+        runner = (
+            "import pathlib, sys; from tools import suites\n"
+            f"suites._execute(['sh', '-c', {script!r}], pathlib.Path('/dev/null'), "
+            f"{environments.NEWEST}, 1000)"
+        )
+        argv = [sys.executable, "-c", runner]
+        with subprocess.Popen(argv, cwd=environments.ROOT) as process:
+            file = self.folder / "pid"
+            while not (file.exists() and file.read_text().endswith("\n")):
+                self.assertIsNone(process.poll())
+                threading.Event().wait(0.05)
+            process.kill()
+        self.assertTrue(processes.ends(int(file.read_text())))
 
 
 class CommandTest(unittest.TestCase):
     def test_ways_to_ask_for_what_is_not_there(self) -> None:
         for words, reason in ((["nothing"], "no suite"), (["--nova", "32", "unit"], "Nova 32")):
             done = subprocess.run(
-                ["tools/test", *words], cwd=suites.ROOT, capture_output=True, text=True
+                ["tools/test", *words], cwd=environments.ROOT, capture_output=True, text=True
             )
             self.assertEqual(2, done.returncode)
             self.assertIn(reason, done.stderr)
 
     def test_every_suite_is_described(self) -> None:
-        page = (suites.ROOT / "CONTRIBUTING.rst").read_text()
+        page = (environments.ROOT / "CONTRIBUTING.rst").read_text()
         self.assertEqual([], [name for name in suites.SUITES if f"``{name}``" not in page])
 
     def test_skips_that_are_allowed(self) -> None:
         done = suites.Outcome(skipped={"a": "needs a real GPU", "b": "late"})
         suites.refuse_skips(done)
         self.assertEqual((["a"], 1), (list(done.skipped), len(done.failed)))
-        lines = (suites.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
+        lines = (environments.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
         without = [each for each in lines if each[:1] not in ("", "#") and " -- " not in each]
         self.assertEqual([], without, "each says why")

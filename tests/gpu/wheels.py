@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.wheels DIR [--python 3.12]``: collects the wheels for ``tools/test gpu``.
+"""``python -m tests.gpu.wheels DIR [--python 3.12]``: collects the wheels for ``tools/test gpu``.
 
 They are for a machine with a GPU and without a network, where the suite installs them. Run this
 with the Python of ``.tools/venv-2026.2``: it takes the versions that are installed there, even for
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from packaging import requirements
 from packaging.utils import canonicalize_name
 
-from tools.suites import ROOT
+from tools.environments import ROOT
 
 # The wheel tags that pip on the other machine accepts: glibc of Debian 12, Ubuntu 22.04 and later
 _PLATFORMS = [
@@ -129,7 +129,7 @@ def _pip(command: str, *arguments: str) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.wheels", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.wheels", description=__doc__)
     parser.add_argument("folder", type=pathlib.Path, metavar="DIR")
     parser.add_argument(
         "--python",
@@ -141,7 +141,7 @@ def main() -> int:
         versions = needed(listed(), arguments.python)
         fetch(arguments.folder, versions, arguments.python)
     except Failed as error:
-        print(f"tools.wheels: {error}", file=sys.stderr)
+        print(f"tests.gpu.wheels: {error}", file=sys.stderr)
         return 1
     sizes = [path.stat().st_size for path in arguments.folder.glob("*.whl")]
     print(f"{len(sizes)} wheels, {sum(sizes) / 2**20:.0f} MiB, in {arguments.folder}")

@@ -9,7 +9,8 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
-from tools import suites, wheels
+from tests.gpu import wheels
+from tools import environments
 
 
 class NeededTest(base.BaseTestCase):
@@ -37,7 +38,7 @@ class FetchTest(base.BaseTestCase):
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.asked: list[tuple[str, ...]] = []
         self.tags = {"ovs": "py3-none-any"}
-        self.useFixture(fixtures.MonkeyPatch("tools.wheels._pip", self.pip))
+        self.useFixture(fixtures.MonkeyPatch("tests.gpu.wheels._pip", self.pip))
 
     def pip(self, verb: str, *arguments: str) -> str | None:
         """The index has no wheel of ovs."""
@@ -50,7 +51,7 @@ class FetchTest(base.BaseTestCase):
 
     def test_what_has_no_wheel_is_built(self) -> None:
         wheels.fetch(self.folder, {"nova": "34", "ovs": "1"}, "3.12")
-        own = ("wheel", str(suites.ROOT))
+        own = ("wheel", str(environments.ROOT))
         expected = [("download", "ovs==1"), ("download", "nova==34"), own, ("wheel", "ovs==1")]
         self.assertEqual(expected, self.asked)
 
