@@ -117,12 +117,12 @@ def read(
                 settled.add(uuid)
     for migration in migrations:
         uuid = migration.instance_uuid
-        moving = by_uuid.get(uuid) or _instance(context, uuid)
-        if moving is not None and migration.dest_compute == host and _is_busy(moving):
-            busy.add(uuid)
-        if moving is None:
-            continue
         with alone(uuid):
+            moving = by_uuid.get(uuid) or _instance(context, uuid)
+            if moving is None:
+                continue
+            if migration.dest_compute == host and _is_busy(moving):
+                busy.add(uuid)
             if not _keeps(migration, moving):
                 continue
             sides = [(migration.source_compute, "old_resources")]
@@ -132,13 +132,18 @@ def read(
                     devices_kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
                     counted[uuid] = counted.get(uuid, frozenset()) | devices_kept
                     projects[uuid] = moving.project_id
+    returning: set[str] = set()
+    for uuid in set(guests) - counted.keys() - unread:
+        with alone(uuid):
+            if _is_returning(context, uuid):
+                returning.add(uuid)
     for uuid in unread:
         before = last.counted.get(uuid) if last else None
         counted[uuid] = counted.get(uuid, frozenset()) | (before or frozenset())
     return Records(
         counted,
         frozenset(busy | unread),
-        frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
+        frozenset(returning),
         projects,
         frozenset(stopped - unread),
         frozenset(settled - unread),

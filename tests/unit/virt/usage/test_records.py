@@ -96,10 +96,13 @@ class ReadTest(unittest.TestCase):
         others: Sequence[objects.Instance] = (),
         guests: Sequence[str] = (),
         last: records.Records | None = None,
+        unreadable: Sequence[str] = (),
     ) -> records.Records:
         elsewhere = {each.uuid: each for each in others}
 
         def by_uuid(context: object, uuid: str, **kwargs: object) -> objects.Instance:
+            if uuid in unreadable:
+                raise ValueError("no migration context")
             if uuid not in elsewhere:
                 raise nova_exception.InstanceNotFound(instance_id=uuid)
             return elsewhere[uuid]
@@ -128,6 +131,21 @@ class ReadTest(unittest.TestCase):
         moving = instance(ONE, resources(A), old=resources("x"), new=resources(A), **RESIZED)
         found = self.answer([moving], [migration(ONE, "host1", "host2")], last=first)
         self.assertEqual(({ONE: {(GROUP, A)}}, {ONE}), (found.counted, found.busy))
+
+    def test_a_record_of_another_host_that_cannot_be_read(self) -> None:
+        """Of an instance on its way here, and of one whose domain is here"""
+        last = records.Records({ONE: frozenset({(GROUP, A)})})
+        arriving = migration(ONE, "host2", "host1")
+        for migrations, guests in (([arriving], []), ([], [ONE])):
+            found = self.answer(
+                [instance(TWO, resources(B))],
+                migrations,
+                guests=guests,
+                last=last,
+                unreadable=[ONE],
+            )
+            self.assertEqual({ONE: {(GROUP, A)}, TWO: {(GROUP, B)}}, found.counted)
+            self.assertEqual({ONE}, found.busy)
 
     def test_who_is_stopped(self) -> None:
         three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()
