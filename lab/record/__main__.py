@@ -104,7 +104,7 @@ def _flow(entry: dict[str, object]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the configuration files, print the recording, and return the exit status."""
     try:
-        options.read((sys.argv if argv is None else argv)[1:], "nova-gpu")
+        options.read((sys.argv if argv is None else argv)[1:], "python -m lab.record")
         return show(discovery.Discovery())
     except (exception.GPUError, *options.Unreadable) as error:
         print(f"lab.record: {options.told(error)}", file=sys.stderr)

@@ -247,17 +247,20 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
     :returns: by uuid, libvirt's error if the guest still runs, ``None`` if it was powered off
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
-    failures: dict[str, str | None] = {}
+    errors: dict[str, str] = {}
     with _unreadable():
         guests = [guest for guest in host.list_guests(only_running=True) if guest.uuid in uuids]
     for guest in guests:
         try:
             guest.poweroff()
         except libvirt.libvirtError as error:
-            failures[guest.uuid] = str(error)
-        else:
-            failures[guest.uuid] = None
-    return failures
+            errors[guest.uuid] = str(error)
+    # A guest may have ended although libvirt's answer was lost.
+    still_running = running(host) if errors else frozenset()
+    return {
+        guest.uuid: errors.get(guest.uuid) if guest.uuid in still_running else None
+        for guest in guests
+    }
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:

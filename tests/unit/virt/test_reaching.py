@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import fixtures
+import libvirt
 from oslo_config import fixture as config_fixture
 from oslo_utils.fixture import uuidsentinel as uuids
 from oslotest import base
@@ -21,8 +22,14 @@ _XML = "<domain ><uuid>{}</uuid><metadata></metadata></domain>"
 
 
 class Guest(Domain):
+    ends = True
+    error = ""
+
     def poweroff(self) -> None:
-        self.end()
+        if self.ends:
+            self.end()
+        if self.error:
+            raise libvirt.libvirtError(self.error)
 
 
 class ReachingTest(base.BaseTestCase):
@@ -68,6 +75,19 @@ class ReachingTest(base.BaseTestCase):
         self.read()
         self.assertFalse(self.settle())
         self.assertIn(f"Stopped the guest {uuids.guest}, which reached", self.log.output)
+
+    def test_libvirts_answer_is_lost(self) -> None:
+        """It is stopped where it has ended, whatever libvirt said."""
+        self.config(group="gpu", stop_guests_that_reach_others=True)
+        self.read()
+        self.guest.error = "connection lost"
+        self.guest.ends = False
+        self.assertTrue(self.settle())
+        self.assertIn(f"Failed to stop the guest {uuids.guest}", self.log.output)
+        self.assertNotIn("Stopped the guest", self.log.output)
+        self.guest.ends = True
+        self.assertFalse(self.settle())
+        self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
 
     def test_one_with_its_own_alone(self) -> None:
         self.config(group="gpu", stop_guests_that_reach_others=True)
