@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
+from typing import Any
 from unittest import mock
 
 import fixtures
@@ -117,6 +119,31 @@ class Stopped(Stopping):
             self.refused({"os-start": None}, server)
         self.period()
         self.assertNothingLost(server)
+
+    def test_deleted_in_the_midst_of_a_period(self) -> None:
+        """Nova deletes an instance in spite of its task: it waits until the period is done."""
+        server = self.boot(self.all)
+        with mock.patch.object(tracker.Tracker, "take_back", side_effect=RuntimeError):
+            self.stop(server)
+        deletion = threading.Thread(target=self._delete_server, args=[server])
+        take_back = tracker.Tracker.take_back
+
+        def deleted_meanwhile(*args: Any) -> None:
+            deletion.start()
+            deletion.join(3)
+            self.assertTrue(deletion.is_alive(), "it did not wait")
+            take_back(*args)
+
+        with mock.patch.object(tracker.Tracker, "take_back", deleted_meanwhile):
+            self.period()
+        deletion.join(60)
+        self.assertFalse(deletion.is_alive())
+        self.period()
+        self.assertInventory(total=self.TOTAL, used=0)
+        other = self.boot(self.all)
+        self.assertEqual(self.TOTAL, len(self.recorded(other)))
+        billed = ["gpu.claim", "gpu.release", "gpu.claim"]
+        self.assertEqual(billed, [event.event_type for event in self.sent()])
 
     def assertNothingLost(self, server: Server) -> None:
         recorded = self.recorded(server)
