@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
+from unittest import mock
 
 import fixtures
 from oslo_utils import uuidutils
 
 from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt import counters
+from nova_gpu.virt import counters, driver
+from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import daemons, failing_calls
 from tests.functional import alone, cleaned, mig, test_verify
@@ -127,6 +131,87 @@ class SharedMemoryTest(alone.Alone, mig.MIGServersTestBase):
         self.boot_refused(self.of_type(HALF))
         self._reboot_server(server, hard=True)
         self.assertInstances(server, [slot(FIRST, 1, 0, HALF)], nodes_of(0, 1))
+
+
+class DividedUncleanTest(mig.MIGServersTestBase):
+    """A card with instances that were not clean is divided into others; one has the id of a clean
+    former one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.commands = self.useFixture(cleaned.Cleaned(self))
+        self.start_host()
+        self.period()
+        self.boot(self.of_type(LARGE))
+        small = [self.boot(self.of_type(SMALL)) for _ in range(6)]
+        self.commands.stain(SECOND)
+        for server in small:
+            self._delete_server(server)
+        self.period()
+        self.divide(SECOND, [(1, 0, LARGE), (2, 0, LARGE)])
+
+    def test_before_a_period_has_seen_it(self) -> None:
+        self.boot_refused(self.of_type(LARGE))
+        self.assertIn("its card was divided into other MIG instances", self.log())
+        self._expect_cleaning()
+
+    def test_while_a_period_looks(self) -> None:
+        unavailable = discovery.Discovery.unavailable
+        moments: list[str] = []
+
+        def boot(*args: Any) -> Any:
+            if not moments:
+                moments.append("the new instances are published, and not judged yet")
+                self.boot(self.gpu_flavor(1))
+                for _ in range(2):
+                    self.boot_refused(self.of_type(LARGE))
+            return unavailable(*args)
+
+        with mock.patch.object(discovery.Discovery, "unavailable", boot):
+            self.period()
+        self.assertEqual(1, len(moments))
+        self._expect_cleaning()
+
+    def test_claimed_before_it_is_judged_and_started_after(self) -> None:
+        """A spawn may take longer than a period: it fetches the image."""
+        judge, spawn = proofs.Proofs.judge, driver.GPULibvirtDriver.spawn
+        claimed, judged = threading.Event(), threading.Event()
+
+        def judge_late(*args: Any) -> None:
+            claimed.wait(60)
+            judge(*args)
+            judged.set()
+
+        def spawn_late(*args: Any, **kwargs: Any) -> None:
+            claimed.set()
+            judged.wait(60)
+            spawn(*args, **kwargs)
+
+        with (
+            mock.patch.object(proofs.Proofs, "judge", judge_late),
+            mock.patch.object(driver.GPULibvirtDriver, "spawn", spawn_late),
+        ):
+            period = threading.Thread(target=self.period)
+            period.start()
+            self.boot_refused(self.of_type(LARGE))
+            period.join(60)
+        self.assertTrue(judged.is_set())
+        self._expect_cleaning()
+
+    def _expect_cleaning(self) -> None:
+        """They are given when they are clean."""
+        self.period()
+        self.assertEqual((3, 2, 1), self.vgpus(LARGE))
+        self.commands.wipe(SECOND)
+
+        def is_free() -> None:
+            self.period()
+            self.assertEqual((3, 0, 1), self.vgpus(LARGE))
+
+        self._wait_for_assert(is_free)
+        server = self.boot(self.of_type(LARGE))
+        self.assertEqual(1, len(self.recorded(server)))
 
 
 class CleaningTest(alone.Alone, mig.MIGServersTestBase):

@@ -20,6 +20,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import identity
 from nova_gpu.host.pci.identity import Identity
 from nova_gpu.host.roots import Roots
@@ -76,7 +77,6 @@ class Proofs:
                 new.append(device)
                 known = {}
             judged[device] = (kind, {**known, **now})  # a look may miss identifiers
-        self._judged = judged
         cards_of_new = {here[device].address: here[device] for device in new}.values()
         seen = proofs.see(cards_of_new, self._roots, self._identities) if new else {}
         dirty = [
@@ -85,10 +85,36 @@ class Proofs:
             if not proofs.holds(self._folder, device, here[device], seen.get(here[device].address))
         ]
         self._ledger.was_used(dirty)
+        self._judged = judged  # only now: a start takes a judged device for clean or marked
         stale = devices.slots([*dirty, *(before.keys() - here.keys())])
         if stale:
             self._revoke(stale)
             self._forget(stale)
+
+    def refuse_unjudged(self, new: Collection[Device]) -> None:
+        """Refuse MIG instances that an instance gets newly, unless they are known to be clean.
+
+        A card may have been divided anew since :meth:`judge` saw it; its MIG instances have the
+        memory of former ones, and may have their ids. The next period judges them. Other profiles
+        under the same ids are not noticed here, because only NVML has the profiles.
+
+        :param new: devices that no guest of the instance had before
+        :raises DeviceUnavailable: with the first of *new* that is refused
+        """
+        for slot in sorted(devices.slots(new), key=str):
+            instances = gpu_instances.of_card(slot.parent, self._roots)
+            (_, division), _ = self._judged.get(slot, (("", []), {}))
+            ids = {line.partition(" ")[0] for line in division}
+            if instances and ids != {instance.index for instance in instances}:
+                raise exception.DeviceUnavailable(
+                    str(slot),
+                    "its card was divided into other MIG instances, which may not be clean",
+                    "try again after nova-compute's next period",
+                )
+            if instances and slot in self._ledger.now.used:
+                raise exception.DeviceUnavailable(
+                    str(slot), "it is not clean", "try again after nova-compute's next period"
+                )
 
     def revoke(self, used: Collection[Device]) -> None:
         """Remove the proofs of *used*, devices that a guest is about to get.

@@ -146,6 +146,8 @@ class Starts:
                     for card in _cards(own):
                         delivery.prepare(card, instance.uuid)
                     self.ways.sets.join(_devices_of(own), instance.uuid)
+                if spawning or arriving or again:
+                    self.proofs.refuse_unjudged(self._new(instance, devices - before))
                 # From now on the guest may use the devices.
                 self.proofs.revoke(devices)
                 self.ledger.was_used(devices)
@@ -162,6 +164,16 @@ class Starts:
                 self.vgpus.start(devices),
             ):
                 yield again
+
+    def _new(self, instance: objects.Instance, devices: frozenset[Device]) -> frozenset[Device]:
+        """Return those of *devices* that no guest of the instance had before.
+
+        A rebuild recovers an instance with the devices that the database counts for it.
+        """
+        if instance.task_state != task_states.REBUILD_SPAWNING:
+            return devices
+        now = self.ledger.now
+        return devices - now.had_by(instance.uuid) - now.counted_for(instance.uuid)
 
     @contextlib.contextmanager
     def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
