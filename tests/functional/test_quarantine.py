@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import io
+import pathlib
 from typing import Any
 
 import fixtures
 
 from nova_gpu.cmd import quarantine as command
+from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.state import quarantine
+from nova_gpu.host.state import files, quarantine
 from tests.fixtures import daemons, kernel, nvidia
 from tests.functional import alone, base, cleaned
 
@@ -120,6 +124,31 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self.boot_refused(self.gpu_flavor(8))
         self.period()
         self.assertOut()
+
+    def test_with_an_entry_of_an_older_release_that_stays(self) -> None:
+        """Which says that the card is being cleaned, and cannot be removed for a moment."""
+        cards = self.computes["host1"].driver._gpus.releases._published.cards()
+        (card,) = (card for card in cards if card.address == ADDRESS)
+        self._delete_server(self.server)
+        entry = quarantine.entry(card, "it is being cleaned", "")
+        quarantine.put(self.folder, dataclasses.replace(entry, cleaning=True))
+        remove = files.remove
+
+        def fail(path: pathlib.Path) -> None:
+            if path.parent == self.folder:
+                raise OSError(errno.EIO, "Input/output error")
+            remove(path)
+
+        with fixtures.MockPatchObject(files, "remove", fail):
+            self.restart_host("host1")
+            releases = self.computes["host1"].driver._gpus.releases
+            fault = Unavailable("Xid 79", "replace it", Source.XID)
+            releases.quarantine_fault(card, fault, None)
+            self.period()
+            self.assertOut()
+        self.period()
+        self.assertOut()
+        self.assertEqual("Xid 79", quarantine.load(self.folder)[ADDRESS].reason)
 
     def test_service_that_ended_while_it_cleaned(self) -> None:
         """Until the next one has done it the card is nobody's."""

@@ -167,10 +167,10 @@ class Releases:
                     over.address,
                     over.reason,
                 )
-        with contextlib.suppress(OSError):  # then every card counts as in quarantine
+        with contextlib.suppress(OSError):  # the next period tries it again
             self._follow(gpus)
             quarantine.forget_cleaning(self._folder)
-        self._is_resumed = True
+            self._is_resumed = True
 
     def _follow(self, gpus: Collection[GPU]) -> None:
         """Rename the quarantine files of cards whose addresses have changed, and log each.
@@ -299,7 +299,7 @@ class Releases:
 
         :raises OSError: if the entry cannot be written
         """
-        entry = quarantine.load(self._folder).get(new.address)
+        entry = _in_force(quarantine.load(self._folder).get(new.address))
         # An entry that ends at the host's boot does not replace one that an operator must release.
         if not (entry and new.until_boot and not entry.until_boot and _is_same_card(entry, new)):
             quarantine.put(self._folder, new)
@@ -323,7 +323,7 @@ class Releases:
         """
         entry = None
         with contextlib.suppress(OSError):  # then a new entry is written
-            entry = quarantine.load(self._folder).get(card.address)
+            entry = _in_force(quarantine.load(self._folder).get(card.address))
         seen = self._seen(card)
         is_about = entry and quarantine.is_about(entry, card, seen.identity if seen else None)
         if entry and is_about and (until_boot or not entry.until_boot):
@@ -396,6 +396,11 @@ class Releases:
 def _reason(new: Entry, *remedies: str) -> Unavailable:
     reason = f"it is in quarantine since {new.since}: {new.reason}"
     return Unavailable(reason, "; ".join((new.remedy, *remedies)), Source.QUARANTINE)
+
+
+def _in_force(entry: Entry | None) -> Entry | None:
+    """Return *entry*, unless it only says that an older release had to clean the card."""
+    return None if entry is None or entry.cleaning else entry
 
 
 def _is_same_card(one: Entry, other: Entry) -> bool:
