@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +39,7 @@ class Reporter:
         self._compute_host = CONF.host
         self._said: set[tuple[PciAddress, Unavailable | None]] = set()
         self._known: Mapping[PciAddress, Unavailable | None] = {}
+        self._lock = threading.Lock()  # of ``_released``, for starts and deletions in parallel
         self._released: collections.deque[tuple[str, Device]] = collections.deque(maxlen=1000)
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
@@ -51,9 +53,10 @@ class Reporter:
 
         :param products: the product of each new device, by device
         """
-        for product in products:
-            if (instance.uuid, product) in self._released:
-                self._released.remove((instance.uuid, product))
+        with self._lock:
+            for product in products:
+                if (instance.uuid, product) in self._released:
+                    self._released.remove((instance.uuid, product))
         if products:
             counters.claimed(len(device.cards(products)), len(device.slots(products)))
         self._emit(EventType.CLAIM, products, Owner(instance.uuid, instance.project_id))
@@ -65,12 +68,13 @@ class Reporter:
 
         :param products: the product of each released device, by device
         """
-        news = {
-            dev: product
-            for dev, product in products.items()
-            if (instance.uuid, dev) not in self._released
-        }
-        self._released.extend((instance.uuid, dev) for dev in news)
+        with self._lock:
+            news = {
+                dev: product
+                for dev, product in products.items()
+                if (instance.uuid, dev) not in self._released
+            }
+            self._released.extend((instance.uuid, dev) for dev in news)
         self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
 
     # Cards

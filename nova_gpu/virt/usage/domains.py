@@ -255,8 +255,11 @@ def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | Non
             guest.poweroff()
         except libvirt.libvirtError as error:
             errors[guest.uuid] = str(error)
-    # A guest may have ended although libvirt's answer was lost.
-    still_running = running(host) if errors else frozenset()
+    still_running = frozenset(errors)
+    if errors:
+        # A guest may have ended although libvirt's answer was lost.
+        with contextlib.suppress(exception.DomainsUnreadable):
+            still_running = running(host)
     return {
         guest.uuid: errors.get(guest.uuid) if guest.uuid in still_running else None
         for guest in guests

@@ -10,8 +10,10 @@ from oslo_utils.fixture import uuidsentinel as uuids
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt import reaching, reporter
+from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.usage.records import Records
@@ -88,6 +90,24 @@ class ReachingTest(base.BaseTestCase):
         self.guest.ends = True
         self.assertFalse(self.settle())
         self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
+
+    def test_libvirt_ends_in_the_midst(self) -> None:
+        """What was stopped before is reported."""
+        self.config(group="gpu", stop_guests_that_reach_others=True)
+        self.read()
+        other = Guest(uuids.other, _XML.format(uuids.other))
+        other.ends, other.error = False, "connection lost"
+        self.host.domains[uuids.other] = other
+        counted = {name: frozenset({(uuids.provider, str(OWN))}) for name in self.host.domains}
+        self.ledger.read_records(lambda _: Records(counted))
+        reached = dict.fromkeys(self.host.domains, frozenset({OTHER}))
+        self.ledger.saw_domains(dict.fromkeys(reached, frozenset({OWN, OTHER})), reached)
+        lost = exception.DomainsUnreadable("connection lost")
+        self.useFixture(fixtures.MockPatchObject(domains, "running", side_effect=lost))
+        self.assertFalse(self.settle())
+        self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
+        self.assertIn(f"Failed to stop the guest {uuids.other}", self.log.output)
+        self.assertNotIn("keep running", self.log.output)
 
     def test_one_with_its_own_alone(self) -> None:
         self.config(group="gpu", stop_guests_that_reach_others=True)

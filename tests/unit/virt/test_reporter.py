@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from concurrent import futures
 
 import fixtures
 from nova import objects
@@ -241,6 +243,23 @@ class ReachedTest(BulletinTest):
         self.reporter.report_reached(usage, lambda devices: {})
         (event,) = self.events
         self.assertEqual(((A,), 1, None), (event.addresses, event.count, event.product))
+
+    def test_starts_and_deletions_in_parallel(self) -> None:
+        """Of instances with eight cards, whose domains Nova removes twice"""
+        interval = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        sys.setswitchinterval(1e-5)
+        devices: dict[Device, Product] = {PciAddress(0, n, 0, 0): FERMI for n in range(8)}
+
+        def end(number: int) -> None:
+            for turn in range(30):  # fewer devices than are remembered
+                instance = objects.Instance(uuid=f"{number}-{turn}", project_id="a-project")
+                self.reporter.released(instance, devices)
+                self.reporter.released(instance, devices)
+
+        with futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(end, range(4)))
+        self.assertEqual(4 * 30 * 8, sum(event.count for event in self.events))
 
     def test_stopped(self) -> None:
         reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}
