@@ -147,7 +147,7 @@ class Releases:
         return whole | self._vgpus.products(devices)
 
     def resume(self) -> None:
-        """Bring the quarantine up to date at service start, once; retry while sysfs is unreadable.
+        """Bring the quarantine up to date at service start; retry in each period until it succeeds.
 
         End the quarantine of cards that a host boot releases, and rename entries of cards whose
         addresses have changed.
