@@ -42,7 +42,7 @@ class FunctionsTest(base.VFIOTestCase):
         self.cloud.delete(self.cloud.boot(one, "ERROR"))
         self.cloud.delete(first)
         self.cloud.delete(second)
-        self.assertEqual([None, None], self.drivers())
+        self.cloud.wait_for("no driver has them", lambda: self.drivers() == [None, None])
 
         both = self.cloud.boot(self.cloud.flavor(vgpus="= 2", vgpu_type="s== vf"))
         self.assertEqual(self.functions, self.hostdevs(both))
@@ -50,7 +50,7 @@ class FunctionsTest(base.VFIOTestCase):
         self.cloud.reboot(both, "HARD")
         self.assertEqual(self.functions, self.hostdevs(both))
         self.cloud.delete(both)
-        self.assertEqual([None, None], self.drivers())
+        self.cloud.wait_for("no driver has them", lambda: self.drivers() == [None, None])
 
     def seen(self, server: dict[str, str]) -> int:
         self.seen_in(server)
