@@ -140,14 +140,14 @@ class Starts:
                 )
                 if spawning and not devices:
                     stranding.refuse(instance, flavor, self.free, self.left)
+                if spawning or arriving or again:
+                    self.proofs.refuse_unjudged(self._new(instance, devices - before))
                 for delivery, own in self._deliveries(grants):
                     if own:
                         delivery.refuse(instance, flavor, own)
                     for card in _cards(own):
                         delivery.prepare(card, instance.uuid)
                     self.ways.sets.join(_devices_of(own), instance.uuid)
-                if spawning or arriving or again:
-                    self.proofs.refuse_unjudged(self._new(instance, devices - before))
                 # From now on the guest may use the devices.
                 self.proofs.revoke(devices)
                 self.ledger.was_used(devices)
