@@ -10,10 +10,8 @@ from oslo_utils.fixture import uuidsentinel as uuids
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt import reaching, reporter
-from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.usage.records import Records
@@ -96,14 +94,18 @@ class ReachingTest(base.BaseTestCase):
         self.config(group="gpu", stop_guests_that_reach_others=True)
         self.read()
         other = Guest(uuids.other, _XML.format(uuids.other))
-        other.ends, other.error = False, "connection lost"
         self.host.domains[uuids.other] = other
         counted = {name: frozenset({(uuids.provider, str(OWN))}) for name in self.host.domains}
         self.ledger.read_records(lambda _: Records(counted))
         reached = dict.fromkeys(self.host.domains, frozenset({OTHER}))
         self.ledger.saw_domains(dict.fromkeys(reached, frozenset({OWN, OTHER})), reached)
-        lost = exception.DomainsUnreadable("connection lost")
-        self.useFixture(fixtures.MockPatchObject(domains, "running", side_effect=lost))
+        lost = libvirt.libvirtError("connection lost")
+
+        def lose() -> None:
+            self.useFixture(fixtures.MockPatchObject(self.host, "list_guests", side_effect=lost))
+            raise lost
+
+        self.useFixture(fixtures.MockPatchObject(other, "poweroff", lose))
         self.assertFalse(self.settle())
         self.assertIn(f"Stopped the guest {uuids.guest}", self.log.output)
         self.assertIn(f"Failed to stop the guest {uuids.other}", self.log.output)
