@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privileged reading of cards' identifiers, some of which the kernel shows to root only."""
+"""Privileged reading of cards' serial numbers, which the kernel shows to root only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
-from nova_gpu.host.pci import discovery, identity
+from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def read(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """Return the identifiers of the GPUs at *addresses*, such as serial numbers, by address.
+    """Return the PCI Express serial numbers of cards as identifiers by kind, by address.
+
+    A card without one is left out.
 
     :raises InvalidPciAddress: if one of *addresses* is not a PCI address
-    :raises DiscoveryFailed: if sysfs cannot be read
     """
     roots = Roots.of(CONF.gpu)
-    parsed = [model.PciAddress.parse(address) for address in addresses]
-    cards = discovery.cards_at(parsed, roots)
-    return {str(card.address): dict(identity.read(card, roots)) for card in cards}
+    numbers = {a: identity.serial_number(model.PciAddress.parse(a), roots) for a in addresses}
+    return {address: {"pcie": number} for address, number in numbers.items() if number}

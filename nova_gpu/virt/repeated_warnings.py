@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import logging as python_logging
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -41,7 +42,7 @@ class Repeats:
         """
         if begins:
             self._before, self._now = frozenset(self._now), set()
-        _filter_all()
+        _filter_all(len(python_logging.root.manager.loggerDict))
         token = _current.set(self)
         try:
             yield
@@ -84,8 +85,9 @@ class _Filter(python_logging.Filter):
 _FILTER = _Filter()
 
 
-def _filter_all() -> None:
-    """Add the filter to each logger of nova_gpu.
+@functools.lru_cache(maxsize=1)
+def _filter_all(count: int) -> None:
+    """Add the filter to each logger of nova_gpu, of *count* loggers in all.
 
     The handlers are not suitable, because other packages log through them, too.
     """

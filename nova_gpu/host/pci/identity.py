@@ -34,11 +34,10 @@ _SERIAL_NUMBER = 0x0003
 
 def read(card: GPU, roots: Roots) -> Identity:
     """Return the card's identifiers by kind, as far as this process can read them."""
-    device = sysfs.device(card.address, roots)
     identities = {
         "nvidia": card.uuid or _nvidia(card.address, roots),
-        "amdgpu": _amdgpu(device),
-        "pcie": _serial_number(device),
+        "amdgpu": _amdgpu(sysfs.device(card.address, roots)),
+        "pcie": serial_number(card.address, roots),
     }
     return {kind: value for kind, value in identities.items() if value}
 
@@ -83,9 +82,10 @@ def _amdgpu(device: str) -> str | None:
     return text if _UNIQUE_ID.fullmatch(text) and text.strip("0") else None
 
 
-def _serial_number(device: str) -> str | None:
+def serial_number(address: PciAddress, roots: Roots) -> str | None:
+    """Return the PCI Express serial number, ``None`` if there is none or only root can read it."""
     try:
-        with open(f"{device}/config", "rb") as file:
+        with open(f"{sysfs.device(address, roots)}/config", "rb") as file:
             config = file.read(_END)
     except OSError:
         return None
