@@ -7,6 +7,7 @@ This module runs before anything is installed, so it needs the standard library 
 from __future__ import annotations
 
 import argparse
+import configparser
 import dataclasses
 import itertools
 import os
@@ -35,13 +36,19 @@ class Suite:
 
     ``lane``: suites with the same one run one after another, because they use the same libvirtd or
     VM; empty for none. ``pick``: the option before the name of a test to run, empty for none,
-    ``None`` if tests cannot be picked. ``on_request``: the suite runs only by its name or --all.
+    ``None`` if tests cannot be picked.
     """
 
     commands: tuple[str, ...]
     lane: str = ""
     pick: str | None = None
-    on_request: bool = False
+
+
+def _tox(environment: str) -> tuple[str, ...]:
+    """Return the commands of an environment in tox.ini."""
+    ini = configparser.ConfigParser(interpolation=None)
+    ini.read(ROOT / "tox.ini")
+    return tuple(ini[f"testenv:{environment}"]["commands"].strip().splitlines())
 
 
 # Each suite and release has a repository, because two runs at once would lock each other. The tests
@@ -49,21 +56,6 @@ class Suite:
 _STESTR = (
     r"nice -n 5 stestr --test-path tests/{suite} --top-dir . --group_regex '([^\.]+\.)+' "
     "--repo-url .tools/stestr/{suite}-{release} run",
-)
-# Those with a first line that names a shell, and those that other scripts read.
-_SHELL = (
-    'git grep -lE "^#!/bin/(ba)?sh" -- ":!*.py"; '
-    'git ls-files "*.sh" devstack/settings devstack/override-defaults'
-)
-_STYLE = (
-    "ruff check .",
-    "ruff format --check .",
-    "flake8 nova_gpu osc_gpu lab tests tools benchmarks doc/ext",
-    f"sh -c '({_SHELL}) | sort -u | xargs shellcheck --severity=warning'",
-    "reno lint",
-    "python -m tools.extensions",
-    "python -m tools.language",
-    "sphinx-build -W -q --keep-going -b html doc/source .tools/doc",
 )
 _GUIDE = ("sh -c 'test $(id -u) = 0 && exec tools/lab guide; echo SKIP: needs root; exit 77'",)
 _VFIO = ("python -m tests.vfio --tests tests/{suite}",)
@@ -75,13 +67,15 @@ SUITES = {
     "functional": Suite(_STESTR, pick=""),
     "vfio": Suite(("python -m tests.vfio",), "vm", "-k"),
     "moves": Suite(_VFIO, "vm", "-k"),
-    "bars": Suite(_VFIO, "vm", "-k", on_request=True),
+    "bars": Suite(_VFIO, "vm", "-k"),
     "unit": Suite(_STESTR, pick=""),
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k"),
-    "style": Suite(_STYLE),
-    "types": Suite(("mypy",)),
-    "gpu": Suite(("python -m tests.gpu",), pick="-k", on_request=True),
+    "style": Suite((*_tox("pep8"), *_tox("docs"))),
+    "types": Suite(_tox("types")),
+    "gpu": Suite(("python -m tests.gpu",), pick="-k"),
 }
+# They take too long for each change, or need a real card, and run only by their names.
+ON_REQUEST = ("bars", "gpu")
 
 
 @dataclasses.dataclass
@@ -276,9 +270,6 @@ def main(arguments: Sequence[str]) -> int:
         "tests/allowed-skips.txt lacks counts as failed.",
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
-    parser.add_argument(
-        "--all", action="store_true", help="run also the suites that otherwise run only by name"
-    )
     parser.add_argument("--nova", type=int, choices=sorted(RELEASES), default=NEWEST)
     text = "run only the tests whose name contains this text, or that of another -k"
     parser.add_argument("-k", dest="patterns", action="append", default=[], help=text)
@@ -292,7 +283,7 @@ def main(arguments: Sequence[str]) -> int:
             f"no suite with Nova {options.nova} is called {', '.join(sorted(wrong))}; there are: "
             f"{', '.join(of_release)}"
         )
-    wanted = options.suites or [n for n in of_release if options.all or not SUITES[n].on_request]
+    wanted = options.suites or {*of_release} - {*ON_REQUEST}
     names = [name for name in of_release if name in wanted]
     for ending in (signal.SIGINT, signal.SIGTERM):
         # At once: the commands end with this process, and the pool would wait for them.
