@@ -59,4 +59,4 @@ class EndedMoves:
         }
         if read := now.records:
             agrees = functools.partial(repair.heal, client, read, classes)
-            self._orphans.release(client, classes.keys(), read, agrees)
+            self._orphans.release(client, frozenset(classes), read.counted, agrees)

@@ -49,17 +49,6 @@ class Records:
     settled: frozenset[str] = frozenset()
     has_moves: bool = False
 
-    def with_gpus(self) -> Records:
-        """Return the records of those instances for which GPUs are counted, without projects."""
-        counted = {uuid: gpus for uuid, gpus in self.counted.items() if gpus}
-        return Records(
-            counted,
-            self.busy & counted.keys(),
-            stopped=self.stopped & counted.keys(),
-            settled=self.settled & counted.keys(),
-            has_moves=self.has_moves,
-        )
-
     def without(self, identifier: str) -> Records:
         """Return these records without the card or vGPU *identifier* in ``counted``."""
         counted = {

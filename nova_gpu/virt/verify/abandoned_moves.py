@@ -17,7 +17,6 @@ in ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, without ``PGPU``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -30,7 +29,6 @@ from oslo_log import log as logging
 from nova_gpu.core import boundary
 from nova_gpu.core.device import Device
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.usage.records import Records
 
 LOG = logging.getLogger(__name__)
 
@@ -43,9 +41,6 @@ _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
 # The tasks of a resize before the instance leaves the source. If nova-compute dies while it handles
 # a failure, the instance stays in ERROR with the task (_error_out_instance_on_exception).
 _TASKS_BEFORE = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING)
-# The seconds after which allocations are read again that only something else can have changed, as
-# Nova does with inventories: the default of [compute]resource_provider_association_refresh
-INTERVAL_S = 300
 
 
 class AbandonedMoves:
@@ -186,20 +181,21 @@ def _end(
 class Orphans:
     """The deletion of allocations in Placement whose migrations have ended.
 
-    That takes a request to Placement for each provider, which is made only if Nova's records of the
-    instances have changed, if an allocation was wrong the last time, and once in ``INTERVAL_S``.
+    One request to Placement returns the generations of all providers of a host, which change with
+    each write to their allocations. The allocations themselves take one request for each provider,
+    which is made only if the generation has changed.
     """
 
     def __init__(self) -> None:
-        # The records and the providers when all allocations were right
-        self._settled: tuple[Records, frozenset[str]] | None = None
-        self._look_at = 0.0
+        # By provider: its generation when no move had an allocation and the others were right
+        self._settled: dict[str, int] = {}
+        self._counted: Mapping[str, Collection[object]] = {}
 
     def release(
         self,
         reportclient: Any,
         provider_uuids: Collection[str],
-        read: Records,
+        counted: Mapping[str, Collection[object]],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> None:
         """Delete the allocations of ended migrations from the host's providers; raise nothing.
@@ -207,21 +203,35 @@ class Orphans:
         Call this once in a period, and never in a claim.
 
         :param reportclient: Nova's client of Placement
-        :param read: Nova's records of the instances here; these consumers are no migrations, and
-            not looked up
+        :param counted: the GPUs of all instances here by the database, by the instance's uuid;
+            these consumers are no migrations, and not looked up
         :param agrees: return whether a provider's allocations, by consumer, are those of the
             instances' GPUs
         """
-        now = (read.with_gpus(), frozenset(provider_uuids))
-        if self._settled == now and time.monotonic() < self._look_at:
+        if not provider_uuids:  # at service start there are no groups yet
             return
+        instances = counted.keys()
+        before, self._counted = (
+            self._counted,
+            {uuid: provider for uuid, provider in counted.items() if provider},
+        )
+        if before != self._counted:
+            self._settled.clear()
         context = nova_context.get_admin_context(read_deleted="yes")
-        are_right = [
-            self._release(context, reportclient, uuid, read.counted.keys(), agrees)
-            for uuid in provider_uuids
-        ]
-        self._settled = now if all(are_right) else None
-        self._look_at = time.monotonic() + INTERVAL_S
+        try:
+            with boundary.crossed():
+                # Any provider of the tree will do.
+                tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
+                generations = {provider["uuid"]: provider["generation"] for provider in tree}
+        except boundary.Failure as error:
+            LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
+            self._settled.clear()
+            return
+        for uuid in set(provider_uuids) & generations.keys():
+            if self._settled.pop(uuid, None) == generations[uuid] or self._release(
+                context, reportclient, uuid, instances, agrees
+            ):
+                self._settled[uuid] = generations[uuid]
 
     def _release(
         self,
