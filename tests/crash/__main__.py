@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tools/crashtest``: kills nova-compute and looks whether every GPU is where it belongs.
+"""``python -m tests.crash``: kills nova-compute and looks whether every GPU is where it belongs.
 
 With --points, run as root: a libvirtd of its own, with its LXC driver and pretend GPUs;
 nova-compute is a process of its own, and the rest of the cloud another. nova-compute is killed
@@ -8,8 +8,7 @@ libvirt's domains, instance.resources and Placement are compared, and what the p
 the next one.
 
 With --operations: many create and delete instances at once, with Nova in one process and a fake
-libvirt; the same is compared after each round of 24. --nova 33 and --nova 32 take the releases
-before the newest for it.
+libvirt; the same is compared after each round of 24.
 
 It prints stestr's lines; each point is a test.
 """
@@ -31,7 +30,7 @@ OPERATIONS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_SEED"
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="tools/crashtest",
+        prog="python -m tests.crash",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -2,7 +2,8 @@
 """Many at once create and delete instances; the truths about the GPUs agree after each round.
 
 On native threads with Nova 2026.2, on eventlet with those before it. How many operations it are is
-in the environment, and so is the seed; ``tools/crashtest --operations 10000`` is the long run.
+in the environment, and so is the seed; ``python -m tests.crash --operations 10000`` is the long
+run.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 Death is an exception that nothing in Nova catches, and a new service after it. It unwinds what it
 passes through, so that a claim is given up in time: where nova-compute is really killed is
-``tools/crashtest``, which has no PCI cards.
+``tests.crash``, which has no PCI cards.
 """
 
 from __future__ import annotations
