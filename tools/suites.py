@@ -136,10 +136,6 @@ def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
     return done
 
 
-# The logs of the commands that run
-_LOGS: set[Path] = set()
-
-
 def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900) -> Outcome:
     """Run the suite *name* in the environment of a Nova release, and return the result.
 
@@ -175,18 +171,15 @@ def _execute(argv: Sequence[str], log: Path, nova: int, limit_s: int) -> int:
     :param limit_s: the seconds after which the command is ended
     """
     bounds = ["setpriv", "--pdeathsig", "TERM", "timeout", "--kill-after=60", str(limit_s)]
-    _LOGS.add(log)
     with log.open("wb") as output:
-        done = subprocess.run(
+        return subprocess.run(
             [*bounds, *argv],
             cwd=ROOT,
             env=environments.variables(nova),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-        )
-    _LOGS.remove(log)
-    return done.returncode
+        ).returncode
 
 
 def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
@@ -200,14 +193,8 @@ def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcom
     for name in names:
         lanes.setdefault(SUITES[name].lane or name, []).append(name)
     with futures.ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
-        waiting = {pool.submit(lambda lane: [*map(one, lane)], lane) for lane in lanes.values()}
-        done: list[Outcome] = []
-        while waiting:
-            ended, waiting = futures.wait(waiting, 60, futures.FIRST_COMPLETED)
-            done += [outcome for lane in ended for outcome in lane.result()]
-            for log in () if ended else sorted(_LOGS):
-                _say(f"{log.stem}: {log.read_bytes().count(b' ... ')} tests so far")
-    return sorted(done, key=lambda outcome: names.index(outcome.suite))
+        done = pool.map(lambda lane: [*map(one, lane)], lanes.values())
+        return sorted(itertools.chain(*done), key=lambda outcome: names.index(outcome.suite))
 
 
 def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
@@ -289,7 +276,7 @@ def main(arguments: Sequence[str]) -> int:
         # At once: the commands end with this process, and the pool would wait for them.
         signal.signal(ending, lambda number, _: os._exit(128 + number))
     LOG.mkdir(parents=True, exist_ok=True)
-    _say(f"Nova {options.nova} ({RELEASES[options.nova]}): {' '.join(names)}")
+    _say(f"Nova {options.nova} ({RELEASES[options.nova]}): {' '.join(names)}; logs in {LOG}")
     began = time.monotonic()
     try:
         if not options.no_install:
