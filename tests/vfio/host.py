@@ -263,6 +263,12 @@ def virsh(*words: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def kernel_log() -> str:
+    """Return the last messages of the kernel."""
+    done = subprocess.run(["dmesg"], check=True, capture_output=True, text=True)
+    return "\n".join(done.stdout.splitlines()[-60:])
+
+
 def create(xml: str) -> str:
     """Starts a guest that libvirt forgets when it ends."""
     with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:

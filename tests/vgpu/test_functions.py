@@ -7,6 +7,8 @@ and its guests see what it is.
 
 from __future__ import annotations
 
+import contextlib
+
 from lab.vm import cards
 from tests.vfio import base
 
@@ -31,6 +33,13 @@ class FunctionsTest(base.VFIOTestCase):
     def drivers(self) -> list[str | None]:
         return [self.host.driver(each) for each in self.functions]
 
+    def wait_until_released(self) -> None:
+        """Wait until libvirt has unbound the functions; fail with their drivers."""
+        with contextlib.suppress(AssertionError):
+            self.cloud.wait_for("no driver has them", lambda: self.drivers() == [None, None])
+        log = self.host.virsh("list", "--all") + self.host.kernel_log()
+        self.assertEqual([None, None], self.drivers(), log)
+
     def test_one_each_and_both_in_one(self) -> None:
         self.assertEqual(2, len(self.functions))
         self.assertEqual([None, None], self.drivers())
@@ -42,7 +51,7 @@ class FunctionsTest(base.VFIOTestCase):
         self.cloud.delete(self.cloud.boot(one, "ERROR"))
         self.cloud.delete(first)
         self.cloud.delete(second)
-        self.cloud.wait_for("no driver has them", lambda: self.drivers() == [None, None])
+        self.wait_until_released()
 
         both = self.cloud.boot(self.cloud.flavor(vgpus="= 2", vgpu_type="s== vf"))
         self.assertEqual(self.functions, self.hostdevs(both))
@@ -50,7 +59,7 @@ class FunctionsTest(base.VFIOTestCase):
         self.cloud.reboot(both, "HARD")
         self.assertEqual(self.functions, self.hostdevs(both))
         self.cloud.delete(both)
-        self.cloud.wait_for("no driver has them", lambda: self.drivers() == [None, None])
+        self.wait_until_released()
 
     def seen(self, server: dict[str, str]) -> int:
         self.seen_in(server)
