@@ -19,11 +19,10 @@ from osc_gpu.providers import Provider
 
 
 def read(
-    connection: Any, providers: Sequence[Provider], listed: Iterable[Any]
+    connection: rest.Snapshot, providers: Sequence[Provider], listed: Iterable[Any]
 ) -> list[Mapping[str, int]]:
     """Return, for each of *providers*, the number of its GPUs by the consumer's uuid.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param listed: the servers of all projects
     :raises Refused: if policy does not permit the user to read consumers
     """

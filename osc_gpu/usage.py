@@ -73,12 +73,11 @@ def _row(use: Held) -> tuple[Any, ...]:
     return use.server, use.name, use.project, *where, use.gpus, use.vgpus, use.remark
 
 
-def held(connection: Any) -> list[Held]:
+def held(connection: rest.Snapshot) -> list[Held]:
     """Return the GPUs that Placement counts for each instance and migration.
 
     They are sorted by host, product and instance name.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :raises Refused: if policy does not permit the user to read them
     """
     uses = []

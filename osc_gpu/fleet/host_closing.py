@@ -26,10 +26,7 @@ _STALE = datetime.timedelta(hours=1)
 
 
 def drain(connection: Any, node: str) -> None:
-    """Close the compute node to all new instances with GPUs.
-
-    :raises CommandError: if Placement refuses that
-    """
+    """Close the compute node to all new instances with GPUs."""
     _write(connection, node, {names.DRAINED}, ())
 
 
@@ -39,18 +36,12 @@ def undrain(connection: Any, node: str) -> None:
 
 
 def keep(connection: Any, node: str, until: datetime.datetime) -> None:
-    """Close the compute node to preemptible instances until the time *until*, in UTC.
-
-    :raises CommandError: if Placement refuses that
-    """
+    """Close the compute node to preemptible instances until the time *until*, in UTC."""
     _write(connection, node, {reserved_hosts.trait(until)}, ())
 
 
 def unkeep(connection: Any, nodes: Iterable[str]) -> None:
-    """Open *nodes* to preemptible instances again, before the time that :func:`keep` wrote.
-
-    :raises CommandError: if Placement refuses that
-    """
+    """Open *nodes* to preemptible instances again, before the time that :func:`keep` wrote."""
     wanted = frozenset(nodes)
     for trait in closed_hosts.kept_traits(connection, "&associated=true"):
         for node in closed_hosts.with_trait(connection, trait) & wanted:
@@ -58,10 +49,7 @@ def unkeep(connection: Any, nodes: Iterable[str]) -> None:
 
 
 def remove_stale(connection: Any) -> None:
-    """Delete the traits of :func:`keep` whose time was over an hour ago, from all hosts.
-
-    :raises CommandError: if Placement refuses that
-    """
+    """Delete the traits of :func:`keep` whose time was over an hour ago, from all hosts."""
     long_ago = timeutils.utcnow() - _STALE
     for trait in closed_hosts.kept_traits(connection):
         if (until := reserved_hosts.until(trait)) and until < long_ago:
@@ -71,10 +59,7 @@ def remove_stale(connection: Any) -> None:
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
-    """Add and remove traits of the provider *node*; create *added* ones that Placement lacks.
-
-    :raises CommandError: if Placement refuses that
-    """
+    """Add and remove traits of the provider *node*; create *added* ones that Placement lacks."""
     for trait in added:
         rest.put(connection, f"/traits/{trait}")
     url = f"/resource_providers/{node}/traits"

@@ -69,10 +69,9 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
     return size_need
 
 
-def read(connection: Any) -> Fleet:
+def read(connection: rest.Snapshot) -> Fleet:
     """Return the fleet, as Placement and Nova show it.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :raises Refused: if policy does not permit the user to read it
     """
     answer = providers.read(connection, reserved=False)
@@ -119,12 +118,7 @@ def read(connection: Any) -> Fleet:
 
 
 def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
-    """Return the modules of its board that a running server has, as its diagnostics say.
-
-    Return an empty tuple if it has none, or they are unknown.
-
-    :param held: the number of the server's GPUs, by the index of their group in *groups*
-    """
+    """Return the modules that a running server has by its diagnostics, as *held* is indexed."""
     on_boards = [number for number in held if groups[number].board]
     if len(on_boards) != 1 or server.status == "SHUTOFF":
         return ()

@@ -42,10 +42,7 @@ class _Moving:
         return servers.get(self.connection, self.uuid)
 
     def confirm(self, server: Any) -> Any:
-        """Confirm the server's cold migration, if it is not yet, and return the server then.
-
-        :raises CommandError: if Nova refuses that, or takes too long
-        """
+        """Confirm the server's cold migration, if it is not yet, and return the server then."""
         with rest.clean_refusals("Nova"):
             try:
                 self.connection.compute.confirm_server_resize(server)
@@ -56,10 +53,7 @@ class _Moving:
         return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:
-        """Wait until the server has no task and another status than *but_not*, and return it.
-
-        :raises Stopped: if that takes too long
-        """
+        """Wait until the server has no task and another status than *but_not*, and return it."""
         for server in rest.polled(self._server, self.patience_s):
             if not server.task_state and server.status != but_not:
                 return server
@@ -70,10 +64,7 @@ class _Moving:
         )
 
     def wait_for_source(self) -> None:
-        """Wait until the source's GPUs are free in Placement, a moment after the move itself.
-
-        :raises Stopped: if that takes too long
-        """
+        """Wait until the source's GPUs are free in Placement, a moment after the move itself."""
         with rest.clean_refusals("Nova"):
             migrations = self.connection.compute.migrations(server_id=self.uuid)
             newest = max(migrations, key=lambda migration: migration.created_at)
@@ -151,7 +142,6 @@ def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> No
 
     :param say: prints a line for each migration
     :param patience_s: the seconds that Nova may take for each task
-    :raises CommandError: if Nova refuses that, or takes too long
     """
     own = {"status": "finished", "migration_type": "migration"}
     with rest.clean_refusals("Nova"):

@@ -224,10 +224,7 @@ class _Run:
             time.sleep(wait_s)
 
     def _step(self) -> float | None:
-        """Read the fleet, notify new victims, and end those whose notice is over.
-
-        Return the seconds to wait until the next step, ``None`` if there is nothing left to do.
-        """
+        """Notify new victims, end notified ones, and return the seconds to the next step."""
         short, planned, candidates = self._plan()
         chosen = _chosen(planned, candidates)
         self._withdraw_notices(candidates, {victim.server.id for victim, _ in chosen})
@@ -279,10 +276,7 @@ class _Run:
             raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
-        """Return an error, the plan, and the candidates for preemption.
-
-        The error is that room for a named flavor is impossible, otherwise ``None``.
-        """
+        """Return why a flavor can get no room, or ``None``; the plan; and the candidates."""
         options, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
@@ -365,10 +359,7 @@ class _Run:
     def _notify(
         self, candidate: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
-        """Notify the instance, and return when its GPUs will be taken.
-
-        Return ``None`` if Nova refuses to write the notice.
-        """
+        """Notify the instance, and return when its GPUs are taken, ``None`` if Nova refuses."""
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
             preemption_candidates.notify(self._connection, candidate.server, due, wanted.takers)

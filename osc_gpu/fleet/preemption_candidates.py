@@ -117,10 +117,9 @@ class Candidates:
 NONE = Candidates({}, (), ())
 
 
-def need_of(connection: Any, flavor: Any) -> Need:
+def need_of(connection: rest.Snapshot, flavor: Any) -> Need:
     """Return the resources that one instance of a flavor takes of its host.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :raises CommandError: if the flavor is preemptible itself, or no plan can be made for it
     """
     if flavors.request_of(flavor).is_preemptible:
@@ -131,12 +130,11 @@ def need_of(connection: Any, flavor: Any) -> Need:
     return instances.need_of(connection, flavor)
 
 
-def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str, int]:
+def room(connection: rest.Snapshot, need: Need, projects: Collection[str]) -> Mapping[str, int]:
     """Return how many more instances like *need* fit on each host if all candidates left.
 
     The keys are the names of the hosts.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param projects: the IDs of the projects whose instances may be preempted
     """
     fleet = instances.read(connection)
@@ -159,7 +157,7 @@ def _stopped(instance: Instance) -> Instance:
 
 
 def read(
-    connection: Any,
+    connection: rest.Snapshot,
     fleet: Fleet,
     projects: Collection[str],
     notices: Mapping[str, datetime.datetime],
@@ -168,7 +166,6 @@ def read(
 ) -> Candidates:
     """Return the preemptible instances of the fleet, and which of them may be preempted.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param projects: the IDs of the projects whose instances may be preempted
     :param notices: when an instance's GPUs are taken, by uuid, for notices that this process sent
     :param notice_s: the seconds from a notice to the end of an instance
@@ -233,10 +230,7 @@ def verified(connection: Any, candidates: Candidates, uuids: Iterable[str]) -> C
 
 
 def _too_recent(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
-    """Return why a server keeps the GPUs that it has had *since* a time.
-
-    Return an empty text if it has had them for *least_s* seconds.
-    """
+    """Return why a server keeps GPUs that it has had for less than *least_s*, or empty."""
     has_had = (now - since).total_seconds()
     if has_had >= least_s:
         return ""
@@ -313,10 +307,7 @@ def _plausible_time(
 
 
 def noticed_time(server: Any) -> datetime.datetime | None:
-    """Return when the server's notice says that its GPUs are taken, in UTC.
-
-    Return ``None`` without a notice in the form that :func:`notify` writes.
-    """
+    """Return when GPUs are taken, in UTC, by a notice in the form that :func:`notify` writes."""
     text = (server.metadata or {}).get(names.PREEMPT_AT, "")
     if not _NOTICED_TIME.fullmatch(text):
         return None
@@ -358,10 +349,7 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
 
 
 def _deleted_or_not(connection: Any, uuid: str) -> Any:
-    """Return Nova's record of a server, even of a deleted one.
-
-    Return ``None`` if there is none, the user may not see it, or Nova answers with another error.
-    """
+    """Return Nova's record of a server, even of a deleted one, if the user may see it."""
     for deleted in (False, True):
         url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
         answer = connection.compute.get(url, raise_exc=False)
@@ -397,7 +385,6 @@ def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> No
     """Wait until the GPUs of the instances *ended* are free in Placement.
 
     :param patience_s: the seconds to wait at most
-    :raises CommandError: if that takes too long
     """
 
     def left() -> list[Candidate]:
@@ -426,7 +413,6 @@ class ReservedHosts:
         """Close the hosts in *needs* to preemptible instances until the time *until*, in UTC.
 
         :param needs: what one of the instances takes that get the room on a host, by its name
-        :raises CommandError: if Placement refuses that
         """
         nodes = hosts.nodes_by_name(self._connection)
         for host, need in needs.items():
@@ -434,10 +420,7 @@ class ReservedHosts:
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
-        """Open the closed hosts again whose room has been taken by now.
-
-        :raises CommandError: if Placement refuses that
-        """
+        """Open the closed hosts again whose room has been taken by now."""
         room = Room(fleet)
         taken = {
             host.name

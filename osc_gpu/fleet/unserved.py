@@ -56,7 +56,7 @@ class Unserved:
 
 
 def read(
-    connection: Any, since: datetime.datetime, holders: Callable[[], Collection[str]]
+    connection: rest.Snapshot, since: datetime.datetime, holders: Callable[[], Collection[str]]
 ) -> list[Unserved]:
     """Return the requests made after *since* that got no GPUs, the oldest first.
 
@@ -64,7 +64,6 @@ def read(
     preemptible. Nova cannot retry a new server, so its user creates another: a server is left out
     if a newer server of its project and flavor has its name, or was created in its place.
 
-    :param connection: a :class:`osc_gpu.rest.Snapshot`
     :param since: in UTC
     :param holders: returns the uuids of all servers that have GPUs in Placement by now
     """
@@ -100,10 +99,7 @@ def read(
 
 
 def found_none(connection: Any, server: Any) -> bool:
-    """Return whether a new server failed because the scheduler found no host for its GPUs.
-
-    Return ``False`` if Nova does not show its fault to the user.
-    """
+    """Return whether Nova shows that a new server failed because no host had GPUs for it."""
     if server.status != "ERROR" or server.compute_host:
         return False
     fault = (server.fault or _fault(connection, server) or {}).get("message", "")

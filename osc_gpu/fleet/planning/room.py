@@ -91,10 +91,7 @@ class Room:
         return sorted(n for n in self.on[host] if self.fleet.instances[n].way)
 
     def spots_for(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
-        """Yield the spots on other hosts with room for the instance *number*.
-
-        :param closed: hosts that it may not be moved to
-        """
+        """Yield the spots with room for the instance on other hosts that are not *closed*."""
         need, here = self.fleet.instances[number].need, self.spots[number].host
         for host, ways in self._ways_of(need):
             own = self.own[host]
@@ -110,10 +107,7 @@ class Room:
                     yield Spot(host, held, sets)
 
     def _sets(self, host: int, held: Held) -> Sets | None:
-        """Return the modules that an instance with *held* would get of the host's boards.
-
-        Return ``None`` if a board has no free set of that size.
-        """
+        """Return the modules of *held*, ``None`` if a board has no free set of that size."""
         sets = []
         for group, count in held:
             if board := self.boards[host][group]:

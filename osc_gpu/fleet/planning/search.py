@@ -40,10 +40,7 @@ class Place:
     count: int
 
     def least(self, room: Room) -> int | None:
-        """Return a lower bound for the number of moves that lead from *room* to the goal.
-
-        Return ``None`` if no plan can reach it.
-        """
+        """Return a lower bound of the moves to the goal, ``None`` if none lead there."""
         # The least number of moves on the hosts so far, by how many instances fit then
         least: list[int | None] = [0] + [None] * self.count
         for host in room.could_have(self.need):
@@ -73,10 +70,7 @@ class Empty:
     host: int
 
     def least(self, room: Room) -> int | None:
-        """Return the number of moves that the goal takes at least: one for each instance there.
-
-        Return ``None`` if one of them may not be moved.
-        """
+        """Return the number of instances there, ``None`` if one of them may not be moved."""
         there = room.on[self.host]
         return len(there) if len(room.movable(self.host)) == len(there) else None
 
@@ -89,10 +83,7 @@ Goal = Place | Empty
 
 
 def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
-    """Return how many instances must at least leave the host until 0, 1, 2, ... fit.
-
-    The list ends at *most*, or before the first number that cannot fit.
-    """
+    """Return how many must leave the host until 0, 1, ... fit, up to *most* or what can fit."""
     best = [0]
     while len(best) <= most:
         if (least := room.least_leaving(need, host, len(best))) is None:
@@ -226,10 +217,7 @@ class _Quick:
         return all(self._move_away(number, frozenset({goal.host}), _CHAIN) for number in there)
 
     def place(self, need: Need, count: int | None) -> int | None:
-        """Make room for *count* instances like *need*, or without *count* for as many as possible.
-
-        Return ``None`` if *count* have room, else how many have.
-        """
+        """Make room for *count*, or for the most; return ``None`` if *count* fit, else how many."""
         self._kept = need
         hosts = self.room.could_have(need)
         made: frozenset[int] = frozenset()
@@ -271,10 +259,7 @@ class _Quick:
         return best[1]
 
     def _by_least(self, need: Need, hosts: list[int], most: int) -> list[tuple[int, int]]:
-        """Return how many instances must leave a host for one more like *need*, and that host.
-
-        The hosts with the lowest numbers come first, at most *most* of them.
-        """
+        """Return how many must leave a host for one more, and the host, for the *most* lowest."""
         places = []
         for host in hosts:
             self._look()
@@ -297,10 +282,7 @@ class _Quick:
         return False
 
     def _departures(self, need: Need, host: int) -> Iterator[tuple[int, ...]]:
-        """Yield sets of instances on *host* whose departure makes room for one more like *need*.
-
-        Sets with few, cheap and small instances come first.
-        """
+        """Yield sets of instances that make room for one more on *host*, cheap ones first."""
         wanted = self.room.fitting(need, host) + 1
         movable = sorted(self.room.movable(host), key=self._gpus, reverse=True)
         least = self.room.least_leaving(need, host, wanted)

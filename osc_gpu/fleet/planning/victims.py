@@ -178,10 +178,7 @@ class _Search:
     def _best(
         self, host: int, there: Sequence[int], wanted: int, least: int, most: int
     ) -> _Leaving | None:
-        """Return the best set of victims after which *wanted* instances fit on *host*.
-
-        Return ``None`` if no set of *least* to *most* victims does.
-        """
+        """Return the best *least* to *most* victims for *wanted* to fit on *host*, or ``None``."""
         for size in range(least, min(most, len(there)) + 1):
             best: _Leaving | None = None
             for who in self._sets(there, size):
