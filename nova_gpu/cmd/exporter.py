@@ -179,7 +179,11 @@ class Metrics(Collector):
             listed_cards,
             lambda card: not any(reason.is_fault for reason in card.unavailable),
         )
-        yield _of_each("nova_gpu_quarantined", listed_cards, _is_quarantined)
+        yield _of_each(
+            "nova_gpu_quarantined",
+            listed_cards,
+            lambda card: any(reason.source is Source.QUARANTINE for reason in card.unavailable),
+        )
         whole = [card.gpu for card in listed_cards if card.parts is None]
         divided = [card.parts for card in listed_cards if card.parts is not None]
         named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
@@ -234,10 +238,6 @@ def _kinds(error: type[exception.GPUError]) -> Iterator[type[exception.GPUError]
     for kind in error.__subclasses__():
         yield kind
         yield from _kinds(kind)
-
-
-def _is_quarantined(card: Card) -> bool:
-    return any(reason.source is Source.QUARANTINE for reason in card.unavailable)
 
 
 def _info(card: Card) -> tuple[str, ...]:

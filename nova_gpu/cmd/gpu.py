@@ -55,18 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return 2
     except (exception.GPUError, *options.Unreadable) as error:
-        return _failed(error)
+        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
     except novas.raised() as error:
-        return _failed(error)
+        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
     except ModuleNotFoundError as error:
         if error.name != "libvirt":
             raise
         print(_NO_LIBVIRT, file=sys.stderr)
-        return 1
-
-
-def _failed(error: Exception) -> int:
-    print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
     return 1
 
 

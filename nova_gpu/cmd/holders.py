@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nova_gpu.cmd import libvirt_connection, waiting
+from nova_gpu.cmd import this_host, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
@@ -46,7 +46,7 @@ def by_domain(
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)
-            return ask(lambda: domains.look(libvirt_connection.Reader(), parts)), None
+            return ask(lambda: domains.look(this_host.Reader(), parts)), None
     except exception.DomainsUnreadable as error:
         return {}, error.fact
     except TimeoutError as error:

@@ -10,7 +10,7 @@ import prettytable
 
 from nova_gpu.cmd import cards, holders, this_host
 from nova_gpu.cmd.output import Format, print_json
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.virt.inventory import discovery
 
@@ -29,7 +29,7 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     """
     address = PciAddress.parse(text)
     listed_cards = cards.read(host)
-    card = next((card for card in listed_cards if _is_at(card.gpu, address)), None)
+    card = next((card for card in listed_cards if address in card.gpu.functions), None)
     if card is None:
         print(
             f"nova-gpu: there is no GPU at {address}; see nova-gpu list for this host's GPUs.",
@@ -41,17 +41,11 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     described["functions"] = {
         str(function): _driver(function, host) for function in card.gpu.functions
     }
-    described["uuid"] = card.gpu.uuid
     if as_json:
         print_json(described)
     else:
         print(table(described, unknown))
     return 0
-
-
-def _is_at(gpu: GPU, address: PciAddress) -> bool:
-    """Return whether *address* is that of one of the card's PCI functions."""
-    return address in (gpu.address, *gpu.companions)
 
 
 def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:

@@ -11,7 +11,6 @@ from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.sets import Sets
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
@@ -30,9 +29,10 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
     held, unknown = holders.read(host, gpus) if listed_cards else ({}, None)
     sets = host.ways.sets
     if as_json:
-        print_json(
-            [{**cards.described(c, held, unknown), **_on_board(c, sets)} for c in listed_cards]
-        )
+        described = [cards.described(card, held, unknown) for card in listed_cards]
+        for card, gpu in zip(described, gpus, strict=True):
+            card["module"], card["partitions"] = board.text().facts(sets, gpu.address)
+        print_json(described)
     elif listed_cards:
         print(
             "\n".join(
@@ -42,15 +42,6 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
     else:
         print(NO_CARDS)
     return 0
-
-
-def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
-    """Return the card's ``module`` number and ``partitions`` on a board with NVSwitches.
-
-    Both are ``None`` for a card that is on no such board, or whose place is unknown.
-    """
-    module, partitions = board.text().facts(sets, card.gpu.address)
-    return {"module": module, "partitions": partitions}
 
 
 def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
-from nova_gpu.cmd import libvirt_connection, options
+from nova_gpu.cmd import options, this_host
 from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
 from tests.unit.cmd import base
@@ -224,7 +224,7 @@ class NovasOptionsTest(base.HostTestCase):
             for kind in ("kvm", "qemu", "lxc", "parallels"):
                 config.config(group="libvirt", virt_type=kind, connection_uri=own)
                 novas = libvirt_driver.LibvirtDriver._uri()
-                self.assertEqual(novas, libvirt_connection.uri())
+                self.assertEqual(novas, this_host.uri())
 
     def test_nova_is_loaded_after_it(self) -> None:
         """As nova-gpu verify does, and a host with [pci]device_spec"""

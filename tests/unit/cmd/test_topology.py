@@ -11,7 +11,7 @@ import sys
 import time
 from unittest import mock
 
-from nova_gpu.cmd import cards, holders, libvirt_connection, show, topology, waiting
+from nova_gpu.cmd import cards, holders, show, this_host, topology, waiting
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
@@ -73,7 +73,7 @@ class TopologyTest(base.HostTestCase):
     def test_libvirt_answers(self) -> None:
         self.libvirt("test:///default")
         self.build("displays")
-        (guest,) = libvirt_connection.Reader().list_guests(only_running=False)
+        (guest,) = this_host.Reader().list_guests(only_running=False)
         self.assertIn("<domain", guest.get_xml_desc())
         self.assertEqual(
             ({}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
