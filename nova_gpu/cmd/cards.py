@@ -17,7 +17,6 @@ from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
-from nova_gpu.host.pci import identity
 from nova_gpu.host.state import proofs, quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.health import monitor
@@ -120,11 +119,7 @@ def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, s
     A card counts as clean if nova-compute has written a proof for it, which not every user may
     read.
     """
-    seen = proofs.see(
-        gpus,
-        host.roots,
-        lambda cards: {card.address: identity.read(card, host.roots) for card in cards},
-    )
+    seen = proofs.see(gpus, host.roots)
     return {
         gpu.address: f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
         for gpu in gpus

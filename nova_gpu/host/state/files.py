@@ -70,20 +70,13 @@ def text(fd: int, largest: int = LARGEST) -> str:
 
 
 def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
-    """Return the whole text of the file at *path*.
-
-    :raises OSError, ValueError: as :func:`text`
-    """
+    """Return the whole text of the file at *path*; raise as :func:`text`."""
     with opened(path) as fd:
         return text(fd, largest)
 
 
 def believe(path: pathlib.Path, status: os.stat_result) -> None:
-    """Refuse the file or folder at *path* if other users could have written it.
-
-    :param status: its status, from an open descriptor
-    :raises Untrusted: as :func:`distrust` for this process's user
-    """
+    """Raise Untrusted if other users could have written the file or folder with this *status*."""
     if reason := distrust(status, os.geteuid()):
         raise Untrusted(f"{path} is not trusted: {reason}")
 

@@ -93,17 +93,14 @@ def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Devi
 
 
 def holds(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> bool:
-    """Return whether *part*, all of *card* or a MIG instance of it, has a valid proof.
-
-    :param seen: the present identity of *card*, ``None`` if it is unknown
-    """
+    """Return whether *part* has a valid proof, as :func:`missing`."""
     return missing(folder, part, card, seen) is None
 
 
 def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> str | None:
-    """Return why *part* has no valid proof, ``None`` if it has one.
+    """Return why *part*, all of *card* or a MIG instance of it, has no valid proof, or ``None``.
 
-    The parameters are those of :func:`holds`.
+    :param seen: the present identity of *card*, ``None`` if it is unknown
     """
     path = _path(folder, part)
     try:
@@ -128,12 +125,9 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
 
 
 def see(
-    cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities
+    cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities | None = None
 ) -> dict[PciAddress, Seen]:
-    """Return the present identities of *cards* by address, without those that are unknown.
-
-    :param identities: reads the identifiers of cards
-    """
+    """Return the present identities of *cards* by address, without those that are unknown."""
     seen = quarantine.see(cards, roots, identities)
     return {address: card for address, card in seen.items() if card.boot_id}
 
@@ -143,10 +137,6 @@ def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path) -> Proof:
-    """Return the proof in the file at *path*.
-
-    :raises OSError, ValueError, LookupError, TypeError: if it cannot be read or parsed
-    """
     content = files.read_json(path)
     texts = {name: content[name] for name in ("device", "product", "by", "since")}
     after, seen = content["after"], quarantine.parse_seen(content["seen"])

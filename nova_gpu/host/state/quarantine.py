@@ -70,6 +70,7 @@ class Entry:
     seen: Seen | None = None
 
 
+# Reads the identifiers of cards; by default with this process's rights
 Identities = Callable[[Iterable[GPU]], Mapping[PciAddress, identity.Identity]]
 
 
@@ -86,18 +87,24 @@ def entry(
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
-def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciAddress, Seen]:
+def _identities(
+    cards: Iterable[GPU], roots: Roots, identities: Identities | None
+) -> Mapping[PciAddress, identity.Identity]:
+    return identities(cards) if identities else {c.address: identity.read(c, roots) for c in cards}
+
+
+def see(
+    cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
+) -> dict[PciAddress, Seen]:
     """Return the present identities of *cards* by address.
 
     Return ``{}`` if the boot id or the addresses of all cards of their products cannot be read.
-
-    :param identities: reads the identifiers of cards
     """
     gpus = tuple(cards)
     products = {gpu.product.key for gpu in gpus}
     try:
         addresses = {product: identity.addresses(product, roots) for product in products}
-        own, boot_id = identities(gpus), roots.boot_id()
+        own, boot_id = _identities(gpus, roots, identities), roots.boot_id()
     except OSError:
         return {}
     seen = {}
@@ -117,8 +124,6 @@ def unavailable(
     """Return why those of *cards* that are in quarantine are not available, by address.
 
     If the folder of entries cannot be read, all cards count as in quarantine.
-
-    :param identities: reads the identifiers of cards; by default with this process's rights
     """
     gpus = tuple(cards)
     try:
@@ -158,16 +163,12 @@ def _reasons(reason: str, remedy: str) -> Reasons:
 def cards_of(
     record: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """Return those of *cards* to which the entry *record* applies, or may apply.
-
-    :param cards: all cards of the host
-    :param identities: reads the identifiers of cards; by default with this process's rights
-    """
+    """Return those of *cards*, all of the host, to which *record* applies or may apply."""
     alike = [card for card in cards if record.product in (None, card.product.key)]
     there = [card for card in alike if card.address == record.address]
     if record.seen is None or record.product is None or not alike:
         return there
-    known = identities(alike) if identities else {c.address: identity.read(c, roots) for c in alike}
+    known = _identities(alike, roots, identities)
     verdicts = {c.address: identity.same(record.seen.identity, known[c.address]) for c in alike}
     if is_it := [card for card in alike if verdicts[card.address]]:
         return is_it
@@ -239,19 +240,15 @@ def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> 
 
 
 def forget_cleaning(folder: pathlib.Path) -> None:
-    """Remove the entries of older releases that only record that a card had to be cleaned.
-
-    :raises OSError: if the folder cannot be read or changed
-    """
+    """Remove the entries of older releases that only record that a card had to be cleaned."""
     for record in load(folder).values():
         if record.cleaning:
             release(folder, record.address)
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
-    """Remove the entries that ended with an earlier boot of the host, and return them.
+    """Remove the entries that ended with an earlier boot than *boot_id*, and return them.
 
-    :param boot_id: that of the present boot
     :raises OSError: if the folder cannot be read or changed
     """
     over = [
