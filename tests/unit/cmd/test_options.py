@@ -6,9 +6,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
 from nova.conf import CONF as NOVAS
 from nova.pci import request
@@ -21,7 +18,6 @@ from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
 from tests.unit.cmd import base
 
-ROOT = pathlib.Path(__file__).parents[3]
 # What takes long to import and what nova-gpu list can do without.
 _HEAVY = (
     *("nova.conf", "nova.objects", "nova.virt.libvirt", "nova.privsep", "nova.pci", "nova.db"),
@@ -127,14 +123,8 @@ class MistakesTest(base.CommandTestCase):
         raising = "raise ModuleNotFoundError(\"No module named 'libvirt'\", name='libvirt')\n"
         (folder / "libvirt.py").write_text(raising)
         for name, words, status, lines in (("gpu", ["list"], 1, 1), ("status", _CHECK, 2, 0)):
-            text = f"import sys; from nova_gpu.cmd import {name}; sys.exit({name}.main())"
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", text, "--config-file", self.conf, *words],
-                env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            program = base.MAIN.format(name)
+            done = base.fresh(program, "--config-file", self.conf, *words, path=folder)
             self.assertEqual(status, done.returncode, done.stderr)
             self.assertEqual(lines, done.stderr.count("\n"), done.stderr)
 
@@ -181,13 +171,7 @@ class CostTest(base.CommandTestCase):
 
     def imported(self, *words: str) -> tuple[set[str], str]:
         """The modules that are loaded after that command, and what it has shown"""
-        done = subprocess.run(
-            [sys.executable, "-c", _LIST, "--config-file", self.conf, *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = base.fresh(_LIST, "--config-file", self.conf, *words)
         self.assertEqual(0, done.returncode, done.stderr)
         status, modules, frozen = json.loads(done.stderr.splitlines()[-1])
         self.assertEqual(0, status, done.stderr)
@@ -238,11 +222,5 @@ class NovasOptionsTest(base.HostTestCase):
             "config.parse_args(['nova-gpu'], [], False, False); "
             "print(ours.CONF.libvirt.virt_type, nova.conf.libvirt.__name__)"
         )
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", text],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = base.fresh(text)
         self.assertEqual("kvm nova.conf.libvirt\n", done.stdout, done.stderr)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import pathlib
 import platform
-import subprocess
-import sys
 
 import fixtures
 import sqlalchemy
@@ -13,8 +10,7 @@ from nova.db.main import models as main_models
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from tests.fixtures import commands
-
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.unit.cmd import base
 
 _MAPS = "[libvirt]\nvirt_type = lxc\nuid_maps = 0:100000:65536\ngid_maps = 0:100000:65536\n"
 
@@ -28,7 +24,6 @@ for name in ("Data", "Operational", "Integrity", "Internal", "Programming", "Not
 def connect(*args, **kwargs):
     raise OperationalError(2003, "Can't connect to MySQL server on '192.0.2.1' (timed out)")
 """
-_STATUS = "import sys; from nova_gpu.cmd import status; sys.exit(status.main())"
 
 
 class UpgradeCheckTest(testtools.TestCase):
@@ -78,14 +73,8 @@ class UpgradeCheckTest(testtools.TestCase):
         url = "mysql+pymysql://nova:secret@192.0.2.1/nova"
         conf = folder / "nova.conf"
         conf.write_text(f"[api_database]\nconnection = {url}\n[database]\nconnection = {url}\n")
-        done = subprocess.run(
-            [sys.executable, "-c", _STATUS, "--config-file", conf, "upgrade", "check"],
-            env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=150,
-        )
+        words = ("--config-file", conf, "upgrade", "check")
+        done = base.fresh(base.MAIN.format("status"), *words, path=folder, timeout=150)
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn("Nova's databases do not answer", done.stdout)
         self.assertEqual("", done.stderr)
@@ -107,7 +96,7 @@ class UpgradeCheckTest(testtools.TestCase):
         )
         with sqlalchemy.create_engine(api).begin() as connection:
             connection.execute(mapping)
-        conf = (ROOT / "etc/nova/nova-scheduler.conf.sample").read_text()
+        conf = (base.ROOT / "etc/nova/nova-scheduler.conf.sample").read_text()
         conf += f"[api_database]\nconnection = {api}\n[database]\nconnection = {cell}\n"
         done = self.check(conf)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import subprocess
 import sys
 import time
 from unittest import mock
@@ -128,21 +127,8 @@ class GuestTest(base.CommandTestCase):
 
     def shown(self, *words: str) -> str:
         # So an import raises what it raises of a module that is missing.
-        text = "import sys; sys.modules['libvirt'] = None; from nova_gpu.cmd import gpu; "
-        text += "sys.exit(gpu.main())"
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                text,
-                "--config-file",
-                self.conf,
-                *words,
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        program = f"import sys; sys.modules['libvirt'] = None; {base.MAIN.format('gpu')}"
+        done = base.fresh(program, "--config-file", self.conf, *words)
         self.assertEqual((0, ""), (done.returncode, done.stderr))
         return done.stdout
 
