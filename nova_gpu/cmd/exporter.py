@@ -22,7 +22,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
@@ -172,7 +172,7 @@ class Metrics(Collector):
         LOG.debug("Read the GPUs in %.3f s", time.monotonic() - began)
 
     def _of_cards(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
-        yield _gauge("nova_gpu_info", [(_info(item), 1) for item in listed_cards])
+        yield _gauge("nova_gpu_info", [(_info(card.gpu), 1) for card in listed_cards])
         yield _of_each("nova_gpu_divided", listed_cards, lambda card: card.parts is not None)
         yield _of_each(
             "nova_gpu_healthy",
@@ -234,14 +234,12 @@ class Metrics(Collector):
 
 
 def _kinds(error: type[exception.GPUError]) -> Iterator[type[exception.GPUError]]:
-    """Yield all subclasses of *error*, indirect ones included."""
     for kind in error.__subclasses__():
         yield kind
         yield from _kinds(kind)
 
 
-def _info(card: Card) -> tuple[str, ...]:
-    gpu = card.gpu
+def _info(gpu: GPU) -> tuple[str, ...]:
     labels = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
     texts = ("" if value is None else str(value) for value in labels)
     return (str(gpu.address), gpu.product.key, *texts)

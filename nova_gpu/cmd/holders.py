@@ -18,14 +18,13 @@ _DEADLINE_S = 10.0
 
 
 def read(
-    host: discovery.Discovery, gpus: Iterable[GPU], deadline_s: float = _DEADLINE_S
+    host: discovery.Discovery, gpus: Iterable[GPU]
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
-    """Return the uuids of the domains that have each card, by card.
+    """Return the uuids of the domains, running or not, that have each card, by card.
 
-    Domains may be running or only defined; the uuid of Nova's domains is that of the instance. The
-    second value is why the domains are unknown, ``None`` if libvirt answered.
+    The second value is why the domains are unknown, ``None`` if libvirt answered.
     """
-    named, unknown = by_domain(host, gpus, (), deadline_s)
+    named, unknown = by_domain(host, gpus, (), _DEADLINE_S)
     return by_card(named), unknown
 
 
@@ -35,9 +34,7 @@ def by_domain(
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
-    """Return the devices of each domain by its uuid.
-
-    The second value is why they are unknown, ``None`` if libvirt answered.
+    """Return the devices of each domain by its uuid, and why they are unknown, or ``None``.
 
     :param whole: the cards that guests get whole
     :param divided: the cards of which the result has the vGPUs or MIG instances
@@ -54,10 +51,7 @@ def by_domain(
 
 
 def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
-    """Return the uuids of the domains that have each card or a part of it, by card.
-
-    :param named: the devices of each domain, as :func:`by_domain` returns them
-    """
+    """Return the uuids of the domains that have each card or a part of it, by card."""
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):
         # An instance with several parts of a card is listed once.

@@ -78,7 +78,6 @@ def files() -> list[str]:
 
 
 def files_told() -> str:
-    """Return the text that names the configuration files that were read, or says there are none."""
     if paths := files():
         return f"options from {', '.join(paths)}"
     return (
@@ -88,10 +87,7 @@ def files_told() -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return the line for the operator about an *error* of an option or a configuration file.
-
-    It says what is wrong, in which file, and what to do.
-    """
+    """Return the line for the operator about an *error* of an option or a configuration file."""
     match error:
         case cfg.ConfigFilesNotFoundError():
             return _of_files(error.config_files, "no such file", "give one that is there")
@@ -101,7 +97,8 @@ def told(error: BaseException) -> str:
         case cfg.ConfigDirNotFoundError():
             return _of_files([error.config_dir], "no such folder", "give one that is there")
         case cfg.ConfigFileParseError():
-            return _of_files([error.config_file], _line(error.msg), "correct it")
+            reason = " ".join((error.msg or "it cannot be parsed").split())
+            return _of_files([error.config_file], reason, "correct it")
         case cfg.ConfigSourceValueError():
             return next(_wrong_values(), str(error))
         case exception.InvalidOption():
@@ -111,10 +108,6 @@ def told(error: BaseException) -> str:
 
 def _of_files(paths: Iterable[str], reason: str, remedy: str) -> str:
     return f"configuration file {', '.join(map(str, paths))}: {reason}; {remedy}"
-
-
-def _line(message: str | None) -> str:
-    return " ".join((message or "it cannot be parsed").split())
 
 
 def _wrong_values() -> Iterator[str]:

@@ -56,11 +56,7 @@ def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
 
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
-    """Return a table of a card's facts for people; unknown values are named so.
-
-    :param described: the facts, as :func:`nova_gpu.cmd.cards.described` returns them
-    :param unknown: why it is unknown which instances have the card, or ``None``
-    """
+    """Return a table of a card's facts, as :func:`nova_gpu.cmd.cards.described` returns them."""
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
         if key not in ("companions", "driver"):  # functions has both
