@@ -17,10 +17,7 @@ LISTEN = "127.0.0.1:9943"
 
 
 def add_commands(subparsers: Any) -> None:
-    """Add the parsers of all ``nova-gpu`` commands, with their options, to *subparsers*.
-
-    :param subparsers: the result of ``argparse.ArgumentParser.add_subparsers``
-    """
+    """Add the parsers of all ``nova-gpu`` commands, with their options, to *subparsers*."""
 
     def add(within: Any, name: str, module: str, text: str, *, formats: bool = True) -> Any:
         parser = within.add_parser(name, help=text)

@@ -256,10 +256,7 @@ def _assigned(
 
 
 def _guests(listed_cards: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
-    """Return how many guests are users of each card or of a part of it, as samples.
-
-    :param users: the uuids of the guests that use each device in question
-    """
+    """Return how many of the guests in *users* use each card or a part of it, as samples."""
 
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}

@@ -36,7 +36,6 @@ _NO_LIBVIRT = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``nova-gpu``.
 
-    :param argv: the command line, the program's name included; by default ``sys.argv``
     :returns: the exit status: 0; 1 if the host or the options cannot be read, or the command
         reports a problem; 2 for an invalid command line; 3 if ``verify`` cannot read all sources
     """
@@ -66,10 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(line: list[str]) -> int:
-    """Import only the module of the command and run it; return its exit status.
-
-    The import is this late because an invalid option and ``--help`` need no module.
-    """
+    """Import only the module of the command and run it; return its exit status."""
     for name in () if CONF.debug else _IN_THE_VERDICT:
         python_logging.getLogger(name).setLevel(python_logging.CRITICAL)
     command = CONF.command

@@ -34,11 +34,7 @@ def by_domain(
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
-    """Return the devices of each domain by its uuid, and why they are unknown, or ``None``.
-
-    :param whole: the cards that guests get whole
-    :param divided: the cards of which the result has the vGPUs or MIG instances
-    """
+    """Return the devices of each domain by its uuid, and why they are unknown, or ``None``."""
     parts = domains.parts(whole, host.roots, divided)
     try:
         with waiting.shown("asking libvirt"):

@@ -50,10 +50,7 @@ def read(arguments: Sequence[str], prog: str) -> None:
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """Yield the paths of configuration files that are not in UTF-8.
-
-    The error that oslo.config raises for such a file does not name it.
-    """
+    """Yield the files that are not in UTF-8, as oslo.config's error does not name them."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     files_given = parser.parse_known_args(list(arguments))[0].config_file
@@ -65,10 +62,7 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Return the paths of the configuration files that were read, in the order of reading.
-
-    Options in later files override those in earlier ones.
-    """
+    """Return the paths of the configuration files that were read; later ones override."""
     folders = CONF.config_dir or []
     # The order in which oslo.config reads a folder.
     inside = [
@@ -138,10 +132,7 @@ def _options() -> Iterator[tuple[str | None, str]]:
 
 
 def _file_with(name: str, group: str) -> str:
-    """Return `` (in PATH)`` for the last file that sets an option, "" if no file does.
-
-    :func:`_where` does not work for options with an invalid value.
-    """
+    """Return what :func:`_where` does, for options with an invalid value, too."""
     for path in reversed(files()):
         if name in _names(path, group):
             return f" (in {path})"

@@ -24,8 +24,6 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     """Print the facts about the card at the PCI address *text*.
 
     :returns: the exit status: 0, or 1 if no GPU has a PCI function there
-    :raises InvalidPciAddress: if *text* is not a PCI address
-    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     address = PciAddress.parse(text)
     listed_cards = cards.read(host)

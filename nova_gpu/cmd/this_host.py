@@ -50,25 +50,18 @@ class Guest:
         return str(self.domain.UUIDString())
 
     def get_xml_desc(self, dump_inactive: bool = False) -> str:
-        """Return the domain's XML; with *dump_inactive* that of its next start.
-
-        :raises libvirt.libvirtError: if the domain no longer exists, or libvirt does not answer
-        """
+        """Return the domain's XML; with *dump_inactive* that of its next start."""
         return str(self.domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE if dump_inactive else 0))
 
 
 class Reader:
     """A reader of libvirt's domains for :mod:`nova_gpu.virt.usage.domains`, like Nova's Host.
 
-    nova-compute uses Nova's Host itself. That class needs the message bus, because it sends a
-    notification when libvirt cannot be reached.
+    That class needs the message bus: it sends a notification when libvirt cannot be reached.
     """
 
     def list_guests(self, only_running: bool = True) -> list[Guest]:
-        """Return all running domains, or also those that are only defined.
-
-        :raises libvirt.libvirtError: if libvirt does not answer
-        """
+        """Return all running domains, or also those that are only defined."""
         libvirt.registerErrorHandler(lambda *_: None, None)
         connection = libvirt.openReadOnly(uri())
         flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if only_running else 0

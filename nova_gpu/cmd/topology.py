@@ -20,10 +20,7 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, *, as_json: bool) -> int:
-    """Print the PCI tree and the links of the cards; return 0, even without cards.
-
-    :raises DiscoveryFailed: if the host's cards cannot be listed
-    """
+    """Print the PCI tree and the links of the cards; return 0, even without cards."""
     listed_cards = cards.read(host)
     gpus = [card.gpu for card in listed_cards]
     held, unknown = holders.read(host, gpus) if listed_cards else ({}, None)
@@ -45,11 +42,7 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
 
 
 def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
-    """Yield the lines of the PCI tree with the cards, and of the table of paths between them.
-
-    :param held: the uuids of the instances that have each card
-    :param unknown: why *held* is unknown, or ``None``
-    """
+    """Yield the lines of the PCI tree with the cards, and of the table of paths between them."""
     gpus = [card.gpu for card in listed_cards]
     whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
     yield from card_facts.tree(gpus, whose)

@@ -52,12 +52,8 @@ class Verdict:
         """The exit status: 0, no difference; 1, a difference remains; 3, a source is unreadable."""
         if self.unread:
             return INCOMPLETE
-        left = [
-            difference
-            for difference in self.differences
-            if self.repaired.get(difference, "") is not None
-        ]
-        return DIFFERENT if left else 0
+        is_left = any(self.repaired.get(item, "") is not None for item in self.differences)
+        return DIFFERENT if is_left else 0
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
@@ -71,11 +67,7 @@ def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_
     if differences:
         time.sleep(again_after_s)
         state = gather.gather(sources)
-        differences = tuple(
-            difference
-            for difference in contradictions.compare(state)
-            if difference in set(differences)
-        )
+        differences = tuple(d for d in contradictions.compare(state) if d in set(differences))
     safe = [difference for difference in differences if mend and difference.safe]
     done: dict[str, str | None] = {}
     for difference in safe:

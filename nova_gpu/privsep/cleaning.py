@@ -22,7 +22,6 @@ def reset(address: str) -> None:
 
     The GPU must not be in use by a guest.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises NotClean: if it is not reset, or does not answer afterwards
     """
     card = _card(model.PciAddress.parse(address))
@@ -34,7 +33,6 @@ def end_processes(address: str) -> list[str]:
     """End the processes that a container left with the device open; return their descriptions.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises InvalidValue: if *address* is neither
     :raises NotClean: if a process does not end
     """
     means, gpu = _means(), device.parse(address)
@@ -59,7 +57,6 @@ def run_command(address: str) -> tuple[int, str]:
     """Run [gpu]clean_command for a device; return its exit status and its output.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises InvalidValue: if *address* is neither
     :raises NotClean: if it cannot be run, or does not end in time
     """
     gpu = device.parse(address)
@@ -87,10 +84,6 @@ def _means() -> rebinder.Means:
 
 
 def _card(address: model.PciAddress) -> model.GPU:
-    """Return the card at *address*.
-
-    :raises NotClean: if there is no card that the [gpu] options select
-    """
     card = privileged_cards.card(address, CONF.gpu)
     if card is None:
         raise exception.NotClean(str(address), privileged_cards.REASON, privileged_cards.REMEDY)

@@ -29,7 +29,6 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
     nodes of AMD and Intel. Nodes in *paths* that belong to another device are ignored.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises InvalidValue: if *address* is neither
     """
     roots = Roots.of(CONF.gpu)
     gpu = device.parse(address)

@@ -24,7 +24,6 @@ def records() -> pathlib.Path:
 def give_to_guests(address: str) -> None:
     """Bind every function of the GPU at *address* to vfio-pci; it may be bound to it already.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises BindingFailed: if the host uses the card, or the kernel does not bind it in time
     """
     card = model.PciAddress.parse(address)
@@ -40,7 +39,6 @@ def give_to_host(address: str) -> None:
     That call has recorded the drivers (:func:`records`). The [gpu] options need not select the card
     any more.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time
     """
     binding.give_to_host(model.PciAddress.parse(address), _means())
@@ -51,8 +49,6 @@ def in_use(addresses: list[str]) -> dict[str, str]:
     """Return text that names the processes with a GPU open, by the GPU's address.
 
     A GPU that no process has open is left out, and so are all if the processes cannot be found.
-
-    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     return {str(card): who for card, who in open_devices.in_use(cards, _means()).items()}

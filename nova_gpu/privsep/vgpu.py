@@ -21,7 +21,6 @@ from nova_gpu.host.vgpu import slots, virtual_functions
 def make(slot: str, instance_uuid: str) -> None:
     """Make the vGPU of an instance at *slot*, unless it exists already.
 
-    :raises InvalidValue: if *slot* or *instance_uuid* is invalid
     :raises DeviceUnavailable: if it cannot be made now
     """
     place = vgpu.Slot.parse(slot)
@@ -37,7 +36,6 @@ def remove(slot: str, instance_uuid: str) -> None:
 
     A vGPU of another instance stays. The [gpu] options need not select the card any more.
 
-    :raises InvalidValue: if *slot* or *instance_uuid* is invalid
     :raises NotClean: if it still exists, or that is unknown
     """
     place = vgpu.Slot.parse(slot)
@@ -50,8 +48,6 @@ def types(addresses: list[str]) -> str:
     """Return NVML's answer about the vGPU types of the cards at *addresses*, as JSON.
 
     :func:`nova_gpu.host.nvidia.nvml_vgpus.parse` parses the answer.
-
-    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
     return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
@@ -61,7 +57,6 @@ def types(addresses: list[str]) -> str:
 def enable_functions(address: str, number: int) -> None:
     """Enable *number* virtual functions of the card at *address*, unless it has them already.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises DeviceUnavailable: if *number* is not that of ``[gpu]virtual_functions`` for the card,
         or the functions cannot be enabled now
     """
@@ -76,7 +71,6 @@ def make_mig_instances(address: str, profile: str) -> int:
 
     Return how many were made, 0 if the card is divided already.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises DeviceUnavailable: if *profile* is not that of ``[gpu]mig_profile`` for the card, or the
         card cannot be divided now
     """

@@ -3,12 +3,9 @@
 
 A guest always gets all device nodes of its cards and MIG instances, even those that a CDI
 specification lacks. A specification that describes the card adds further nodes, the driver's files
-and environment. Only nodes that give access to no other card than the guest's are added, and only
-files that no user but root could have written.
-
-The files are mounted read-only, which prevents accidents only: root in a guest can mount them
-again, as tried with libvirt 9.0. Root in the guest cannot write to files of a user for whom the
-guest has no id, which is why the files' owner and mode are checked.
+and environment: only nodes that give access to no other card, and only files that no user but root
+could have written. Mounting them read-only prevents accidents alone: root in a guest can mount them
+again, as tried with libvirt 9.0.
 """
 
 from __future__ import annotations

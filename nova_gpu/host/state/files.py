@@ -197,11 +197,7 @@ def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContex
 
 @contextlib.contextmanager
 def _believed(folder: pathlib.Path) -> Iterator[int]:
-    """Yield a descriptor of *folder*, which no other user can change.
-
-    :raises FileNotFoundError: if it does not exist
-    :raises Untrusted: if it is a symbolic link, or another user could change it
-    """
+    """Yield a descriptor of *folder*, which must be no link, and no other user can change."""
     with contextlib.ExitStack() as stack:
         try:
             fd = stack.enter_context(opened(folder, follow=False, flags=os.O_DIRECTORY))

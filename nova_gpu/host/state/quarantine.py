@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quarantine: cards that new instances do not get until an operator releases them.
 
-Each quarantined card has one file, its entry. It is one JSON object, named after the card's
-address::
+Each quarantined card has one file, its entry, named after the card's address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
@@ -14,11 +13,8 @@ The entry applies to the card that ``seen`` identifies, in whatever slot that is
 (:mod:`nova_gpu.host.pci.identity`). If the card has no identifier, the entry applies to the card at
 the address as long as all cards of the product are at their former addresses; after that it applies
 to all cards of the product that may be the quarantined one. An entry without ``seen``, as older
-releases and operators write it, applies to a card of the product at the address. An entry that
-cannot be parsed applies to any card at the address.
-
-Older releases wrote ``cleaning``, which says only that the card had to be cleaned. Today a card
-without a proof that it is clean is cleaned (:mod:`nova_gpu.host.state.proofs`).
+releases and operators write it, applies to a card of the product at the address. Only older
+releases wrote ``cleaning`` (true): that the card had to be cleaned.
 """
 
 from __future__ import annotations
@@ -139,12 +135,9 @@ def unavailable(
         text = f"since {record.since}: {record.reason}"
         about = cards_of(record, gpus, roots, identities)
         for card in about:
-            if card.address == record.address or record.seen is None:
-                reasons_by_card[card.address] = _reasons(
-                    f"it is in quarantine {text}", record.remedy
-                )
-            elif len(about) == 1:
-                reason = f"it is in quarantine as {record.address} {text}"
+            if card.address == record.address or record.seen is None or len(about) == 1:
+                former = "" if card.address == record.address else f"as {record.address} "
+                reason = f"it is in quarantine {former}{text}"
                 reasons_by_card[card.address] = _reasons(reason, record.remedy)
             else:
                 reasons = _reasons(
@@ -298,12 +291,7 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
-    """Return the entry in the file at *path*.
-
-    For an invalid file return an entry that quarantines any card at *address*.
-
-    :raises FileNotFoundError: if the file has been removed meanwhile
-    """
+    """Return the entry in the file; for an invalid one, an entry for any card at *address*."""
     try:
         content = files.read_json(path)
         texts = {name: content[name] for name in ("reason", "remedy", "since")}

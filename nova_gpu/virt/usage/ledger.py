@@ -549,8 +549,7 @@ def _answers(look: Callable[[], Named]) -> bool:
 def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> None:
     """Refuse a start or a cleaning whose devices another instance has, or that are being cleaned.
 
-    Before a start the devices of domains are not checked here, because the caller lists the domains
-    anew.
+    Before a start the caller checks the devices of domains, which it lists anew.
 
     :param instance_uuid: the instance to be started, ``""`` for a cleaning
     """
