@@ -86,7 +86,7 @@ SUMMARIES = {
     "nova_gpu_cleaning_seconds": (
         "Seconds that cleanings of cards after a guest took. The outcome is clean or failed.",
         ("outcome",),
-    ),
+    )
 }
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]

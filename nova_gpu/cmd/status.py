@@ -150,7 +150,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return _warning(
             "Nova's own weighers are off, so that hosts without GPUs are not ranked; set in one "
             "line: [filter_scheduler]weight_classes = "
-            f"nova.scheduler.weights.all_weighers,{_WEIGHER}.",
+            f"nova.scheduler.weights.all_weighers,{_WEIGHER}."
         )
 
     def _check_owners(self) -> upgradecheck.Result:
@@ -200,7 +200,7 @@ class Checks(upgradecheck.UpgradeCommands):
         except boundary.Failure as error:
             return _warning(
                 f"Nova's databases do not answer: {str(error).splitlines()[0]}; see "
-                "[api_database]connection.",
+                "[api_database]connection."
             )
 
     def _check_shim(self) -> upgradecheck.Result:
@@ -224,7 +224,7 @@ class Checks(upgradecheck.UpgradeCommands):
         if CONF.gpu.allow_privileged_containers:
             return _warning(
                 "Root in an instance is root on this host: [gpu]allow_privileged_containers is "
-                "true and [libvirt]uid_maps and gid_maps are not set.",
+                "true and [libvirt]uid_maps and gid_maps are not set."
             )
         return _Result(
             _Code.FAILURE,

@@ -248,9 +248,7 @@ def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
 
 
 def _placed(
-    mounts: Iterable[values.Mount],
-    links: Iterable[tuple[str, str]],
-    library_root: pathlib.Path,
+    mounts: Iterable[values.Mount], links: Iterable[tuple[str, str]], library_root: pathlib.Path
 ) -> list[values.Mount]:
     """Return mounts to use in place of *mounts*, so that a guest of any image can start.
 

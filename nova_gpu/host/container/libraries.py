@@ -39,9 +39,7 @@ def is_library(mount: container.Mount) -> bool:
 
 
 def gather(
-    mounts: Sequence[container.Mount],
-    links: Iterable[tuple[str, str]],
-    library_root: pathlib.Path,
+    mounts: Sequence[container.Mount], links: Iterable[tuple[str, str]], library_root: pathlib.Path
 ) -> container.Mount:
     """Gather the libraries in *mounts* in one folder, and return its mount at ``TARGET``.
 

@@ -155,10 +155,7 @@ def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
     :raises OSError: if it cannot be removed
     :raises Untrusted: with *trusted*, if another user could change its folder
     """
-    with (
-        contextlib.suppress(FileNotFoundError),
-        _folder(path.parent, trusted=trusted) as folder,
-    ):
+    with contextlib.suppress(FileNotFoundError), _folder(path.parent, trusted=trusted) as folder:
         os.unlink(path.name, dir_fd=folder)
         os.fsync(folder)
 

@@ -71,12 +71,7 @@ Identities = Callable[[Iterable[GPU]], Mapping[PciAddress, identity.Identity]]
 
 
 def entry(
-    card: GPU,
-    reason: str,
-    remedy: str,
-    *,
-    until_boot: str | None = None,
-    seen: Seen | None = None,
+    card: GPU, reason: str, remedy: str, *, until_boot: str | None = None, seen: Seen | None = None
 ) -> Entry:
     """Return a new entry that quarantines *card* once :func:`put` has written it."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
@@ -112,10 +107,7 @@ def see(
 
 
 def unavailable(
-    folder: pathlib.Path,
-    cards: Iterable[GPU],
-    roots: Roots,
-    identities: Identities | None = None,
+    folder: pathlib.Path, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> dict[PciAddress, Reasons]:
     """Return why those of *cards* that are in quarantine are not available, by address.
 
@@ -185,10 +177,7 @@ def _are_where_they_were(product: str, seen: Seen, roots: Roots) -> bool:
 
 
 def follow(
-    folder: pathlib.Path,
-    cards: Iterable[GPU],
-    roots: Roots,
-    identities: Identities | None = None,
+    folder: pathlib.Path, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[tuple[PciAddress, PciAddress]]:
     """Rename the entries of cards whose address has changed; return pairs of old and new address.
 

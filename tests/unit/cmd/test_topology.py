@@ -51,6 +51,13 @@ class TopologyTest(base.HostTestCase):
     def build(self, machine: str) -> hosts.Host:
         return hosts.build(machine, self.root, nodes.Nodes.FILES)
 
+    def topology(self, *, as_json: bool = False) -> str:
+        return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=as_json))
+
+    def show(self, status: int, address: str, *, as_json: bool) -> str:
+        host = discovery.Discovery()
+        return self.printed(status, lambda: show.main(host, address, as_json=as_json))
+
     def test_the_picture_of_the_guide(self) -> None:
         self.build("switched-8")
         found = cards.read(discovery.Discovery())
@@ -63,10 +70,10 @@ class TopologyTest(base.HostTestCase):
 
     def test_libvirt_does_not_answer(self) -> None:
         self.build("displays")
-        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+        text = self.topology()
         self.assertIn("has which GPU: libvirt does not list its domains: Failed", text)
         self.assertNotIn("free", text)
-        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
+        printed = self.topology(as_json=True)
         self.assertEqual([None, None], [each["instances"] for each in json.loads(printed)])
 
     def test_libvirt_answers(self) -> None:
@@ -77,34 +84,26 @@ class TopologyTest(base.HostTestCase):
         self.assertEqual(
             ({}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
         )
-        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+        text = self.topology()
         self.assertRegex(text, "0000:22:00.0  Tesla K40m +free")
 
     def test_no_card(self) -> None:
         hosts.Host(self.root)
-        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+        text = self.topology()
         self.assertIn("No GPU was found", text)
-        self.assertEqual(
-            "[]\n", self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
-        )
+        self.assertEqual("[]\n", self.topology(as_json=True))
 
     def test_one_card(self) -> None:
         self.build("displays")
-        shown = self.printed(
-            0, lambda: show.main(discovery.Discovery(), "0000:21:00.1", as_json=True)
-        )
+        shown = self.show(0, "0000:21:00.1", as_json=True)
         described = json.loads(shown)
         self.assertEqual("0000:21:00.0", described["address"])
         self.assertEqual({"0000:21:00.0": "nvidia", "0000:21:00.1": None}, described["functions"])
-        text = self.printed(
-            0, lambda: show.main(discovery.Discovery(), "0000:21:00.0", as_json=False)
-        )
+        text = self.show(0, "0000:21:00.0", as_json=False)
         self.assertRegex(text, r"\| reason +\| it is the display the host booted on")
         self.assertRegex(text, r"\| +\| 0000:21:00.1 bound to no driver")
         self.assertRegex(text, r"\| memory_mib +\| unknown")
-        missing = self.printed(
-            1, lambda: show.main(discovery.Discovery(), "0000:aa:00.0", as_json=True)
-        )
+        missing = self.show(1, "0000:aa:00.0", as_json=True)
         self.assertIn("there is no GPU at 0000:aa:00.0", missing)
         self.assertRaises(
             exception.InvalidPciAddress, show.main, discovery.Discovery(), "aa:00.0", as_json=True

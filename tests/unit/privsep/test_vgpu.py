@@ -145,9 +145,6 @@ class TestProfiles(VGPUTestCase):
 
     def test_of_another_driver(self) -> None:
         self.assertRaises(
-            exception.DeviceUnavailable,
-            verbs.make,
-            f"{self.function}/mtty-1147/0",
-            INSTANCE,
+            exception.DeviceUnavailable, verbs.make, f"{self.function}/mtty-1147/0", INSTANCE
         )
         self.assertEqual("0", self.current())

@@ -25,8 +25,7 @@ from tests.fixtures import cards, drm, hosts, nodes, nvidia, pci
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
 (A_AUDIO,) = cards.addresses("0000:04:00.1")
 PARTS = domains.Parts(
-    {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B},
-    {A: A, A_AUDIO: A, B: B, C: C},
+    {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B}, {A: A, A_AUDIO: A, B: B, C: C}
 )
 
 
