@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import nova.privsep
 
-import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import privileged_cards
-from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import card_reset, open_devices, rebinder
+from nova_gpu.host.vfio import card_reset, open_devices
+from nova_gpu.privsep import vfio
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -25,7 +24,7 @@ def reset(address: str) -> None:
     :raises NotClean: if it is not reset, or does not answer afterwards
     """
     card = _card(model.PciAddress.parse(address))
-    card_reset.reset(card, _means(), required=CONF.gpu.require_reset)
+    card_reset.reset(card, vfio.means(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset)
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -35,7 +34,7 @@ def end_processes(address: str) -> list[str]:
     :param address: a GPU's address, or the slot of a MIG instance
     :raises NotClean: if a process does not end
     """
-    means, gpu = _means(), device.parse(address)
+    means, gpu = vfio.means(CONF.gpu.clean_timeout), device.parse(address)
     card = _card(device.function(gpu))
     if not means.roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
@@ -75,12 +74,6 @@ def run_command(address: str) -> tuple[int, str]:
 
 def _slot(gpu: device.Device) -> Slot | None:
     return next(iter(device.slots([gpu])), None)
-
-
-def _means() -> rebinder.Means:
-    return rebinder.Means(
-        Roots.of(CONF.gpu), nova_gpu.privsep.vfio.records(), CONF.gpu.clean_timeout
-    )
 
 
 def _card(address: model.PciAddress) -> model.GPU:

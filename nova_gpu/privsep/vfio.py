@@ -29,7 +29,7 @@ def give_to_guests(address: str) -> None:
     card = model.PciAddress.parse(address)
     if privileged_cards.card(card, CONF.gpu) is None:
         raise exception.BindingFailed(address, privileged_cards.REASON, privileged_cards.REMEDY)
-    binding.give_to_guests(card, _means())
+    binding.give_to_guests(card, means(CONF.gpu.bind_timeout))
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -41,7 +41,7 @@ def give_to_host(address: str) -> None:
 
     :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time
     """
-    binding.give_to_host(model.PciAddress.parse(address), _means())
+    binding.give_to_host(model.PciAddress.parse(address), means(CONF.gpu.bind_timeout))
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -51,8 +51,11 @@ def in_use(addresses: list[str]) -> dict[str, str]:
     A GPU that no process has open is left out, and so are all if the processes cannot be found.
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
-    return {str(card): who for card, who in open_devices.in_use(cards, _means()).items()}
+    return {
+        str(card): who
+        for card, who in open_devices.in_use(cards, means(CONF.gpu.bind_timeout)).items()
+    }
 
 
-def _means() -> Means:
-    return Means(Roots.of(CONF.gpu), records(), CONF.gpu.bind_timeout)
+def means(timeout_s: float) -> Means:
+    return Means(Roots.of(CONF.gpu), records(), timeout_s)
