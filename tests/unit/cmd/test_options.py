@@ -107,9 +107,8 @@ class MistakesTest(base.CommandTestCase):
 
     def test_verify_without_libvirt(self) -> None:
         """One line for each that does not answer, and no log of Nova's beside them"""
-        self.configure("lxc", "[DEFAULT]\ntransport_url = fake:///\nrpc_response_timeout = 1")
-        with self.conf.open("a") as file:
-            file.write("[libvirt]\nconnection_uri = lxc+unix:///?socket=/nonexistent\n")
+        options = "[DEFAULT]\ntransport_url = fake:///\nrpc_response_timeout = 1\n[libvirt]\n"
+        self.configure("lxc", f"{options}connection_uri = lxc+unix:///?socket=/nonexistent")
         done = self.nova_gpu("verify")
         self.assertEqual(3, done.returncode, done.stderr + done.stdout)
         self.assertEqual("", done.stderr)
@@ -154,12 +153,10 @@ class CostTest(base.CommandTestCase):
 
     def test_nor_where_nova_gives_cards_by_itself(self) -> None:
         """By Nova's own reader of [pci]device_spec, which imports the database in nova-compute."""
-        self.configure("kvm")
+        self.configure("kvm", '[pci]\ndevice_spec = {"address": "0000:3b:00.0"}')
         host = hosts.Host(self.root)
         for address in ("0000:3b:00.0", "0000:5e:00.0"):
             host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        with self.conf.open("a") as file:
-            file.write('[pci]\ndevice_spec = {"address": "0000:3b:00.0"}\n')
         modules, shown = self.imported("list", "--json")
         self.assertIn("nova.pci.whitelist", modules)
         readers = {"nova.pci", "nova.objects"}  # which is an empty package
