@@ -23,35 +23,36 @@ def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
     All calls use one thread because eventlet, if Nova uses it, answers only the thread that called
     first.
     """
-    calls = _worker()
+    worker = _Worker()
 
     def ask(read: Callable[[], Any]) -> Any:
-        nonlocal calls
+        nonlocal worker
         answer: futures.Future[Any] = futures.Future()
-        calls.put((read, answer))
+        worker.calls.put((read, answer))
         if not futures.wait([answer], deadline_s).done:
-            calls = _worker()
+            worker = _Worker()
             raise TimeoutError(f"no answer within {deadline_s:g} s")
         return answer.result()
 
     return ask
 
 
-def _worker() -> queue.SimpleQueue[tuple[Callable[[], Any], futures.Future[Any]]]:
-    """Start a thread, and return the queue of its calls, each with the future of its answer."""
-    calls: queue.SimpleQueue[tuple[Callable[[], Any], futures.Future[Any]]] = queue.SimpleQueue()
+class _Worker:
+    """A thread, and the queue of its calls, each with the future of its answer."""
 
-    def work() -> None:
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[tuple[Callable[[], Any], futures.Future[Any]]]
+        self.calls = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
         while True:
-            read, answer = calls.get()
+            read, answer = self.calls.get()
             try:
                 with boundary.crossed():
                     answer.set_result(read())
             except boundary.Failure as failure:
                 answer.set_exception(failure.error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return calls
 
 
 @contextlib.contextmanager
