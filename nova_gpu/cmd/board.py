@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text that commands print about boards whose cards guests get in fixed sets only.
 
-The extension :mod:`nova_gpu.fabric` formats it, for boards with NVSwitches. Where the extension is
-not installed, nothing is printed.
+The extension :mod:`nova_gpu.fabric` formats it, for boards with NVSwitches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from nova_gpu.core import extensions
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.sets import Sets
 
 
-class _Text(Protocol):
+class _Text:
+    """The functions of the extension's module, as they are where it is not installed."""
+
     def of_card(self, sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
         """Return two lists of sentences: the faults of the card's board, and notes on its place."""
+        return [], []
 
     def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
         """Return the card's module number on its board, and the sets that include the card.
 
         Both are ``None`` if the card is on no such board.
         """
+        return None, None
 
     def table(
         self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
@@ -32,20 +35,8 @@ class _Text(Protocol):
 
         :param held: the uuids of the instances that have each card; empty if that is unknown
         """
-
-
-class _None:
-    def of_card(self, sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
-        return [], []
-
-    def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
-        return None, None
-
-    def table(
-        self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
-    ) -> Iterable[str]:
         return ()
 
 
 def text() -> _Text:
-    return extensions.load(extensions.BOARD_TEXT) or _None()
+    return extensions.load(extensions.BOARD_TEXT) or _Text()

@@ -24,12 +24,7 @@ _NO_HOST = (
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Run ``nova-gpu topology`` on a machine without Python's module libvirt.
-
-    :returns: 0, even without cards
-    :raises DiscoveryFailed: if the cards cannot be listed
-    :raises InvalidOption: if an option is invalid
-    """
+    """Run ``nova-gpu topology`` on a machine without Python's module libvirt; return 0."""
     gpus = find(lambda: nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {})
     if command.format == Format.JSON:
         print_json([facts(gpu) for gpu in gpus])
@@ -44,7 +39,8 @@ def find(facts: Callable[[], Mapping[PciAddress, nvml.NvmlFacts]] = dict) -> tup
     """Return the cards of this machine that the options select.
 
     :param facts: return NVML's facts about cards by address; by default NVML is not queried
-    :raises DiscoveryFailed, InvalidOption: as :func:`run`
+    :raises DiscoveryFailed: if the cards cannot be listed
+    :raises InvalidOption: if an option is invalid
     """
     vendors, addresses, product_ids = CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
     gpus = discovery.discover(

@@ -17,13 +17,11 @@ from nova_gpu.core.availability import Reasons, Source
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
-from nova_gpu.host.pci import identity
 from nova_gpu.host.state import proofs, quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import discovery
 
-_UNKNOWN = "unknown"
 _COLUMNS = (
     ("Address", "address"),
     ("Product", "product_id"),
@@ -62,8 +60,7 @@ class Card:
     ) -> str | None:
         """Return why the card is not offered to new instances, or ``None`` if it is.
 
-        :param held: the uuids of the instances that have each card
-        :param unknown: why *held* is unknown, or ``None``
+        The parameters are those of :func:`described`.
         """
         if self.reason or not self.dirty or held.get(self.gpu.address):
             return self.reason
@@ -117,14 +114,9 @@ def read(host: discovery.Discovery, watch: monitor.Watch | None = None) -> list[
 def _dirty(host: discovery.Discovery, gpus: Sequence[GPU]) -> dict[PciAddress, str]:
     """Return why cards may be unclean after a guest, by address; clean cards are not included.
 
-    A card counts as clean if nova-compute has written a proof for it, which not every user may
-    read.
+    Not every user may read the proofs of cleaning.
     """
-    seen = proofs.see(
-        gpus,
-        host.roots,
-        lambda cards: {card.address: identity.read(card, host.roots) for card in cards},
-    )
+    seen = proofs.see(gpus, host.roots)
     return {
         gpu.address: f"{reason}; nova-compute cleans it in its next period, or says why it cannot"
         for gpu in gpus
@@ -154,11 +146,11 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
     """Return a table of cards, and lines below it: vGPU types, and why cards are not offered.
 
     :param cards: the cards as :func:`described` returns them
-    :param unknown: why it is unknown which instances have them, or ``None``
     """
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
     for card in cards:
-        shown.add_row([_cell(key, _of(card, key)) for _, key in _COLUMNS])
+        row = card | ({"offered": "in parts"} if card["offered"] and card["vgpus"] else {})
+        shown.add_row([_cell(key, row[key]) for _, key in _COLUMNS])
     lines = [shown.get_string()]
     for card in cards:
         lines += [f"{card['address']}: {line}" for line in vgpu_lines(card["vgpus"] or ())]
@@ -173,12 +165,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
 
 
 def not_known(reason: str) -> str:
-    """Return the line to print instead of instances if libvirt does not tell who has which card."""
     return f"Cannot tell which instance has which GPU: {reason}"
-
-
-def _of(card: dict[str, Any], key: str) -> Any:
-    return "in parts" if key == "offered" and card["offered"] and card["vgpus"] else card[key]
 
 
 def _cell(key: str, value: Any) -> str:
@@ -188,7 +175,7 @@ def _cell(key: str, value: Any) -> str:
         return "\n".join(value) or "-"
     if key in ("driver", "numa_node", "iommu_group") and value is None:
         return "-"
-    return _UNKNOWN if value is None else str(value)
+    return "unknown" if value is None else str(value)
 
 
 def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:

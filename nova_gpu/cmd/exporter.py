@@ -22,7 +22,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.availability import Source
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
@@ -86,7 +86,7 @@ SUMMARIES = {
     "nova_gpu_cleaning_seconds": (
         "Seconds that cleanings of cards after a guest took. The outcome is clean or failed.",
         ("outcome",),
-    ),
+    )
 }
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -172,14 +172,18 @@ class Metrics(Collector):
         LOG.debug("Read the GPUs in %.3f s", time.monotonic() - began)
 
     def _of_cards(self, listed_cards: list[Card]) -> Iterator[core.Metric]:
-        yield _gauge("nova_gpu_info", [(_info(item), 1) for item in listed_cards])
+        yield _gauge("nova_gpu_info", [(_info(card.gpu), 1) for card in listed_cards])
         yield _of_each("nova_gpu_divided", listed_cards, lambda card: card.parts is not None)
         yield _of_each(
             "nova_gpu_healthy",
             listed_cards,
             lambda card: not any(reason.is_fault for reason in card.unavailable),
         )
-        yield _of_each("nova_gpu_quarantined", listed_cards, _is_quarantined)
+        yield _of_each(
+            "nova_gpu_quarantined",
+            listed_cards,
+            lambda card: any(reason.source is Source.QUARANTINE for reason in card.unavailable),
+        )
         whole = [card.gpu for card in listed_cards if card.parts is None]
         divided = [card.parts for card in listed_cards if card.parts is not None]
         named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
@@ -230,18 +234,12 @@ class Metrics(Collector):
 
 
 def _kinds(error: type[exception.GPUError]) -> Iterator[type[exception.GPUError]]:
-    """Yield all subclasses of *error*, indirect ones included."""
     for kind in error.__subclasses__():
         yield kind
         yield from _kinds(kind)
 
 
-def _is_quarantined(card: Card) -> bool:
-    return any(reason.source is Source.QUARANTINE for reason in card.unavailable)
-
-
-def _info(card: Card) -> tuple[str, ...]:
-    gpu = card.gpu
+def _info(gpu: GPU) -> tuple[str, ...]:
     labels = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
     texts = ("" if value is None else str(value) for value in labels)
     return (str(gpu.address), gpu.product.key, *texts)
@@ -258,10 +256,7 @@ def _assigned(
 
 
 def _guests(listed_cards: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
-    """Return how many guests are users of each card or of a part of it, as samples.
-
-    :param users: the uuids of the guests that use each device in question
-    """
+    """Return how many of the guests in *users* use each card or a part of it, as samples."""
 
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}

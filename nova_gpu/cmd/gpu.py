@@ -36,7 +36,6 @@ _NO_LIBVIRT = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``nova-gpu``.
 
-    :param argv: the command line, the program's name included; by default ``sys.argv``
     :returns: the exit status: 0; 1 if the host or the options cannot be read, or the command
         reports a problem; 2 for an invalid command line; 3 if ``verify`` cannot read all sources
     """
@@ -55,26 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return 2
     except (exception.GPUError, *options.Unreadable) as error:
-        return _failed(error)
+        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
     except novas.raised() as error:
-        return _failed(error)
+        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
     except ModuleNotFoundError as error:
         if error.name != "libvirt":
             raise
         print(_NO_LIBVIRT, file=sys.stderr)
-        return 1
-
-
-def _failed(error: Exception) -> int:
-    print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
     return 1
 
 
 def _run(line: list[str]) -> int:
-    """Import only the module of the command and run it; return its exit status.
-
-    The import is this late because an invalid option and ``--help`` need no module.
-    """
+    """Import only the module of the command and run it; return its exit status."""
     for name in () if CONF.debug else _IN_THE_VERDICT:
         python_logging.getLogger(name).setLevel(python_logging.CRITICAL)
     command = CONF.command

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nova_gpu.cmd import libvirt_connection, waiting
+from nova_gpu.cmd import this_host, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
@@ -18,14 +18,13 @@ _DEADLINE_S = 10.0
 
 
 def read(
-    host: discovery.Discovery, gpus: Iterable[GPU], deadline_s: float = _DEADLINE_S
+    host: discovery.Discovery, gpus: Iterable[GPU]
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
-    """Return the uuids of the domains that have each card, by card.
+    """Return the uuids of the domains, running or not, that have each card, by card.
 
-    Domains may be running or only defined; the uuid of Nova's domains is that of the instance. The
-    second value is why the domains are unknown, ``None`` if libvirt answered.
+    The second value is why the domains are unknown, ``None`` if libvirt answered.
     """
-    named, unknown = by_domain(host, gpus, (), deadline_s)
+    named, unknown = by_domain(host, gpus, (), _DEADLINE_S)
     return by_card(named), unknown
 
 
@@ -35,18 +34,12 @@ def by_domain(
     divided: Iterable[DividedCard],
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
-    """Return the devices of each domain by its uuid.
-
-    The second value is why they are unknown, ``None`` if libvirt answered.
-
-    :param whole: the cards that guests get whole
-    :param divided: the cards of which the result has the vGPUs or MIG instances
-    """
+    """Return the devices of each domain by its uuid, and why they are unknown, or ``None``."""
     parts = domains.parts(whole, host.roots, divided)
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)
-            return ask(lambda: domains.look(libvirt_connection.Reader(), parts)), None
+            return ask(lambda: domains.look(this_host.Reader(), parts)), None
     except exception.DomainsUnreadable as error:
         return {}, error.fact
     except TimeoutError as error:
@@ -54,10 +47,7 @@ def by_domain(
 
 
 def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
-    """Return the uuids of the domains that have each card or a part of it, by card.
-
-    :param named: the devices of each domain, as :func:`by_domain` returns them
-    """
+    """Return the uuids of the domains that have each card or a part of it, by card."""
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, has in sorted(named.items()):
         # An instance with several parts of a card is listed once.

@@ -95,7 +95,6 @@ def _finding(
 ) -> Finding:
     """Check one card.
 
-    :param root: the folder that contains /lib/modules
     :param known: why nova-compute does not offer the card, from readings of all cards
     :param alike: how many cards of its product the host has
     """
@@ -146,8 +145,6 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
     """Yield a sentence if processes of the host have the card open, or if that is unknown.
 
     A card that is bound to vfio-pci can only be in use by a guest, which is no reason.
-
-    :raises OSError: if the card cannot be read
     """
     prepared = iommu.is_prepared(gpu.functions, roots)
     if not prepared and not roots.shows_all_processes():
@@ -178,10 +175,7 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
 
 
 def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
-    """Return the text about how many such cards the address space of a guest has room for.
-
-    The guest in question has as much memory as the host.
-    """
+    """Return how many such cards a guest with all of the host's memory has room for, as text."""
     room = guest_address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"

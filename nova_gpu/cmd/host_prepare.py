@@ -27,8 +27,6 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     """Print the configuration files, and write them below *root* if *apply*.
 
     :returns: the exit status: 0, or 1 if there is no card to bind
-    :raises GPUError: if the host cannot be read, or a file of that name is not nova-gpu's
-    :raises OSError: if a file cannot be read or written
     """
     if host.delivery.shares_driver:
         print(
@@ -91,10 +89,7 @@ def _boot_loader(texts: dict[str, str | None]) -> str:
 
 
 def undo(root: pathlib.Path) -> int:
-    """Remove the files that :func:`main` wrote below *root*; return 0.
-
-    :raises GPUError, OSError: as :func:`main`
-    """
+    """Remove the files that :func:`main` wrote below *root*; return 0."""
     changed = boot_configuration.undo(root)
     for name in changed:
         print(f"/{name} (removed)")

@@ -50,10 +50,7 @@ def read(arguments: Sequence[str], prog: str) -> None:
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """Yield the paths of configuration files that are not in UTF-8.
-
-    The error that oslo.config raises for such a file does not name it.
-    """
+    """Yield the files that are not in UTF-8, as oslo.config's error does not name them."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     files_given = parser.parse_known_args(list(arguments))[0].config_file
@@ -65,10 +62,7 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Return the paths of the configuration files that were read, in the order of reading.
-
-    Options in later files override those in earlier ones.
-    """
+    """Return the paths of the configuration files that were read; later ones override."""
     folders = CONF.config_dir or []
     # The order in which oslo.config reads a folder.
     inside = [
@@ -78,7 +72,6 @@ def files() -> list[str]:
 
 
 def files_told() -> str:
-    """Return the text that names the configuration files that were read, or says there are none."""
     if paths := files():
         return f"options from {', '.join(paths)}"
     return (
@@ -88,10 +81,7 @@ def files_told() -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return the line for the operator about an *error* of an option or a configuration file.
-
-    It says what is wrong, in which file, and what to do.
-    """
+    """Return the line for the operator about an *error* of an option or a configuration file."""
     match error:
         case cfg.ConfigFilesNotFoundError():
             return _of_files(error.config_files, "no such file", "give one that is there")
@@ -101,7 +91,8 @@ def told(error: BaseException) -> str:
         case cfg.ConfigDirNotFoundError():
             return _of_files([error.config_dir], "no such folder", "give one that is there")
         case cfg.ConfigFileParseError():
-            return _of_files([error.config_file], _line(error.msg), "correct it")
+            reason = " ".join((error.msg or "it cannot be parsed").split())
+            return _of_files([error.config_file], reason, "correct it")
         case cfg.ConfigSourceValueError():
             return next(_wrong_values(), str(error))
         case exception.InvalidOption():
@@ -111,10 +102,6 @@ def told(error: BaseException) -> str:
 
 def _of_files(paths: Iterable[str], reason: str, remedy: str) -> str:
     return f"configuration file {', '.join(map(str, paths))}: {reason}; {remedy}"
-
-
-def _line(message: str | None) -> str:
-    return " ".join((message or "it cannot be parsed").split())
 
 
 def _wrong_values() -> Iterator[str]:
@@ -145,10 +132,7 @@ def _options() -> Iterator[tuple[str | None, str]]:
 
 
 def _file_with(name: str, group: str) -> str:
-    """Return `` (in PATH)`` for the last file that sets an option, "" if no file does.
-
-    :func:`_where` does not work for options with an invalid value.
-    """
+    """Return what :func:`_where` does, for options with an invalid value, too."""
     for path in reversed(files()):
         if name in _names(path, group):
             return f" (in {path})"

@@ -15,11 +15,7 @@ from nova_gpu.host.state import quarantine
 
 
 def run(command: Any, _: list[str]) -> int:
-    """Run ``nova-gpu quarantine list`` or ``release``; return the exit status.
-
-    :raises OSError: if the folder of the quarantine cannot be read or changed
-    :raises InvalidPciAddress: if the address is not a PCI address
-    """
+    """Run ``nova-gpu quarantine list`` or ``release``; return the exit status."""
     folder = this_host.discover().quarantine
     if command.verb == "release":
         return release(folder, command.address)

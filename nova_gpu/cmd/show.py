@@ -10,7 +10,7 @@ import prettytable
 
 from nova_gpu.cmd import cards, holders, this_host
 from nova_gpu.cmd.output import Format, print_json
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import iommu
 from nova_gpu.virt.inventory import discovery
 
@@ -24,12 +24,10 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     """Print the facts about the card at the PCI address *text*.
 
     :returns: the exit status: 0, or 1 if no GPU has a PCI function there
-    :raises InvalidPciAddress: if *text* is not a PCI address
-    :raises DiscoveryFailed: if the host's cards cannot be listed
     """
     address = PciAddress.parse(text)
     listed_cards = cards.read(host)
-    card = next((card for card in listed_cards if _is_at(card.gpu, address)), None)
+    card = next((card for card in listed_cards if address in card.gpu.functions), None)
     if card is None:
         print(
             f"nova-gpu: there is no GPU at {address}; see nova-gpu list for this host's GPUs.",
@@ -41,17 +39,11 @@ def main(host: discovery.Discovery, text: str, *, as_json: bool) -> int:
     described["functions"] = {
         str(function): _driver(function, host) for function in card.gpu.functions
     }
-    described["uuid"] = card.gpu.uuid
     if as_json:
         print_json(described)
     else:
         print(table(described, unknown))
     return 0
-
-
-def _is_at(gpu: GPU, address: PciAddress) -> bool:
-    """Return whether *address* is that of one of the card's PCI functions."""
-    return address in (gpu.address, *gpu.companions)
 
 
 def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
@@ -62,11 +54,7 @@ def _driver(function: PciAddress, host: discovery.Discovery) -> str | None:
 
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
-    """Return a table of a card's facts for people; unknown values are named so.
-
-    :param described: the facts, as :func:`nova_gpu.cmd.cards.described` returns them
-    :param unknown: why it is unknown which instances have the card, or ``None``
-    """
+    """Return a table of a card's facts, as :func:`nova_gpu.cmd.cards.described` returns them."""
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
         if key not in ("companions", "driver"):  # functions has both

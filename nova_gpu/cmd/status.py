@@ -35,9 +35,8 @@ from nova_gpu.virt.delivery import pci_aliases
 
 _PROG = "nova-gpu-status"
 _Result = upgradecheck.Result
+_Code = upgradecheck.Code
 _ELSEWHERE = "Checked on controllers only, which have [api_database]connection."
-
-
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"
 _WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
 _MOST_SHOWN = 20
@@ -117,11 +116,9 @@ class Checks(upgradecheck.UpgradeCommands):
         """everywhere: a release of Nova other than 2024.1 or 2025.1 to 2026.2 (29, 31 to 34)"""
         releases = signatures.untested()
         if releases is None:
-            return _Result(upgradecheck.Code.SUCCESS)
+            return _Result(_Code.SUCCESS)
         is_older = signatures.nova_release() < signatures.RELEASES[0]
-        return _Result(
-            upgradecheck.Code.FAILURE if is_older else upgradecheck.Code.WARNING, releases
-        )
+        return _Result(_Code.FAILURE if is_older else _Code.WARNING, releases)
 
     def _check_options(self) -> upgradecheck.Result:
         """everywhere: names in ``[gpu]`` that are no options"""
@@ -132,36 +129,34 @@ class Checks(upgradecheck.UpgradeCommands):
         available = _FILTER in CONF.filter_scheduler.available_filters
         enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
         if available and enabled:
-            return _Result(upgradecheck.Code.SUCCESS)
+            return _Result(_Code.SUCCESS)
         message = (
             f"nova-scheduler needs [filter_scheduler]available_filters = {_FILTER} as "
             "well as nova.scheduler.filters.all_filters, and GPUFilter in enabled_filters"
         )
         if available or enabled:
-            return _Result(upgradecheck.Code.FAILURE, f"One of the two is missing: {message}.")
+            return _Result(_Code.FAILURE, f"One of the two is missing: {message}.")
         if self._is_controller():
-            return _Result(
-                upgradecheck.Code.WARNING,
-                f"Without GPUFilter flavors get no GPUs by their properties: {message}.",
+            return _warning(
+                f"Without GPUFilter flavors get no GPUs by their properties: {message}."
             )
-        return _Result(upgradecheck.Code.SUCCESS, f"For controllers only: {message}.")
+        return _Result(_Code.SUCCESS, f"For controllers only: {message}.")
 
     def _check_weighers(self) -> upgradecheck.Result:
         """controllers: ``GPUWeigher`` as the only weigher"""
         # If this option has several lines, only the last counts.
         if CONF.filter_scheduler.weight_classes != [_WEIGHER]:
-            return _Result(upgradecheck.Code.SUCCESS)
-        return _Result(
-            upgradecheck.Code.WARNING,
+            return _Result(_Code.SUCCESS)
+        return _warning(
             "Nova's own weighers are off, so that hosts without GPUs are not ranked; set in one "
             "line: [filter_scheduler]weight_classes = "
-            f"nova.scheduler.weights.all_weighers,{_WEIGHER}.",
+            f"nova.scheduler.weights.all_weighers,{_WEIGHER}."
         )
 
     def _check_owners(self) -> upgradecheck.Result:
         """KVM hosts: cards that Nova offers too, by ``[pci]device_spec``"""
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
-            return _Result(upgradecheck.Code.SUCCESS)
+            return _Result(_Code.SUCCESS)
         try:
             roots = Roots.of(CONF.gpu)
             spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
@@ -171,9 +166,8 @@ class Checks(upgradecheck.UpgradeCommands):
                 if (reason := spec.obstacle(gpu, roots))
             ]
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
-            return _Result(
-                upgradecheck.Code.WARNING,
-                f"Cannot tell whether [pci]device_spec names cards of nova-gpu, too: {error}",
+            return _warning(
+                f"Cannot tell whether [pci]device_spec names cards of nova-gpu, too: {error}"
             )
         return _listed(
             cards, "Both Nova, by [pci]device_spec, and nova-gpu offer these cards to instances:"
@@ -196,7 +190,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _asked(self, ask: Callable[[], list[str]], heading: str) -> upgradecheck.Result:
         if not self._is_controller():
-            return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
+            return _Result(_Code.SUCCESS, _ELSEWHERE)
         try:
             with boundary.crossed():
                 if not self._connected:
@@ -204,10 +198,9 @@ class Checks(upgradecheck.UpgradeCommands):
                     self._connected = True
                 return _listed(ask(), heading)
         except boundary.Failure as error:
-            return _Result(
-                upgradecheck.Code.WARNING,
+            return _warning(
                 f"Nova's databases do not answer: {str(error).splitlines()[0]}; see "
-                "[api_database]connection.",
+                "[api_database]connection."
             )
 
     def _check_shim(self) -> upgradecheck.Result:
@@ -217,25 +210,24 @@ class Checks(upgradecheck.UpgradeCommands):
             importlib.import_module("nova.virt.gpu")
         except ImportError as error:
             return _Result(
-                upgradecheck.Code.FAILURE,
+                _Code.FAILURE,
                 f"compute_driver = gpu.GPULibvirtDriver cannot be imported: {error}. Nova is in "
                 f"{nova.virt.__path__[0]}; install nova-gpu with that Nova's own pip, or as a "
                 "package of the same distribution.",
             )
-        return _Result(upgradecheck.Code.SUCCESS)
+        return _Result(_Code.SUCCESS)
 
     def _check_id_maps(self) -> upgradecheck.Result:
         """LXC hosts: ``[libvirt]uid_maps`` or ``gid_maps`` not set"""
         if CONF.libvirt.virt_type != "lxc" or (CONF.libvirt.uid_maps and CONF.libvirt.gid_maps):
-            return _Result(upgradecheck.Code.SUCCESS)
+            return _Result(_Code.SUCCESS)
         if CONF.gpu.allow_privileged_containers:
-            return _Result(
-                upgradecheck.Code.WARNING,
+            return _warning(
                 "Root in an instance is root on this host: [gpu]allow_privileged_containers is "
-                "true and [libvirt]uid_maps and gid_maps are not set.",
+                "true and [libvirt]uid_maps and gid_maps are not set."
             )
         return _Result(
-            upgradecheck.Code.FAILURE,
+            _Code.FAILURE,
             "No GPU is offered to containers: set [libvirt]uid_maps and [libvirt]gid_maps.",
         )
 
@@ -243,17 +235,14 @@ class Checks(upgradecheck.UpgradeCommands):
         """KVM hosts: a default machine type without PCI Express"""
         # A controller has no compute_driver, and virt_type is kvm by default.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
-            return _Result(upgradecheck.Code.SUCCESS)
+            return _Result(_Code.SUCCESS)
         try:
             machine_types.refuse_without_pci_express(
                 libvirt_utils.get_default_machine_type(platform.machine())
             )
         except exception.GuestUnfit as error:
-            return _Result(
-                upgradecheck.Code.WARNING,
-                f"For images that set no machine type: {error}.",
-            )
-        return _Result(upgradecheck.Code.SUCCESS)
+            return _warning(f"For images that set no machine type: {error}.")
+        return _Result(_Code.SUCCESS)
 
     _upgrade_checks = (
         ("Nova's release is supported", _check_release),
@@ -269,13 +258,17 @@ class Checks(upgradecheck.UpgradeCommands):
     )
 
 
+def _warning(text: str) -> upgradecheck.Result:
+    return _Result(_Code.WARNING, text)
+
+
 def _listed(lines: list[str], heading: str) -> upgradecheck.Result:
     if not lines:
-        return _Result(upgradecheck.Code.SUCCESS)
+        return _Result(_Code.SUCCESS)
     more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
     # The library rewraps the text of its table, so line breaks would be lost.
     text = "; ".join([*lines[:_MOST_SHOWN], *more])
-    return _Result(upgradecheck.Code.WARNING, f"{heading} {text}")
+    return _warning(f"{heading} {text}")
 
 
 def main() -> int:
@@ -293,7 +286,7 @@ def main() -> int:
             return int(CONF.command.action_fn())
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
-        return upgradecheck.Code.FAILURE
+        return _Code.FAILURE
     except Exception:  # nova-status has a status of its own for it
         traceback.print_exc()
         return _UNEXPECTED

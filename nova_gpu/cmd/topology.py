@@ -11,7 +11,6 @@ from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.sets import Sets
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
@@ -21,18 +20,16 @@ def run(command: Any, _: list[str]) -> int:
 
 
 def main(host: discovery.Discovery, *, as_json: bool) -> int:
-    """Print the PCI tree and the links of the cards; return 0, even without cards.
-
-    :raises DiscoveryFailed: if the host's cards cannot be listed
-    """
+    """Print the PCI tree and the links of the cards; return 0, even without cards."""
     listed_cards = cards.read(host)
     gpus = [card.gpu for card in listed_cards]
     held, unknown = holders.read(host, gpus) if listed_cards else ({}, None)
     sets = host.ways.sets
     if as_json:
-        print_json(
-            [{**cards.described(c, held, unknown), **_on_board(c, sets)} for c in listed_cards]
-        )
+        described = [cards.described(card, held, unknown) for card in listed_cards]
+        for card, gpu in zip(described, gpus, strict=True):
+            card["module"], card["partitions"] = board.text().facts(sets, gpu.address)
+        print_json(described)
     elif listed_cards:
         print(
             "\n".join(
@@ -44,21 +41,8 @@ def main(host: discovery.Discovery, *, as_json: bool) -> int:
     return 0
 
 
-def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
-    """Return the card's ``module`` number and ``partitions`` on a board with NVSwitches.
-
-    Both are ``None`` for a card that is on no such board, or whose place is unknown.
-    """
-    module, partitions = board.text().facts(sets, card.gpu.address)
-    return {"module": module, "partitions": partitions}
-
-
 def picture(listed_cards: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
-    """Yield the lines of the PCI tree with the cards, and of the table of paths between them.
-
-    :param held: the uuids of the instances that have each card
-    :param unknown: why *held* is unknown, or ``None``
-    """
+    """Yield the lines of the PCI tree with the cards, and of the table of paths between them."""
     gpus = [card.gpu for card in listed_cards]
     whose = {c.gpu.address: _who(c, held.get(c.gpu.address, ()), unknown) for c in listed_cards}
     yield from card_facts.tree(gpus, whose)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import nova.db.main.api
@@ -18,13 +18,13 @@ from nova.objects import base as objects_base
 from nova.scheduler.client import report
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.cmd import host_check, libvirt_connection, this_host, waiting
+from nova_gpu.cmd import host_check, this_host, waiting
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import contradictions, gather, repair
-from nova_gpu.virt.verify.sources import Difference, HostState
+from nova_gpu.virt.verify.sources import Difference
 
 # An operator waits: by default the message bus is tried for ever.
 _DEADLINE_S = 60.0
@@ -52,12 +52,8 @@ class Verdict:
         """The exit status: 0, no difference; 1, a difference remains; 3, a source is unreadable."""
         if self.unread:
             return INCOMPLETE
-        left = [
-            difference
-            for difference in self.differences
-            if self.repaired.get(difference, "") is not None
-        ]
-        return DIFFERENT if left else 0
+        is_left = any(self.repaired.get(item, "") is not None for item in self.differences)
+        return DIFFERENT if is_left else 0
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
@@ -71,29 +67,18 @@ def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_
     if differences:
         time.sleep(again_after_s)
         state = gather.gather(sources)
-        differences = tuple(
-            difference
-            for difference in contradictions.compare(state)
-            if difference in set(differences)
-        )
-    repaired = dict(_mend(differences, state, sources)) if mend else {}
-    return Verdict(differences, state.unread, repaired)
-
-
-def _mend(
-    differences: Iterable[Difference], state: HostState, sources: gather.Sources
-) -> Iterable[tuple[Difference, str | None]]:
+        differences = tuple(d for d in contradictions.compare(state) if d in set(differences))
+    safe = [difference for difference in differences if mend and difference.safe]
     done: dict[str, str | None] = {}
-    for difference in differences:
-        if not difference.safe:
-            continue
+    for difference in safe:
         if difference.subject not in done:  # all that concerns one consumer is one request
             try:
                 repair.repair(difference, state, sources.placement)
                 done[difference.subject] = None
             except exception.NotRepaired as error:
                 done[difference.subject] = str(error)
-        yield difference, done[difference.subject]
+    repaired = {difference: done[difference.subject] for difference in safe}
+    return Verdict(differences, state.unread, repaired)
 
 
 def text(verdict: Verdict) -> str:
@@ -127,28 +112,21 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
 def run(command: Any, line: list[str]) -> int:
     """Run ``nova-gpu verify``; return the exit status.
 
+    The command line and the configuration files are parsed again, with all of Nova's options: its
+    client of Placement, the message bus and the conductor's client need these.
+
     :param line: the command line, the program's name included
-    :raises cfg.Error: as :func:`configure`
-    """
-    configure(line)
-    as_json = command.format == Format.JSON
-    return main(this_host.discover(), as_json=as_json, mend=command.repair)
-
-
-def configure(line: list[str]) -> None:
-    """Parse the command line and the configuration files again, with all of Nova's options.
-
-    Nova's client of Placement, the message bus and the conductor's client need these.
-
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
     CONF.clear()
     nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
+    as_json = command.format == Format.JSON
+    return main(this_host.discover(), as_json=as_json, mend=command.repair)
 
 
 def _connection() -> libvirt_host.Host:
     """Return a read-only connection to libvirt by Nova's class; it receives no events."""
-    host = libvirt_host.Host(libvirt_connection.uri(), read_only=True)
+    host = libvirt_host.Host(this_host.uri(), read_only=True)
     # The errors are raised as well, and what subscribes to events does not complain of them.
     libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
     libvirt_host.libvirt.virEventRegisterDefaultImpl()

@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 from nova_gpu.core import boundary
@@ -26,40 +27,32 @@ def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
 
     def ask(read: Callable[[], Any]) -> Any:
         nonlocal worker
-        try:
-            answer, error = worker.answer(read, deadline_s)
-        except queue.Empty:
+        answer: futures.Future[Any] = futures.Future()
+        worker.calls.put((read, answer))
+        if not futures.wait([answer], deadline_s).done:
             worker = _Worker()
-            raise TimeoutError(f"no answer within {deadline_s:g} s") from None
-        if error is not None:
-            raise error
-        return answer
+            raise TimeoutError(f"no answer within {deadline_s:g} s")
+        return answer.result()
 
     return ask
 
 
 class _Worker:
+    """A thread, and the queue of its calls, each with the future of its answer."""
+
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[tuple[Callable[[], Any], futures.Future[Any]]]
+        self.calls = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
-
-    def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
-        """Call *read* in the thread; return its result and ``None``, or ``None`` and its error.
-
-        :raises queue.Empty: if the call takes longer than *timeout_s*
-        """
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        self._waiting.put((read, answers))
-        return answers.get(timeout=timeout_s)
 
     def _work(self) -> None:
         while True:
-            read, answers = self._waiting.get()
+            read, answer = self.calls.get()
             try:
                 with boundary.crossed():
-                    answers.put((read(), None))
+                    answer.set_result(read())
             except boundary.Failure as failure:
-                answers.put((None, failure.error))
+                answer.set_exception(failure.error)
 
 
 @contextlib.contextmanager

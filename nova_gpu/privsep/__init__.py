@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that nova-compute runs as root by oslo.privsep. They take addresses, uuids and numbers.
 
-The modules are imported on first use: oslo.privsep takes half a second to import, and the commands
-that only read call none of them. So ``import nova_gpu.privsep`` is cheap.
+They raise InvalidPciAddress or InvalidValue for an address, slot or uuid that is none. The modules
+are imported on first use, because importing oslo.privsep takes half a second.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ def read(addresses: list[str]) -> dict[str, dict[str, str]]:
     """Return the PCI Express serial numbers of cards as identifiers by kind, by address.
 
     A card without one is left out.
-
-    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
     roots = Roots.of(CONF.gpu)
     numbers = {a: identity.serial_number(model.PciAddress.parse(a), roots) for a in addresses}

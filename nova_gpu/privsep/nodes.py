@@ -15,6 +15,7 @@ from nova_gpu.core import device
 from nova_gpu.host import nodes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
 
 # The mode that a node had before a guest got it. It disappears with the node, which a boot of the
 # host or the driver may create anew, and only a process with CAP_SYS_ADMIN can write it.
@@ -29,7 +30,6 @@ def open_to_guests(address: str, paths: list[str]) -> list[str]:
     nodes of AMD and Intel. Nodes in *paths* that belong to another device are ignored.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises InvalidValue: if *address* is neither
     """
     roots = Roots.of(CONF.gpu)
     gpu = device.parse(address)
@@ -108,20 +108,14 @@ def _former_mode(fd: int) -> int | None:
 def _opened(node: str, roots: Roots) -> Iterator[int | None]:
     """Yield a descriptor of *node*, ``None`` for other files than devices below [gpu]dev_root."""
     path = nodes.on_host(node, roots)
-    if not path.parent.resolve().is_relative_to(roots.dev.resolve()):
-        yield None
-        return
-    try:
-        # O_PATH opens the node without calling its driver, and ensures that the checked node is
-        # changed.
-        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        yield None
-        return
-    try:
-        yield fd if stat.S_ISCHR(os.fstat(fd).st_mode) else None
-    finally:
-        os.close(fd)
+    with contextlib.ExitStack() as stack:
+        fd = None
+        if path.parent.resolve().is_relative_to(roots.dev.resolve()):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                # O_PATH opens the node without calling its driver, and ensures that the checked
+                # node is changed.
+                fd = stack.enter_context(files.opened(path, follow=False, flags=os.O_PATH))
+        yield fd if fd is not None and stat.S_ISCHR(os.fstat(fd).st_mode) else None
 
 
 def _path(fd: int) -> str:

@@ -24,13 +24,12 @@ def records() -> pathlib.Path:
 def give_to_guests(address: str) -> None:
     """Bind every function of the GPU at *address* to vfio-pci; it may be bound to it already.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises BindingFailed: if the host uses the card, or the kernel does not bind it in time
     """
     card = model.PciAddress.parse(address)
     if privileged_cards.card(card, CONF.gpu) is None:
         raise exception.BindingFailed(address, privileged_cards.REASON, privileged_cards.REMEDY)
-    binding.give_to_guests(card, _means())
+    binding.give_to_guests(card, means(CONF.gpu.bind_timeout))
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -40,10 +39,9 @@ def give_to_host(address: str) -> None:
     That call has recorded the drivers (:func:`records`). The [gpu] options need not select the card
     any more.
 
-    :raises InvalidPciAddress: if *address* is not a PCI address
     :raises BindingFailed: if a guest has the card, or the kernel does not bind it in time
     """
-    binding.give_to_host(model.PciAddress.parse(address), _means())
+    binding.give_to_host(model.PciAddress.parse(address), means(CONF.gpu.bind_timeout))
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -51,12 +49,13 @@ def in_use(addresses: list[str]) -> dict[str, str]:
     """Return text that names the processes with a GPU open, by the GPU's address.
 
     A GPU that no process has open is left out, and so are all if the processes cannot be found.
-
-    :raises InvalidPciAddress: if one of *addresses* is not a PCI address
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
-    return {str(card): who for card, who in open_devices.in_use(cards, _means()).items()}
+    return {
+        str(card): who
+        for card, who in open_devices.in_use(cards, means(CONF.gpu.bind_timeout)).items()
+    }
 
 
-def _means() -> Means:
-    return Means(Roots.of(CONF.gpu), records(), CONF.gpu.bind_timeout)
+def means(timeout_s: float) -> Means:
+    return Means(Roots.of(CONF.gpu), records(), timeout_s)

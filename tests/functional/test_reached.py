@@ -85,7 +85,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         libvirt = self.driver._host
         with self.on("host1"):
             for patched, substitute in (
-                ("nova_gpu.cmd.libvirt_connection.Reader", lambda: libvirt),
+                ("nova_gpu.cmd.this_host.Reader", lambda: libvirt),
                 # Its thread would outlive the test, and who forks waits until all are idle.
                 ("nova_gpu.cmd.waiting.within", lambda deadline_s: lambda read: read()),
             ):

@@ -38,6 +38,11 @@ class RecordedTestCase(base.BaseTestCase):
     def folder(self) -> pathlib.Path:
         return pathlib.Path(self.useFixture(fixtures.TempDir()).path)
 
+    def host(self, address: str = _CARD, product_id: str = "2330") -> hosts.Host:
+        host = hosts.Host(self.folder())
+        host.add_gpu(address, "10de", product_id)
+        return host
+
     def each(self, kind: str) -> Iterator[dict[str, Any]]:
         """The records one by one, each a test of its own by the name of its source"""
         for record in recorded.records(kind):
@@ -91,8 +96,7 @@ class TestInformation(RecordedTestCase):
 
     def read(self, address: str, text: str) -> tuple[str | None, int | None]:
         """Of a card whose file has *text*, model and minor"""
-        host = hosts.Host(self.folder())
-        host.add_gpu(address, "10de", "2330")
+        host = self.host(address)
         (host.roots.proc / f"driver/nvidia/gpus/{address}/information").write_text(text)
         gpus = discovery.discover(host.roots, _ALL, {}, dict)
         (card,) = recording.record(gpus, host.roots)["gpus"]
@@ -103,15 +107,13 @@ class TestInformation(RecordedTestCase):
 
     def test_versions(self) -> None:
         for record in self.each("versions"):
-            host = hosts.Host(self.folder())
-            host.add_gpu(_CARD, "10de", "2330")
+            host = self.host()
             (host.roots.proc / "driver/nvidia/version").write_text(f"{record['line']}\n")
             self.assertEqual(record["read"], proc.version(host.roots))
 
     def test_mode_of_nodes(self) -> None:
         for record in self.each("params"):
-            host = hosts.Host(self.folder())
-            host.add_gpu(_CARD, "10de", "2330")
+            host = self.host()
             (host.roots.proc / "driver/nvidia/params").write_text(record["text"])
             self.assertEqual(record["read"], proc.device_file_mode(host.roots))
 
@@ -119,17 +121,11 @@ class TestInformation(RecordedTestCase):
 class TestBars(RecordedTestCase):
     def test_regions(self) -> None:
         for record in self.each("bars"):
-            host = hosts.Host(self.folder())
-            host.add_gpu(_CARD, "10de", "2330")
+            host = self.host()
             (host.path(_CARD) / "resource").write_text(recorded.resource(record["regions"]))
             high = sysfs.high_bars(PciAddress.parse(_CARD), host.roots)
             self.assertEqual(record["high"], [size >> 20 for size in high])
-
-    def test_the_largest_is_what_a_record_says_is_mapped(self) -> None:
-        for record in self.each("bars"):
-            host = hosts.Host(self.folder())
-            host.add_gpu(_CARD, "10de", "2330")
-            (host.path(_CARD) / "resource").write_text(recorded.resource(record["regions"]))
+            # The largest is what a record says is mapped.
             gpus = discovery.discover(host.roots, _ALL, {}, dict)
             (card,) = recording.record(gpus, host.roots)["gpus"]
             self.assertEqual(max(record["high"]), card["mapped_mib"])
@@ -173,8 +169,7 @@ class TestMig(RecordedTestCase):
 class TestMediated(RecordedTestCase):
     def test_types(self) -> None:
         for record in self.each("mediated"):
-            host = hosts.Host(self.folder())
-            host.add_gpu(_CARD, "10de", "1b38")
+            host = self.host(product_id="1b38")
             listed = record["types"]
             types = [
                 vgpus.Type(id_, each.get("name"), each["description"], each["available"])
@@ -222,8 +217,7 @@ class TestTyped(RecordedTestCase):
         for record in self.each("typed"):
             if "text" not in record:
                 continue
-            host = hosts.Host(self.folder())
-            host.add_gpu(_CARD, "10de", "26b1")
+            host = self.host(product_id="26b1")
             vgpus.set_profiles(host, _CARD, {})
             device = host.path(_CARD)
             (device / "nvidia/creatable_vgpu_types").write_text(record["text"])

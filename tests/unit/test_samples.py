@@ -98,10 +98,7 @@ class SamplesTest(testtools.TestCase):
         """Nova's own filters and weighers stay, beside ours."""
         default = cfg.ConfigOpts()
         scheduler.register_opts(default)
-        for path in (
-            _SAMPLES / "nova-scheduler.conf.sample",
-            ROOT / "README.rst",
-        ):
+        for path in (_SAMPLES / "nova-scheduler.conf.sample", ROOT / "README.rst"):
             text = path.read_text()
             if path.suffix == ".rst":
                 (text,) = (each for each in _blocks(path) if "[filter_scheduler]" in each)

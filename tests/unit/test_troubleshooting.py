@@ -18,47 +18,17 @@ PAGE = PACKAGE.parent / "doc/source/admin/troubleshooting.rst"
 # What stands in a text for what differs.
 _ANY = "\N{WHITE SQUARE}"
 # Of modules whose functions give the reason itself, or raise it for who makes an error of it.
-_REASONS = (
-    *(
-        "core/scheduling/capacity",
-        "core/flavor/condition",
-        "core/health_verdict",
-        "core/flavor_mismatch",
-        "core/refusal_texts",
-    ),
-    *(
-        "core/refusal_texts",
-        "host/pci/consoles",
-        "host/pci/kfd",
-        "host/vgpu/division",
-        "host/vfio/passthrough",
-    ),
-    *("core/vgpu/vgpu", "host/mig/mig_layout"),
-    *("host/clean_command", "host/pci/direct_links", "host/pci/selection"),
-    *(
-        "scheduler/filters",
-        "core/scheduling/reasons",
-        "virt/verify/gather",
-        "virt/inventory/card_groups",
-        "virt/delivery/pci_aliases",
-    ),
-    *(
-        "virt/live_migration/arrivals",
-        "virt/live_migration/departures",
-        "virt/live_migration/moves",
-    ),
-    *(
-        "virt/lifecycle/refusals",
-        "virt/inventory/discovery",
-        "virt/delivery/binding",
-        "virt/inventory/vgpu_cards",
-    ),
-    *(
-        "virt/delivery/pci_passthrough",
-        "virt/delivery/hostdev_parts",
-        "virt/delivery/container_nodes",
-    ),
-)
+_REASONS = {
+    *("core/flavor/condition", "core/flavor_mismatch", "core/health_verdict", "core/refusal_texts"),
+    *("core/scheduling/capacity", "core/scheduling/reasons", "core/vgpu/vgpu"),
+    *("host/clean_command", "host/mig/mig_layout", "host/pci/consoles", "host/pci/direct_links"),
+    *("host/pci/kfd", "host/pci/selection", "host/vfio/passthrough", "host/vgpu/division"),
+    *("scheduler/filters", "virt/delivery/binding", "virt/delivery/container_nodes"),
+    *("virt/delivery/hostdev_parts", "virt/delivery/pci_aliases", "virt/delivery/pci_passthrough"),
+    *("virt/inventory/card_groups", "virt/inventory/discovery", "virt/inventory/vgpu_cards"),
+    *("virt/lifecycle/refusals", "virt/live_migration/arrivals", "virt/live_migration/departures"),
+    *("virt/live_migration/moves", "virt/verify/gather"),
+}
 # A text is found by so many of its words.
 _WORDS = 6
 # Parameters and names that say what to do, not what is wrong.

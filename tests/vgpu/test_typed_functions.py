@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from lab.vm import cards
-from nova_gpu.cmd import libvirt_connection
+from nova_gpu.cmd import this_host
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -114,11 +114,11 @@ class TypedFunctionsTest(unittest.TestCase):
 
     def test_what_libvirt_makes_of_them(self) -> None:
         """Debian 12's is too old for them: a newer one would do."""
-        looked = discovery.Discovery(libvirt_version=libvirt_connection.version)
+        looked = discovery.Discovery(libvirt_version=this_host.version)
         parts, others = looked.in_parts(looked.find())
         major, minor, micro = typed_function.LIBVIRT
         newer = (major * 1000 + minor) * 1000 + micro
-        if libvirt_connection.version() < newer:
+        if this_host.version() < newer:
             self.assertNotIn(self.card, parts)
             self.assertIn("libvirt 9.0.0 starts no guest", str(others[self.card][0]))
             self.assertNotStarted()

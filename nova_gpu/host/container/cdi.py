@@ -2,14 +2,14 @@
 """Container Device Interface (CDI) specifications: what a container needs to use a GPU.
 
 The files are read at every start of a guest, because the vendor's tools rewrite them when the
-driver changes. Unknown fields of a file, such as those of a newer minor version, are ignored. Hooks
-are never executed: the arguments of create-symlinks become ``Edits.links``, these links are created
-on the host, and update-ldcache is replaced by that, too (:mod:`nova_gpu.host.container.libraries`).
-A guest with user namespaces does not need the other hooks, or root in the guest can do their work.
+driver changes. Hooks are never executed: :mod:`nova_gpu.host.container.libraries` does the work of
+create-symlinks and update-ldcache on the host. A guest with user namespaces does not need the other
+hooks, or root in the guest can do their work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -159,7 +159,24 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
 
     :raises InvalidCDISpec: if the file cannot be read, is not trusted, or is invalid
     """
-    document = _load(path, owner_uid)
+    try:
+        document, unknown = cdi_schema.known(_document(path, _read(path, owner_uid)))
+        reason = cdi_schema.fault(document)
+    except OSError as error:
+        reason = str(error)
+    except RecursionError:
+        reason = "it cannot be parsed: it is nested too deep"
+    # yaml's constructors raise any error for a value that does not have the type it claims.
+    except (ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = f"it cannot be parsed: {error}"
+    if reason is not None:
+        raise exception.InvalidCDISpec(str(path), reason)
+    if unknown:
+        _warn(
+            f"CDI file {path} has parts that nova-gpu does not know and ignores: "
+            f"{', '.join(unknown[:8])}; install a newer nova-gpu if guests lack anything of it"
+        )
+    assert isinstance(document, dict)
     common = _edits(document.get("containerEdits", {}))
     return tuple(
         Device(
@@ -188,15 +205,10 @@ def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device | Ignored]:
             yield from load(path, owner_uid)
         except exception.InvalidCDISpec as error:
             _warn(str(error))
-            yield Ignored(path, error.reason, _text(path))
-
-
-def _text(path: pathlib.Path) -> str | None:
-    try:
-        with files.opened(path) as fd:
-            return files.text(fd)
-    except (OSError, ValueError):
-        return None
+            text = None
+            with contextlib.suppress(OSError, ValueError):
+                text = files.read(path)
+            yield Ignored(path, error.reason, text)
 
 
 def _edits(document: Mapping[str, Any]) -> Edits:
@@ -226,10 +238,7 @@ def _edits(document: Mapping[str, Any]) -> Edits:
 
 
 def _plain(path: str) -> str:
-    """Return *path* normalized, so that it can be compared.
-
-    Two leading slashes, which POSIX permits and normpath keeps, become one.
-    """
+    # Two leading slashes, which POSIX permits and normpath keeps, become one.
     return os.path.normpath("/" + path.lstrip("/"))
 
 
@@ -249,39 +258,7 @@ def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((content, link) for content, separator, link in parts if separator)
 
 
-def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
-    """Return the specification in the file at *path*, parsed and valid, without unknown fields.
-
-    The schema is :data:`nova_gpu.host.container.cdi_schema.SCHEMA`.
-
-    :raises InvalidCDISpec: if the file cannot be read, is not trusted, or is invalid
-    """
-    try:
-        document, unknown = cdi_schema.known(_document(path, _read(path, owner_uid)))
-        reason = cdi_schema.fault(document)
-    except OSError as error:
-        reason = str(error)
-    except RecursionError:
-        reason = "it cannot be parsed: it is nested too deep"
-    # yaml's constructors raise any error for a value that does not have the type it claims.
-    except (ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = f"it cannot be parsed: {error}"
-    if reason is not None:
-        raise exception.InvalidCDISpec(str(path), reason)
-    if unknown:
-        _warn(
-            f"CDI file {path} has parts that nova-gpu does not know and ignores: "
-            f"{', '.join(unknown[:8])}; install a newer nova-gpu if guests lack anything of it"
-        )
-    assert isinstance(document, dict)
-    return document
-
-
 def _read(path: pathlib.Path, owner_uid: int) -> str:
-    """Return the text of the file at *path*, whose owner and mode are checked while it is open.
-
-    :raises InvalidCDISpec: if users other than *owner_uid* could have written it
-    """
     with files.opened(path) as fd:
         reason = files.distrust(os.fstat(fd), owner_uid)
         if reason is not None:

@@ -3,12 +3,9 @@
 
 A guest always gets all device nodes of its cards and MIG instances, even those that a CDI
 specification lacks. A specification that describes the card adds further nodes, the driver's files
-and environment. Only nodes that give access to no other card than the guest's are added, and only
-files that no user but root could have written.
-
-The files are mounted read-only, which prevents accidents only: root in a guest can mount them
-again, as tried with libvirt 9.0. Root in the guest cannot write to files of a user for whom the
-guest has no id, which is why the files' owner and mode are checked.
+and environment: only nodes that give access to no other card, and only files that no user but root
+could have written. Mounting them read-only prevents accidents alone: root in a guest can mount them
+again, as tried with libvirt 9.0.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ def contents(
     :raises DeviceUnavailable: if a file that the card's CDI specification names does not exist
     :raises GuestFilesUnavailable: if the driver's files cannot be gathered below *library_root*
     """
-    nodes_given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
+    nodes_given = set(_own_nodes(gpus, slots, roots))
     allowed = nodes_given.union(more, *(nodes.card_nodes(gpu, roots) for gpu in gpus))
     wanted: dict[str, values.Mount] = {}
     env: dict[str, str] = {}
@@ -88,40 +85,35 @@ def contents(
     )
 
 
-def _built_in_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots) -> Iterator[str]:
+def _own_nodes(
+    gpus: Iterable[model.GPU], slots: Iterable[Slot], roots: host_roots.Roots
+) -> Iterator[str]:
+    """Yield the nodes of *gpus* and *slots* that exist; refuse a device without one it needs."""
     for gpu in gpus:
         own = nodes.own_nodes(gpu, roots)
-        if not own:
-            raise exception.DeviceNodeMissing(
-                str(gpu.address),
-                "of its own",
-                f"it must be bound to its vendor's driver (now: {gpu.driver or 'none'})",
-            )
+        remedy = f"it must be bound to its vendor's driver (now: {gpu.driver or 'none'})"
         wanted = (*own, *nodes.shared_nodes(gpu.driver))
-        yield from _there(str(gpu.address), wanted, filter(nodes.is_required, wanted), roots)
-
-
-def _nodes_of_instances(slots: Iterable[Slot], roots: host_roots.Roots) -> Iterator[str]:
+        yield from _there(str(gpu.address), own, remedy, wanted, (), roots)
     for slot in slots:
         own = nodes.instance_nodes(slot, roots)
-        if not own:
-            raise exception.DeviceNodeMissing(
-                str(slot),
-                "of its own",
-                "create the MIG instance again as it was (nvidia-smi mig)",
-            )
-        wanted = nodes.guest_nodes(slot, roots)
-        yield from _there(str(slot), wanted, {*own, *filter(nodes.is_required, wanted)}, roots)
+        remedy = "create the MIG instance again as it was (nvidia-smi mig)"
+        yield from _there(str(slot), own, remedy, nodes.guest_nodes(slot, roots), own, roots)
 
 
 def _there(
-    device: str, wanted: Iterable[str], required: Iterable[str], roots: host_roots.Roots
+    device: str,
+    own: Collection[str],
+    remedy: str,
+    wanted: Iterable[str],
+    required: Collection[str],
+    roots: host_roots.Roots,
 ) -> Iterator[str]:
-    needed = frozenset(required)
+    if not own:
+        raise exception.DeviceNodeMissing(device, "of its own", remedy)
     for node in wanted:
         if nodes.is_there(node, roots):
             yield node
-        elif node in needed:
+        elif node in required or nodes.is_required(node):
             raise exception.DeviceNodeMissing(
                 device,
                 node,
@@ -137,22 +129,15 @@ def _described(
     roots: host_roots.Roots,
     owner_uid: int,
 ) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
-    """Yield the cards of *gpus* and *slots* that have a CDI device, each with that device.
-
-    A device with an allowed node that libvirt cannot express is left out, with a warning.
-
-    :param allowed: the nodes that the guest may have
-    :raises DeviceUnavailable: if a card has no CDI device, and an ignored file may describe it
-    """
+    """Yield the cards of *gpus* and *slots* that have a CDI device, each with that device."""
     if not gpus and not slots:
         return
     read = cdi.find(roots.cdi_spec_dirs, owner_uid)
     devices = read.devices
-    marks = [tuple(_marks(gpu, roots)) for gpu in gpus]
-    matches = [
-        (gpu.address, own, cdi.describing(own, devices))
-        for gpu, own in zip(gpus, marks, strict=True)
-    ]
+    matches = []
+    for gpu in gpus:
+        own = tuple(filter(nodes.is_required, nodes.own_nodes(gpu, roots)))
+        matches.append((gpu.address, own, cdi.describing(own, devices)))
     for slot in slots:
         # The CDI device of the MIG instance; without one, that of its card, whose driver files are
         # the same.
@@ -191,17 +176,8 @@ def _described(
         )
 
 
-def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
-    """Return the nodes of a card by which the CDI device that describes the card is found."""
-    return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
-
-
 def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
-    """Return those nodes of the CDI device whose path on the host or in the guest is in *allowed*.
-
-    Others are dropped, because they may give access to every card, such as /dev/nvidia-modeset in
-    the files that nvidia-ctk writes.
-    """
+    # Others may give access to every card: /dev/nvidia-modeset in the files that nvidia-ctk writes.
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
 
@@ -233,13 +209,7 @@ def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
 def _mounts(
     address: model.PciAddress, device: cdi.Device, owner_uid: int
 ) -> Iterator[values.Mount]:
-    """Yield the mounts of the CDI device, their sources without symbolic links.
-
-    A mount whose source is not trusted, or that :func:`_refusal` refuses, is left out with a
-    warning.
-
-    :raises DeviceUnavailable: if a source does not exist
-    """
+    """Yield the mounts of the CDI device that guests may have, their sources without links."""
     for mount in device.edits.mounts:
         try:
             status = os.stat(mount.source)
@@ -266,7 +236,6 @@ def _mounts(
 
 
 def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
-    """Return why guests must not get *mount*, whose source has *status*, ``None`` if they may."""
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return "it is a socket or device, which is a way to the host and no file of the driver"
     if _KERNEL.fullmatch(mount.target):
@@ -279,9 +248,7 @@ def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
 
 
 def _placed(
-    mounts: Iterable[values.Mount],
-    links: Iterable[tuple[str, str]],
-    library_root: pathlib.Path,
+    mounts: Iterable[values.Mount], links: Iterable[tuple[str, str]], library_root: pathlib.Path
 ) -> list[values.Mount]:
     """Return mounts to use in place of *mounts*, so that a guest of any image can start.
 
@@ -289,8 +256,6 @@ def _placed(
     gathered in one folder, with *links* (:func:`nova_gpu.host.container.libraries.gather`). Another
     file is mounted alone if every image has its folder. If the folder is the driver's own, a folder
     with all its files is mounted; otherwise the file is left out.
-
-    :raises GuestFilesUnavailable: if a folder cannot be created below *library_root*
     """
     of_libraries: list[values.Mount] = []
     of_folders: dict[str, list[values.Mount]] = {}

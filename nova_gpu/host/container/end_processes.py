@@ -28,10 +28,7 @@ _STARTTIME = 19
 
 
 def started(process: str) -> int:
-    """Return when the process with the folder *process* in /proc started, in ticks since the boot.
-
-    :raises OSError: if there is no such process
-    """
+    """Return when the process at the path *process* started, in ticks since the boot."""
     with open(f"{process}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[_STARTTIME])
 

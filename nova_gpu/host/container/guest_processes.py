@@ -97,7 +97,11 @@ def end(
     :returns: all processes that were to be killed, and those that still have the device open
     :raises Failed: if the search for the processes, or killing them, fails
     """
-    devices = _numbers(device, means)
+    devices = (
+        open_devices.of_instance(device, means.roots)
+        if isinstance(device, Slot)
+        else open_devices.numbers(device, means.roots)
+    )
     holders = list(_left(devices, means, uids))
     if not holders:
         return [], []
@@ -110,19 +114,9 @@ def end(
     return holders, list(_left(devices, means, uids))
 
 
-def _numbers(device: model.GPU | Slot, means: Means) -> Collection[open_devices.Number]:
-    if isinstance(device, Slot):
-        return open_devices.of_instance(device, means.roots)
-    return open_devices.numbers(device, means.roots)
-
-
 def _left(
     devices: Collection[open_devices.Number], means: Means, uids: Sequence[Range]
 ) -> Iterator[Process]:
-    """Yield guests' processes that have one of *devices* open.
-
-    :raises Failed: if the search for them fails
-    """
     if not devices:
         return
     # The privileged process may not look into other users' processes, nor end them; a program that
@@ -137,11 +131,7 @@ def _left(
 
 
 def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
-    """Return whether the process runs as a guest's user or in an LXC guest's control group.
-
-    :param process: its folder in /proc
-    :raises OSError: if it has ended
-    """
+    """Return whether the process runs as a guest's user or in an LXC guest's control group."""
     groups = (process / "cgroup").read_text()
     return _is_guests(_status(process), uids) or any(group in groups for group in _GROUPS)
 
@@ -158,10 +148,7 @@ def _is_guests(status: Mapping[str, str], uids: Sequence[Range]) -> bool:
 
 
 def _is_contained(status: Mapping[str, str], statuses: Mapping[str, Mapping[str, str]]) -> bool:
-    """Return whether the process is in a running LXC guest: a descendant of libvirt_lxc.
-
-    :param statuses: the fields of all processes by pid
-    """
+    """Return whether the process is in a running LXC guest: a descendant of libvirt_lxc."""
     seen: set[str] = set()
     while (parent := status.get("PPid", "0")) in statuses and parent not in seen:
         seen.add(parent)

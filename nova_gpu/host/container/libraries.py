@@ -2,12 +2,8 @@
 """The files of a vendor's driver that LXC guests need, gathered in folders on the host.
 
 The guest's linker needs SONAME links, which the hooks of CDI would create inside the guest. They
-are created on the host instead, next to hard links or copies of the libraries, in one folder that
-is mounted read-only in the guest.
-
-A folder is ``<library_root>/<digest>``. The digest covers the files with their sizes and times, so
-that guests of one driver version share a folder and a new version gets another. :func:`prune`
-removes folders that no guest has mounted.
+are created on the host instead, next to the libraries in ``<library_root>/<digest>``. The digest
+covers the files with their sizes and times, so that guests of one driver version share a folder.
 """
 
 from __future__ import annotations
@@ -43,9 +39,7 @@ def is_library(mount: container.Mount) -> bool:
 
 
 def gather(
-    mounts: Sequence[container.Mount],
-    links: Iterable[tuple[str, str]],
-    library_root: pathlib.Path,
+    mounts: Sequence[container.Mount], links: Iterable[tuple[str, str]], library_root: pathlib.Path
 ) -> container.Mount:
     """Gather the libraries in *mounts* in one folder, and return its mount at ``TARGET``.
 
@@ -112,12 +106,8 @@ def _folder(
 ) -> pathlib.Path:
     """Return the folder with *files* below *library_root*; create it unless it exists.
 
-    It is created under a temporary name and renamed when it is complete. If two guests' starts
-    create it at once, the second removes its own.
-
     :param files: the source of each file, by its path in the folder
     :param links: the links to create as well as SONAME links; ``None`` for no links at all
-    :raises GuestFilesUnavailable: if it cannot be created
     """
     try:
         library_root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -126,7 +116,11 @@ def _folder(
             unfinished = pathlib.Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=library_root))
             try:
                 _fill(unfinished, files, links)
-                _rename(unfinished, folder)
+                try:
+                    unfinished.rename(folder)
+                except OSError:
+                    if not folder.is_dir():  # else another guest's start has created it
+                        raise
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
         os.utime(folder)  # prune() goes by the time of the last use
@@ -165,24 +159,12 @@ def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, st
 
 
 def _copy(source: str, path: pathlib.Path) -> None:
-    """Create a hard link at *path* to the file *source*, or a copy if a link is impossible.
-
-    The file system or the sysctl fs.protected_hardlinks may forbid links.
-    """
     real = os.path.realpath(source)
     try:
         os.link(real, path)
-    except OSError:
+    except OSError:  # the file system or the sysctl fs.protected_hardlinks may forbid links
         shutil.copyfile(real, path)
         path.chmod(0o755 if os.access(real, os.X_OK) else 0o644)
-
-
-def _rename(unfinished: pathlib.Path, folder: pathlib.Path) -> None:
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
 
 
 def _digest(files: dict[str, str], links: list[tuple[str, str]] | None) -> str:

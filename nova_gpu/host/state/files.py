@@ -70,20 +70,13 @@ def text(fd: int, largest: int = LARGEST) -> str:
 
 
 def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
-    """Return the whole text of the file at *path*.
-
-    :raises OSError, ValueError: as :func:`text`
-    """
+    """Return the whole text of the file at *path*; raise as :func:`text`."""
     with opened(path) as fd:
         return text(fd, largest)
 
 
 def believe(path: pathlib.Path, status: os.stat_result) -> None:
-    """Refuse the file or folder at *path* if other users could have written it.
-
-    :param status: its status, from an open descriptor
-    :raises Untrusted: as :func:`distrust` for this process's user
-    """
+    """Raise Untrusted if other users could have written the file or folder with this *status*."""
     if reason := distrust(status, os.geteuid()):
         raise Untrusted(f"{path} is not trusted: {reason}")
 
@@ -162,10 +155,7 @@ def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
     :raises OSError: if it cannot be removed
     :raises Untrusted: with *trusted*, if another user could change its folder
     """
-    with (
-        contextlib.suppress(FileNotFoundError),
-        _folder(path.parent, trusted=trusted) as folder,
-    ):
+    with contextlib.suppress(FileNotFoundError), _folder(path.parent, trusted=trusted) as folder:
         os.unlink(path.name, dir_fd=folder)
         os.fsync(folder)
 
@@ -204,11 +194,7 @@ def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContex
 
 @contextlib.contextmanager
 def _believed(folder: pathlib.Path) -> Iterator[int]:
-    """Yield a descriptor of *folder*, which no other user can change.
-
-    :raises FileNotFoundError: if it does not exist
-    :raises Untrusted: if it is a symbolic link, or another user could change it
-    """
+    """Yield a descriptor of *folder*, which must be no link, and no other user can change."""
     with contextlib.ExitStack() as stack:
         try:
             fd = stack.enter_context(opened(folder, follow=False, flags=os.O_DIRECTORY))

@@ -99,10 +99,7 @@ def forget(folder: pathlib.Path, card: model.PciAddress) -> None:
 
 
 def _checked(name: str | None) -> str | None:
-    """Return *name* if it has the form of a driver's name, because it becomes part of a path.
-
-    :raises ValueError: if it has not
-    """
+    # It becomes part of a path.
     if name is not None and not _DRIVER.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a driver")
     return name

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proofs that a device was cleaned since its last guest: one file for each card or MIG instance.
 
-A file is one JSON object, named after the device::
+A file is named after its device::
 
     0000:88:00.0.json, 0000:19:00.0@3g.71gb@100.json
     {"device": "0000:88:00.0", "product": "10de:2335", "division": [], "by": "reset", "after": null,
@@ -11,9 +11,7 @@ A file is one JSON object, named after the device::
 
 It is written after a cleaning and removed before a guest starts with the device. It is valid only
 for the card and the boot of the host that ``seen`` describes, and while the card has the MIG
-instances in ``division``. A device without a valid proof counts as not clean: it was not cleaned
-since the host booted, a guest had it when nova-compute ended, the disk was full, or the folder
-cannot be read.
+instances in ``division``. A device without a valid proof counts as not clean.
 """
 
 from __future__ import annotations
@@ -60,12 +58,9 @@ class Proof:
 def write(
     folder: pathlib.Path, part: Device, card: GPU, seen: Seen, by: str, after: str | None
 ) -> None:
-    """Write the proof that *part*, all of *card* or a MIG instance of it, is clean now.
+    """Write the :class:`Proof` that *part*, all of *card* or a MIG instance of it, is clean now.
 
-    :param seen: the present identity of *card*
-    :param by: the method of cleaning
-    :param after: the uuid of the instance that had *part* before, if known
-    :raises OSError: if the proof cannot be written
+    :raises OSError: if it cannot be written
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
@@ -93,17 +88,14 @@ def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Devi
 
 
 def holds(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> bool:
-    """Return whether *part*, all of *card* or a MIG instance of it, has a valid proof.
-
-    :param seen: the present identity of *card*, ``None`` if it is unknown
-    """
+    """Return whether *part* has a valid proof, as :func:`missing`."""
     return missing(folder, part, card, seen) is None
 
 
 def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> str | None:
-    """Return why *part* has no valid proof, ``None`` if it has one.
+    """Return why *part*, all of *card* or a MIG instance of it, has no valid proof, or ``None``.
 
-    The parameters are those of :func:`holds`.
+    :param seen: the present identity of *card*, ``None`` if it is unknown
     """
     path = _path(folder, part)
     try:
@@ -128,12 +120,9 @@ def missing(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) ->
 
 
 def see(
-    cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities
+    cards: Iterable[GPU], roots: Roots, identities: quarantine.Identities | None = None
 ) -> dict[PciAddress, Seen]:
-    """Return the present identities of *cards* by address, without those that are unknown.
-
-    :param identities: reads the identifiers of cards
-    """
+    """Return the present identities of *cards* by address, without those that are unknown."""
     seen = quarantine.see(cards, roots, identities)
     return {address: card for address, card in seen.items() if card.boot_id}
 
@@ -143,10 +132,6 @@ def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path) -> Proof:
-    """Return the proof in the file at *path*.
-
-    :raises OSError, ValueError, LookupError, TypeError: if it cannot be read or parsed
-    """
     content = files.read_json(path)
     texts = {name: content[name] for name in ("device", "product", "by", "since")}
     after, seen = content["after"], quarantine.parse_seen(content["seen"])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quarantine: cards that new instances do not get until an operator releases them.
 
-Each quarantined card has one file, its entry. It is one JSON object, named after the card's
-address::
+Each quarantined card has one file, its entry, named after the card's address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
@@ -14,11 +13,8 @@ The entry applies to the card that ``seen`` identifies, in whatever slot that is
 (:mod:`nova_gpu.host.pci.identity`). If the card has no identifier, the entry applies to the card at
 the address as long as all cards of the product are at their former addresses; after that it applies
 to all cards of the product that may be the quarantined one. An entry without ``seen``, as older
-releases and operators write it, applies to a card of the product at the address. An entry that
-cannot be parsed applies to any card at the address.
-
-Older releases wrote ``cleaning``, which says only that the card had to be cleaned. Today a card
-without a proof that it is clean is cleaned (:mod:`nova_gpu.host.state.proofs`).
+releases and operators write it, applies to a card of the product at the address. Only older
+releases wrote ``cleaning`` (true): that the card had to be cleaned.
 """
 
 from __future__ import annotations
@@ -70,34 +66,36 @@ class Entry:
     seen: Seen | None = None
 
 
+# Reads the identifiers of cards; by default with this process's rights
 Identities = Callable[[Iterable[GPU]], Mapping[PciAddress, identity.Identity]]
 
 
 def entry(
-    card: GPU,
-    reason: str,
-    remedy: str,
-    *,
-    until_boot: str | None = None,
-    seen: Seen | None = None,
+    card: GPU, reason: str, remedy: str, *, until_boot: str | None = None, seen: Seen | None = None
 ) -> Entry:
     """Return a new entry that quarantines *card* once :func:`put` has written it."""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
     return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
-def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciAddress, Seen]:
+def _identities(
+    cards: Iterable[GPU], roots: Roots, identities: Identities | None
+) -> Mapping[PciAddress, identity.Identity]:
+    return identities(cards) if identities else {c.address: identity.read(c, roots) for c in cards}
+
+
+def see(
+    cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
+) -> dict[PciAddress, Seen]:
     """Return the present identities of *cards* by address.
 
     Return ``{}`` if the boot id or the addresses of all cards of their products cannot be read.
-
-    :param identities: reads the identifiers of cards
     """
     gpus = tuple(cards)
     products = {gpu.product.key for gpu in gpus}
     try:
         addresses = {product: identity.addresses(product, roots) for product in products}
-        own, boot_id = identities(gpus), roots.boot_id()
+        own, boot_id = _identities(gpus, roots, identities), roots.boot_id()
     except OSError:
         return {}
     seen = {}
@@ -109,16 +107,11 @@ def see(cards: Iterable[GPU], roots: Roots, identities: Identities) -> dict[PciA
 
 
 def unavailable(
-    folder: pathlib.Path,
-    cards: Iterable[GPU],
-    roots: Roots,
-    identities: Identities | None = None,
+    folder: pathlib.Path, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> dict[PciAddress, Reasons]:
     """Return why those of *cards* that are in quarantine are not available, by address.
 
     If the folder of entries cannot be read, all cards count as in quarantine.
-
-    :param identities: reads the identifiers of cards; by default with this process's rights
     """
     gpus = tuple(cards)
     try:
@@ -134,12 +127,9 @@ def unavailable(
         text = f"since {record.since}: {record.reason}"
         about = cards_of(record, gpus, roots, identities)
         for card in about:
-            if card.address == record.address or record.seen is None:
-                reasons_by_card[card.address] = _reasons(
-                    f"it is in quarantine {text}", record.remedy
-                )
-            elif len(about) == 1:
-                reason = f"it is in quarantine as {record.address} {text}"
+            if card.address == record.address or record.seen is None or len(about) == 1:
+                former = "" if card.address == record.address else f"as {record.address} "
+                reason = f"it is in quarantine {former}{text}"
                 reasons_by_card[card.address] = _reasons(reason, record.remedy)
             else:
                 reasons = _reasons(
@@ -158,16 +148,12 @@ def _reasons(reason: str, remedy: str) -> Reasons:
 def cards_of(
     record: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """Return those of *cards* to which the entry *record* applies, or may apply.
-
-    :param cards: all cards of the host
-    :param identities: reads the identifiers of cards; by default with this process's rights
-    """
+    """Return those of *cards*, all of the host, to which *record* applies or may apply."""
     alike = [card for card in cards if record.product in (None, card.product.key)]
     there = [card for card in alike if card.address == record.address]
     if record.seen is None or record.product is None or not alike:
         return there
-    known = identities(alike) if identities else {c.address: identity.read(c, roots) for c in alike}
+    known = _identities(alike, roots, identities)
     verdicts = {c.address: identity.same(record.seen.identity, known[c.address]) for c in alike}
     if is_it := [card for card in alike if verdicts[card.address]]:
         return is_it
@@ -191,10 +177,7 @@ def _are_where_they_were(product: str, seen: Seen, roots: Roots) -> bool:
 
 
 def follow(
-    folder: pathlib.Path,
-    cards: Iterable[GPU],
-    roots: Roots,
-    identities: Identities | None = None,
+    folder: pathlib.Path, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[tuple[PciAddress, PciAddress]]:
     """Rename the entries of cards whose address has changed; return pairs of old and new address.
 
@@ -239,19 +222,15 @@ def is_about(record: Entry, card: GPU, own: identity.Identity | None = None) -> 
 
 
 def forget_cleaning(folder: pathlib.Path) -> None:
-    """Remove the entries of older releases that only record that a card had to be cleaned.
-
-    :raises OSError: if the folder cannot be read or changed
-    """
+    """Remove the entries of older releases that only record that a card had to be cleaned."""
     for record in load(folder).values():
         if record.cleaning:
             release(folder, record.address)
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
-    """Remove the entries that ended with an earlier boot of the host, and return them.
+    """Remove the entries that ended with an earlier boot than *boot_id*, and return them.
 
-    :param boot_id: that of the present boot
     :raises OSError: if the folder cannot be read or changed
     """
     over = [
@@ -301,12 +280,7 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
-    """Return the entry in the file at *path*.
-
-    For an invalid file return an entry that quarantines any card at *address*.
-
-    :raises FileNotFoundError: if the file has been removed meanwhile
-    """
+    """Return the entry in the file; for an invalid one, an entry for any card at *address*."""
     try:
         content = files.read_json(path)
         texts = {name: content[name] for name in ("reason", "remedy", "since")}

@@ -2,7 +2,5 @@
 """Owners of devices, known from libvirt's domains, Nova's database and starts in this process.
 
 A domain names a device if the XML of its definition has it. Nova's database counts a device for an
-instance if it assigns the device to the instance, or to either side of its unfinished move. A
-running container reaches a device that is not its own if its device nodes lead to it, now or
-earlier since it started: the driver may give the number of a node to another card.
+instance if it assigns the device to the instance, or to either side of its unfinished move.
 """

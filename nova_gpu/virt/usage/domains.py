@@ -314,16 +314,24 @@ def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
     A running domain that is not Nova's is returned twice, also with the XML of its next start: it
     may name another card, and libvirt's LXC driver would start it even if the card is in use.
     """
+    xmls: list[tuple[str, str]] = []
     with _unreadable():
-        return list(_listed(host))
+        for guest in host.list_guests(only_running=False):
+            try:
+                own = [guest.get_xml_desc()]
+                if _NOVAS not in own[0] and _runs(_parsed(own[0])):
+                    own.append(guest.get_xml_desc(dump_inactive=True))
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                    raise
+                continue  # gone since it was listed
+            xmls += ((guest.uuid, xml) for xml in own)
+    return xmls
 
 
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
-    """Raise DomainsUnreadable in place of libvirt's errors, and of Nova's about libvirt.
-
-    :raises DomainsUnreadable: with libvirt's message
-    """
+    """Raise DomainsUnreadable in place of libvirt's errors, and of Nova's about libvirt."""
     try:
         yield
     except libvirt.libvirtError as error:
@@ -331,19 +339,6 @@ def _unreadable() -> Iterator[None]:
     except novas.raised("HypervisorUnavailable") as error:
         # Nova raises this if it cannot reach libvirt; its context is libvirt's own error.
         raise exception.DomainsUnreadable(str(error.__context__ or error)) from error
-
-
-def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
-    for guest in host.list_guests(only_running=False):
-        try:
-            xmls = [guest.get_xml_desc()]
-            if _NOVAS not in xmls[0] and _runs(_parsed(xmls[0])):
-                xmls.append(guest.get_xml_desc(dump_inactive=True))
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-                raise
-            continue  # gone since it was listed
-        yield from ((guest.uuid, xml) for xml in xmls)
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
@@ -375,7 +370,8 @@ def named_in(xml: str, parts: Parts) -> Named:
     vgpus = {slot.parent for slot in device.slots(ours or ())}
     devices: list[Device | None] = [
         parts.card_by_function.get(function)
-        for function in _hostdevs(domain)
+        for hostdev in domain.iterfind("devices/hostdev")
+        for function in _functions(hostdev)
         if function not in vgpus
     ]
     functions = frozenset(dev for dev in devices if dev)
@@ -449,10 +445,6 @@ def _remove(element: etree._Element) -> None:
 
 
 def _parsed(xml: str) -> etree._Element:
-    """Return the root element of *xml*.
-
-    :raises DomainsUnreadable: if the text is not XML
-    """
     try:
         return etree.fromstring(xml.encode())
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -471,11 +463,6 @@ def _metadata(domain: etree._Element, namespace: str = NAMESPACE) -> frozenset[D
             gpus = ours.iterchildren(tag=etree.Element)  # without comments
             return frozenset(device.parse(gpu.get("address", "")) for gpu in gpus)
     return None
-
-
-def _hostdevs(domain: etree._Element) -> Iterator[PciAddress]:
-    for hostdev in domain.iterfind("devices/hostdev"):
-        yield from _functions(hostdev)
 
 
 def _functions(hostdev: etree._Element) -> Iterator[PciAddress]:

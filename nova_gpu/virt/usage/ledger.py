@@ -194,10 +194,7 @@ class Snapshot:
         return self.records.stopped if self.records else frozenset()
 
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
-        """Return the devices of these groups that the database counts for instances here.
-
-        :param key_by_provider: the host's groups, by their providers' uuids
-        """
+        """Return the devices of these groups that the database counts for instances here."""
         return {
             (key_by_provider[provider_uuid], device.parse(identifier))
             for recorded in self.counted_by_instance().values()
@@ -251,11 +248,9 @@ class Snapshot:
         return owners
 
     def strangers(self) -> dict[Device, str]:
-        """Return the devices that a domain has and the database does not count for its instance.
+        """Return the domain's uuid for each device that the database does not count for it.
 
         Return none before the database was read.
-
-        :returns: the domain's uuid, by device
         """
         return self._uncounted() if self.records else {}
 
@@ -345,13 +340,20 @@ class Ledger:
         known = {device.parse(item.identifier) for item in assigned}
         with self._lock:
             claims = dict(self._now.claims)
-            for claim in known & claims.keys():
-                claims[claim] = dataclasses.replace(claims[claim], assigned=assigned)
+            for dev in known & claims.keys():
+                claims[dev] = dataclasses.replace(claims[dev], assigned=assigned)
             missing = claims.keys() & set(unassigned)
             released = {item for item in missing if claims[item].assigned is assigned}
             self._now = _with(self._now, claims=_without(claims, released))
+        now = self._clock()
         for dev in missing - released:
-            _log_forgotten(dev, claims[dev], self._clock())
+            if (claim := claims[dev]).until > now:
+                LOG.warning(
+                    "A claim does not get GPU %s: %d s ago another claim got it, which Nova's "
+                    "resource tracker no longer has and whose guest is not being started. It can "
+                    "be claimed in %d s at the latest ([gpu]claim_grace_period).",
+                    *(dev, now - claim.since, claim.until - now + 1),
+                )
 
     # Starts
 
@@ -399,7 +401,6 @@ class Ledger:
         """End an instance's start, and the reservation that :meth:`keep` made before it.
 
         :param before: the instance's assignment in ``moving`` when the start began
-        :param is_seen: whether libvirt has listed the domains since the guest started
         """
         with self._lock:
             now = self._now
@@ -418,7 +419,6 @@ class Ledger:
             self._now = _with(self._now, moving={**self._now.moving, **assignments})
 
     def let_go(self, instance_uuid: str) -> None:
-        """End the reservation that :meth:`keep` made for the instance."""
         with self._lock:
             self._now = _with(self._now, moving=_without(self._now.moving, [instance_uuid]))
 
@@ -549,11 +549,9 @@ def _answers(look: Callable[[], Named]) -> bool:
 def _refuse(now: Snapshot, wanted: frozenset[Device], instance_uuid: str) -> None:
     """Refuse a start or a cleaning whose devices another instance has, or that are being cleaned.
 
-    Before a start the devices of domains are not checked here, because the caller lists the domains
-    anew.
+    Before a start the caller checks the devices of domains, which it lists anew.
 
     :param instance_uuid: the instance to be started, ``""`` for a cleaning
-    :raises DeviceUnavailable: with the first of *wanted* that is refused
     """
     for clash in sorted(device.clashing(wanted, now.cleaning), key=str):
         raise exception.DeviceUnavailable(
@@ -574,15 +572,3 @@ def _refuse_others(wanted: frozenset[Device], instance_uuid: str, others: Named,
                 "if Nova knows no instance of its uuid, remove its domain with virsh",
                 uuid,
             )
-
-
-def _log_forgotten(wanted: Device, claim: Claim, now: float) -> None:
-    if claim.until > now:
-        LOG.warning(
-            "A claim does not get GPU %s: %d s ago another claim got it, which Nova's resource "
-            "tracker no longer has and whose guest is not being started. It can be claimed in %d s "
-            "at the latest ([gpu]claim_grace_period).",
-            wanted,
-            now - claim.since,
-            claim.until - now + 1,
-        )

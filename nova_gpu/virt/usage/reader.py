@@ -30,10 +30,7 @@ class UsageReader:
     """
 
     def __init__(
-        self,
-        host: libvirt_host.Host,
-        noted: ledger.Ledger,
-        parts: Callable[[], domains.Parts],
+        self, host: libvirt_host.Host, noted: ledger.Ledger, parts: Callable[[], domains.Parts]
     ) -> None:
         self._host = host
         self._noted = noted

@@ -242,13 +242,10 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
-    """Yield provider uuid and identifier of each card and vGPU among *resources*.
-
-    :raises InvalidValue: if an identifier is not a device
-    """
+    """Yield provider uuid and identifier of each card and vGPU among *resources*."""
     for resource in resources or ():
         if resource.resource_class in names.RESOURCE_CLASSES:
-            device.parse(resource.identifier)
+            device.parse(resource.identifier)  # raises InvalidValue
             yield resource.provider_uuid, resource.identifier
 
 
@@ -261,10 +258,7 @@ def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
 
 
 def request_of(instance: objects.Instance) -> FlavorRequest:
-    """Return what the instance's flavor requests.
-
-    Return an empty request if the instance was loaded without its flavor.
-    """
+    """Return what the instance's flavor requests; nothing if it was loaded without its flavor."""
     try:
         flavor = instance.flavor
     except nova_exception.OrphanedObjectError:

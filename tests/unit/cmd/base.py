@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pathlib
 import subprocess
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import fixtures
 from oslo_config import fixture as config_fixture
@@ -16,6 +19,9 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from tests.fixtures import commands
 
+ROOT = pathlib.Path(__file__).parents[3]
+# A command as the installed script runs it
+MAIN = "import sys; from nova_gpu.cmd import {0}; sys.exit({0}.main())"
 _CONF = """
 [DEFAULT]
 state_path = {root}
@@ -30,6 +36,17 @@ dev_root = {root}/dev
 nvml = false
 {options}
 """
+
+
+def fresh(
+    program: str, *words: object, path: object = ROOT, **kwargs: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run *program* in an interpreter of its own, with modules of the folder *path* before ours."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": f"{path}:{ROOT}"},
+        **{"capture_output": True, "text": True, "check": False, **kwargs},
+    )
 
 
 class HostTestCase(base.BaseTestCase):

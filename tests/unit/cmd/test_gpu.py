@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
-import subprocess
-import sys
 
 import testtools
 
@@ -111,17 +109,12 @@ class ListTest(base.CommandTestCase):
 
     def test_what_nvml_tells_where_the_switches_are_not_on_pci(self):
         hosts.build("b200-8", self.root)
-        self.configure("lxc", "nvml_timeout = 120")
-        self.conf.write_text(self.conf.read_text().replace("nvml = false\n", ""))
+        self.configure("lxc", "nvml_timeout = 120\nnvml = true")
         library = self.useFixture(machines.Library())
-        program = "import sys; from nova_gpu.cmd import gpu; sys.exit(gpu.main())"
         for spelling in machines.ABSENT:
             library.say(*machines.b200(spelling))
-            done = subprocess.run(
-                [sys.executable, "-c", program, "--config-file", self.conf, "list", "--json"],
-                capture_output=True,
-                text=True,
-            )
+            words = ("--config-file", self.conf, "list", "--json")
+            done = base.fresh(base.MAIN.format("gpu"), *words)
             self.assertEqual(0, done.returncode, done.stderr)
             found = json.loads(done.stdout)
             self.assertEqual([183359] * 8, [card["memory_mib"] for card in found], done.stderr)

@@ -6,9 +6,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
 from nova.conf import CONF as NOVAS
 from nova.pci import request
@@ -16,12 +13,11 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
-from nova_gpu.cmd import libvirt_connection, options
+from nova_gpu.cmd import options, this_host
 from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
 from tests.unit.cmd import base
 
-ROOT = pathlib.Path(__file__).parents[3]
 # What takes long to import and what nova-gpu list can do without.
 _HEAVY = (
     *("nova.conf", "nova.objects", "nova.virt.libvirt", "nova.privsep", "nova.pci", "nova.db"),
@@ -111,9 +107,8 @@ class MistakesTest(base.CommandTestCase):
 
     def test_verify_without_libvirt(self) -> None:
         """One line for each that does not answer, and no log of Nova's beside them"""
-        self.configure("lxc", "[DEFAULT]\ntransport_url = fake:///\nrpc_response_timeout = 1")
-        with self.conf.open("a") as file:
-            file.write("[libvirt]\nconnection_uri = lxc+unix:///?socket=/nonexistent\n")
+        options = "[DEFAULT]\ntransport_url = fake:///\nrpc_response_timeout = 1\n[libvirt]\n"
+        self.configure("lxc", f"{options}connection_uri = lxc+unix:///?socket=/nonexistent")
         done = self.nova_gpu("verify")
         self.assertEqual(3, done.returncode, done.stderr + done.stdout)
         self.assertEqual("", done.stderr)
@@ -127,14 +122,8 @@ class MistakesTest(base.CommandTestCase):
         raising = "raise ModuleNotFoundError(\"No module named 'libvirt'\", name='libvirt')\n"
         (folder / "libvirt.py").write_text(raising)
         for name, words, status, lines in (("gpu", ["list"], 1, 1), ("status", _CHECK, 2, 0)):
-            text = f"import sys; from nova_gpu.cmd import {name}; sys.exit({name}.main())"
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", text, "--config-file", self.conf, *words],
-                env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            program = base.MAIN.format(name)
+            done = base.fresh(program, "--config-file", self.conf, *words, path=folder)
             self.assertEqual(status, done.returncode, done.stderr)
             self.assertEqual(lines, done.stderr.count("\n"), done.stderr)
 
@@ -164,12 +153,10 @@ class CostTest(base.CommandTestCase):
 
     def test_nor_where_nova_gives_cards_by_itself(self) -> None:
         """By Nova's own reader of [pci]device_spec, which imports the database in nova-compute."""
-        self.configure("kvm")
+        self.configure("kvm", '[pci]\ndevice_spec = {"address": "0000:3b:00.0"}')
         host = hosts.Host(self.root)
         for address in ("0000:3b:00.0", "0000:5e:00.0"):
             host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        with self.conf.open("a") as file:
-            file.write('[pci]\ndevice_spec = {"address": "0000:3b:00.0"}\n')
         modules, shown = self.imported("list", "--json")
         self.assertIn("nova.pci.whitelist", modules)
         readers = {"nova.pci", "nova.objects"}  # which is an empty package
@@ -181,13 +168,7 @@ class CostTest(base.CommandTestCase):
 
     def imported(self, *words: str) -> tuple[set[str], str]:
         """The modules that are loaded after that command, and what it has shown"""
-        done = subprocess.run(
-            [sys.executable, "-c", _LIST, "--config-file", self.conf, *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = base.fresh(_LIST, "--config-file", self.conf, *words)
         self.assertEqual(0, done.returncode, done.stderr)
         status, modules, frozen = json.loads(done.stderr.splitlines()[-1])
         self.assertEqual(0, status, done.stderr)
@@ -224,7 +205,7 @@ class NovasOptionsTest(base.HostTestCase):
             for kind in ("kvm", "qemu", "lxc", "parallels"):
                 config.config(group="libvirt", virt_type=kind, connection_uri=own)
                 novas = libvirt_driver.LibvirtDriver._uri()
-                self.assertEqual(novas, libvirt_connection.uri())
+                self.assertEqual(novas, this_host.uri())
 
     def test_nova_is_loaded_after_it(self) -> None:
         """As nova-gpu verify does, and a host with [pci]device_spec"""
@@ -238,11 +219,5 @@ class NovasOptionsTest(base.HostTestCase):
             "config.parse_args(['nova-gpu'], [], False, False); "
             "print(ours.CONF.libvirt.virt_type, nova.conf.libvirt.__name__)"
         )
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", text],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = base.fresh(text)
         self.assertEqual("kvm nova.conf.libvirt\n", done.stdout, done.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from nova_gpu.cmd import output
 from tests.fixtures import hosts
@@ -22,15 +21,10 @@ class OutputTest(base.CommandTestCase):
         """As it ends where the reader of its standard output has ended before it began"""
         reader, writer = os.pipe()
         os.close(reader)
-        text = f"import sys; from nova_gpu.cmd import {program}; sys.exit({program}.main())"
+        streams = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+        line = (base.MAIN.format(program), "--config-file", self.conf, *words)
         try:
-            return subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", text, "--config-file", self.conf, *words],
-                stdout=writer,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            return base.fresh(*line, **streams)
         finally:
             os.close(writer)
 

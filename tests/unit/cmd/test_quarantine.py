@@ -47,10 +47,12 @@ class QuarantineTest(base.HostTestCase):
 
 
 class CommandLineTest(base.CommandTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        hosts.Host(self.root).add_gpu(CARD, "10de", "2335", driver="nvidia")
+
     def test_listed_by_both_commands(self) -> None:
         self.configure("lxc")
-        host = hosts.Host(self.root)
-        host.add_gpu(CARD, "10de", "2335", driver="nvidia")
         entry = quarantine.entry(cards.card(CARD), "it has a stain", "wipe it")
         quarantine.put(self.root / "gpu-quarantine", entry)
         (card,) = json.loads(self.nova_gpu("list", "--json").stdout)
@@ -64,8 +66,6 @@ class CommandLineTest(base.CommandTestCase):
     def test_card_that_could_not_be_given(self) -> None:
         """It is offered again soon, unless it is in quarantine too."""
         self.configure("kvm")
-        host = hosts.Host(self.root)
-        host.add_gpu(CARD, "10de", "2335", driver="nvidia")
         entry = quarantine.entry(cards.card(CARD), "it is in use by X (pid 1)", "end that first")
         quarantine.put(self.root / "gpu-unbound", entry)
         (card,) = json.loads(self.nova_gpu("list", "--json").stdout)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import pathlib
 import platform
-import subprocess
-import sys
 
 import fixtures
 import sqlalchemy
@@ -13,8 +10,7 @@ from nova.db.main import models as main_models
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from tests.fixtures import commands
-
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.unit.cmd import base
 
 _MAPS = "[libvirt]\nvirt_type = lxc\nuid_maps = 0:100000:65536\ngid_maps = 0:100000:65536\n"
 
@@ -28,34 +24,35 @@ for name in ("Data", "Operational", "Integrity", "Internal", "Programming", "Not
 def connect(*args, **kwargs):
     raise OperationalError(2003, "Can't connect to MySQL server on '192.0.2.1' (timed out)")
 """
-_STATUS = "import sys; from nova_gpu.cmd import status; sys.exit(status.main())"
 
 
 class UpgradeCheckTest(testtools.TestCase):
-    def check(self, conf: str):
+    def check(self, status: int, conf: str):
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nova.conf"
         path.write_text(conf)
-        return commands.run("nova_gpu.cmd.status", "--config-file", path, "upgrade", "check")
+        done = commands.run("nova_gpu.cmd.status", "--config-file", path, "upgrade", "check")
+        self.assertEqual(status, done.returncode, done.stdout + done.stderr)
+        return done
 
     def test_ready(self):
-        done = self.check(_MAPS)
-        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        done = self.check(0, _MAPS)
         self.assertEqual("", done.stderr)
 
     def test_privileged_containers(self):
-        done = self.check("[libvirt]\nvirt_type = lxc\n")
-        self.assertEqual(2, done.returncode, done.stdout + done.stderr)
+        done = self.check(2, "[libvirt]\nvirt_type = lxc\n")
         self.assertIn("[libvirt]uid_maps", done.stdout)
 
     def test_privileged_containers_on_purpose(self):
-        done = self.check("[libvirt]\nvirt_type = lxc\n[gpu]\nallow_privileged_containers = true\n")
-        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        done = self.check(
+            1, "[libvirt]\nvirt_type = lxc\n[gpu]\nallow_privileged_containers = true\n"
+        )
         self.assertIn("root on this host", done.stdout)
 
     def test_options_that_do_not_exist(self):
         """oslo.config ignores them without a word."""
-        done = self.check(f"{_MAPS}[gpu]\nlink_group = 10de:1091\nlinked = 10de:1092\nfast = 1\n")
-        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        done = self.check(
+            1, f"{_MAPS}[gpu]\nlink_group = 10de:1091\nlinked = 10de:1092\nfast = 1\n"
+        )
         text = " ".join(done.stdout.replace("|", " ").split())
         self.assertRegex(text, r"\[gpu\]link_group \(in [^)]+\): did you mean link_groups\?")
         self.assertRegex(text, r"\[gpu\]fast \(in [^)]+\): remove it")
@@ -63,12 +60,10 @@ class UpgradeCheckTest(testtools.TestCase):
 
     def test_guests_without_pci_express(self):
         host = "[DEFAULT]\ncompute_driver = gpu.GPULibvirtDriver\n[libvirt]\nvirt_type = kvm\n"
-        done = self.check(f"{host}hw_machine_type = x86_64=pc,aarch64=no\n")
-        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        done = self.check(1, f"{host}hw_machine_type = x86_64=pc,aarch64=no\n")
         self.assertIn("hw_machine_type=q35", " ".join(done.stdout.split()))
         machine = platform.machine()
-        done = self.check(f"{host}hw_machine_type = {machine}=q35\n")
-        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.check(0, f"{host}hw_machine_type = {machine}=q35\n")
 
     def test_a_database_that_does_not_answer(self):
         """By a stand-in for PyMySQL 1.1, whose connect() raises this where no server is
@@ -78,14 +73,8 @@ class UpgradeCheckTest(testtools.TestCase):
         url = "mysql+pymysql://nova:secret@192.0.2.1/nova"
         conf = folder / "nova.conf"
         conf.write_text(f"[api_database]\nconnection = {url}\n[database]\nconnection = {url}\n")
-        done = subprocess.run(
-            [sys.executable, "-c", _STATUS, "--config-file", conf, "upgrade", "check"],
-            env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=150,
-        )
+        words = ("--config-file", conf, "upgrade", "check")
+        done = base.fresh(base.MAIN.format("status"), *words, path=folder, timeout=150)
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn("Nova's databases do not answer", done.stdout)
         self.assertEqual("", done.stderr)
@@ -107,7 +96,6 @@ class UpgradeCheckTest(testtools.TestCase):
         )
         with sqlalchemy.create_engine(api).begin() as connection:
             connection.execute(mapping)
-        conf = (ROOT / "etc/nova/nova-scheduler.conf.sample").read_text()
+        conf = (base.ROOT / "etc/nova/nova-scheduler.conf.sample").read_text()
         conf += f"[api_database]\nconnection = {api}\n[database]\nconnection = {cell}\n"
-        done = self.check(conf)
-        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.check(0, conf)

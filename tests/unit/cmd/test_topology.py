@@ -6,12 +6,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import subprocess
 import sys
 import time
 from unittest import mock
 
-from nova_gpu.cmd import cards, holders, libvirt_connection, show, topology, waiting
+from nova_gpu.cmd import cards, holders, show, this_host, topology, waiting
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
@@ -52,6 +51,13 @@ class TopologyTest(base.HostTestCase):
     def build(self, machine: str) -> hosts.Host:
         return hosts.build(machine, self.root, nodes.Nodes.FILES)
 
+    def topology(self, *, as_json: bool = False) -> str:
+        return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=as_json))
+
+    def show(self, status: int, address: str, *, as_json: bool) -> str:
+        host = discovery.Discovery()
+        return self.printed(status, lambda: show.main(host, address, as_json=as_json))
+
     def test_the_picture_of_the_guide(self) -> None:
         self.build("switched-8")
         found = cards.read(discovery.Discovery())
@@ -64,48 +70,40 @@ class TopologyTest(base.HostTestCase):
 
     def test_libvirt_does_not_answer(self) -> None:
         self.build("displays")
-        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+        text = self.topology()
         self.assertIn("has which GPU: libvirt does not list its domains: Failed", text)
         self.assertNotIn("free", text)
-        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
+        printed = self.topology(as_json=True)
         self.assertEqual([None, None], [each["instances"] for each in json.loads(printed)])
 
     def test_libvirt_answers(self) -> None:
         self.libvirt("test:///default")
         self.build("displays")
-        (guest,) = libvirt_connection.Reader().list_guests(only_running=False)
+        (guest,) = this_host.Reader().list_guests(only_running=False)
         self.assertIn("<domain", guest.get_xml_desc())
         self.assertEqual(
             ({}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
         )
-        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+        text = self.topology()
         self.assertRegex(text, "0000:22:00.0  Tesla K40m +free")
 
     def test_no_card(self) -> None:
         hosts.Host(self.root)
-        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+        text = self.topology()
         self.assertIn("No GPU was found", text)
-        self.assertEqual(
-            "[]\n", self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
-        )
+        self.assertEqual("[]\n", self.topology(as_json=True))
 
     def test_one_card(self) -> None:
         self.build("displays")
-        shown = self.printed(
-            0, lambda: show.main(discovery.Discovery(), "0000:21:00.1", as_json=True)
-        )
+        shown = self.show(0, "0000:21:00.1", as_json=True)
         described = json.loads(shown)
         self.assertEqual("0000:21:00.0", described["address"])
         self.assertEqual({"0000:21:00.0": "nvidia", "0000:21:00.1": None}, described["functions"])
-        text = self.printed(
-            0, lambda: show.main(discovery.Discovery(), "0000:21:00.0", as_json=False)
-        )
+        text = self.show(0, "0000:21:00.0", as_json=False)
         self.assertRegex(text, r"\| reason +\| it is the display the host booted on")
         self.assertRegex(text, r"\| +\| 0000:21:00.1 bound to no driver")
         self.assertRegex(text, r"\| memory_mib +\| unknown")
-        missing = self.printed(
-            1, lambda: show.main(discovery.Discovery(), "0000:aa:00.0", as_json=True)
-        )
+        missing = self.show(1, "0000:aa:00.0", as_json=True)
         self.assertIn("there is no GPU at 0000:aa:00.0", missing)
         self.assertRaises(
             exception.InvalidPciAddress, show.main, discovery.Discovery(), "aa:00.0", as_json=True
@@ -128,21 +126,8 @@ class GuestTest(base.CommandTestCase):
 
     def shown(self, *words: str) -> str:
         # So an import raises what it raises of a module that is missing.
-        text = "import sys; sys.modules['libvirt'] = None; from nova_gpu.cmd import gpu; "
-        text += "sys.exit(gpu.main())"
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                text,
-                "--config-file",
-                self.conf,
-                *words,
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        program = f"import sys; sys.modules['libvirt'] = None; {base.MAIN.format('gpu')}"
+        done = base.fresh(program, "--config-file", self.conf, *words)
         self.assertEqual((0, ""), (done.returncode, done.stderr))
         return done.stdout
 

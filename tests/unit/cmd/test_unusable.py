@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from typing import Any
 
 from tests.fixtures import ailments, cleaned, hosts, vgpu
@@ -14,7 +12,6 @@ from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
 
 SICK, WELL = "0000:81:00.0", "0000:82:00.0"
-_COMMAND = "import sys; from nova_gpu.cmd import gpu; sys.exit(gpu.main())"
 
 
 class PassthroughTest(base.CommandTestCase):
@@ -83,8 +80,7 @@ class DriverTest(base.CommandTestCase):
     def setUp(self) -> None:
         super().setUp()
         cleaned.prove(hosts.build("h200-8", self.root), self.root)
-        self.configure("lxc", "nvml_timeout = 120")
-        self.conf.write_text(self.conf.read_text().replace("nvml = false\n", ""))
+        self.configure("lxc", "nvml_timeout = 120\nnvml = true")
         self.cards = machines.h200()
         self.library = self.useFixture(machines.Library())
 
@@ -98,11 +94,8 @@ class DriverTest(base.CommandTestCase):
 
     def read(self, address: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return that card and the others, of a process that finds the stand-in."""
-        done = subprocess.run(
-            [sys.executable, "-c", _COMMAND, "--config-file", self.conf, "list", "--json"],
-            capture_output=True,
-            text=True,
-        )
+        words = ("--config-file", self.conf, "list", "--json")
+        done = base.fresh(base.MAIN.format("gpu"), *words)
         self.assertEqual(0, done.returncode, done.stderr)
         listed = {card["address"]: card for card in json.loads(done.stdout)}
         return listed.pop(address), [*listed.values()]

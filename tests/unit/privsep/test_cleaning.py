@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 from collections.abc import Iterator
 
@@ -51,10 +50,7 @@ class CleaningTest(tests.unit.privsep.test_daemon.DaemonTestCase):
 
     def test_processes_of_a_guest(self) -> None:
         """They are ended; the host's own, of another user, is left alone."""
-        device = self.host.path(AUDIO) / "sound/card0/controlC0"
-        device.mkdir(parents=True)
-        full = os.stat("/dev/full").st_rdev
-        (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
+        self.add_sound()
         guests = next(processes := self._with_it_open(UID + 7, "/dev/full"))
         own = next(processes_of_host := self._with_it_open(1, "/dev/full"))
         # Processes are the machine's, which may be a container with others outside.

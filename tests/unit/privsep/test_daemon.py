@@ -75,6 +75,13 @@ class DaemonTestCase(base.BaseTestCase):
         found: dict[str, Any] = json.loads(self.client.stdout.readline())
         return found
 
+    def add_sound(self) -> None:
+        """Let the card have a device node, with the number of /dev/full."""
+        device = self.host.path(AUDIO) / "sound/card0/controlC0"
+        device.mkdir(parents=True)
+        full = os.stat("/dev/full").st_rdev
+        (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
+
     def drivers(self) -> list[str]:
         return [os.path.basename(os.readlink(self.host.path(a) / "driver")) for a in (CARD, AUDIO)]
 
@@ -125,10 +132,7 @@ class UnprivilegedTest(DaemonTestCase):
 
     def test_processes_of_other_users_are_seen(self) -> None:
         """The daemon itself may not look into them: its capabilities are few."""
-        device = self.host.path(AUDIO) / "sound/card0/controlC0"
-        device.mkdir(parents=True)
-        full = os.stat("/dev/full").st_rdev
-        (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
+        self.add_sound()
         with subprocess.Popen(
             ["/bin/sh", "-c", "exec 7</dev/full; echo; read line"],
             stdin=subprocess.PIPE,

@@ -6,17 +6,11 @@ import os
 import pathlib
 import stat
 
-import fixtures
-import nova.privsep
-from oslo_config import fixture as config_fixture
-from oslotest import base
-
 import nova_gpu.privsep.nodes
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.host import roots as host_roots
-from tests.fixtures import hosts
 from tests.fixtures.nodes import Nodes
+from tests.unit.privsep import base
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 EVERY = [
@@ -25,20 +19,11 @@ EVERY = [
 ]
 
 
-class NodesTestCase(base.BaseTestCase):
+class NodesTestCase(base.VerbTestCase):
     def setUp(self) -> None:
-        super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        kind = Nodes.FILES if os.getuid() else Nodes.DEVICES
-        self.host = hosts.Host(self.root, nodes=kind)
+        super().setUp(Nodes.FILES if os.getuid() else Nodes.DEVICES)
         self.host.add_gpu(ONE, "1002", "74a1")
         self.host.add_gpu(TWO, "1002", "74a1")
-        config = self.useFixture(config_fixture.Config(CONF))
-        for name in ("sysfs", "dev", "proc"):
-            root = str(getattr(self.host.roots, name))
-            config.config(group="gpu", **{f"{name}_root": root})
 
 
 class TestOpenToGuests(NodesTestCase):

@@ -6,38 +6,23 @@ from __future__ import annotations
 import os
 import pathlib
 
-import fixtures
-import nova.privsep
-from oslo_config import fixture as config_fixture
-from oslotest import base
-
-import nova_gpu.privsep.cleaning
-import nova_gpu.privsep.nodes
-import nova_gpu.privsep.vfio
-import nova_gpu.privsep.vgpu
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import privileged_cards
-from tests.fixtures import hosts
+from nova_gpu.privsep import cleaning, nodes, vfio, vgpu
+from tests.unit.privsep import base
 
 NIC, CARD, NOT_CHOSEN = "0000:51:00.0", "0000:3b:00.0", "0000:82:00.0"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 
 
-class OursTest(base.BaseTestCase):
+class OursTest(base.VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_device(NIC, "8086", "1592", class_code=0x020000, driver="ice", totalvfs=8)
         for address in (CARD, NOT_CHOSEN):
             self.host.add_gpu(address, "1002", "74a1", totalvfs=8)
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        self.config = self.useFixture(config_fixture.Config(CONF)).config
-        for name in ("sysfs", "dev", "proc"):
-            root_of = str(getattr(self.host.roots, name))
-            self.config(group="gpu", **{f"{name}_root": root_of})
         self.config(group="gpu", addresses=[CARD], virtual_functions=["1002:74a1=8"])
         self.config(state_path=str(self.host.root))
 
@@ -51,41 +36,31 @@ class OursTest(base.BaseTestCase):
     def test_others(self) -> None:
         before = self.files()
         refused = {
-            nova_gpu.privsep.cleaning.reset: exception.NotClean,
-            nova_gpu.privsep.cleaning.run_command: exception.NotClean,
-            nova_gpu.privsep.cleaning.end_processes: exception.NotClean,
-            nova_gpu.privsep.vfio.give_to_guests: exception.BindingFailed,
-            lambda a: nova_gpu.privsep.vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
-            lambda a: nova_gpu.privsep.vgpu.make_mig_instances(
-                a, "1g.18gb"
-            ): exception.DeviceUnavailable,
-            lambda a: nova_gpu.privsep.vgpu.make(
-                f"{a}/nvidia-64/0", INSTANCE
-            ): exception.DeviceUnavailable,
+            cleaning.reset: exception.NotClean,
+            cleaning.run_command: exception.NotClean,
+            cleaning.end_processes: exception.NotClean,
+            vfio.give_to_guests: exception.BindingFailed,
+            lambda a: vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
+            lambda a: vgpu.make_mig_instances(a, "1g.18gb"): exception.DeviceUnavailable,
+            lambda a: vgpu.make(f"{a}/nvidia-64/0", INSTANCE): exception.DeviceUnavailable,
         }
         for address in (NIC, NOT_CHOSEN):
             for verb, error in refused.items():
                 self.assertEqual(
                     privileged_cards.REASON, self.assertRaises(error, verb, address).reason
                 )
-            self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address, ["/dev/kfd"]))
+            self.assertEqual([], nodes.open_to_guests(address, ["/dev/kfd"]))
         self.assertEqual(before, self.files())
 
     def test_what_the_option_does_not_say(self) -> None:
         before = self.files()
         for asked in (4, 7):
             error = self.assertRaises(
-                exception.DeviceUnavailable,
-                nova_gpu.privsep.vgpu.enable_functions,
-                CARD,
-                asked,
+                exception.DeviceUnavailable, vgpu.enable_functions, CARD, asked
             )
             self.assertIn(f"requests {asked} for it, but the option has 8", error.reason)
         error = self.assertRaises(
-            exception.DeviceUnavailable,
-            nova_gpu.privsep.vgpu.make_mig_instances,
-            CARD,
-            "1g.18gb",
+            exception.DeviceUnavailable, vgpu.make_mig_instances, CARD, "1g.18gb"
         )
         self.assertIn("the option has nothing", error.reason)
         self.assertEqual(before, self.files())

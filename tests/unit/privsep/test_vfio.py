@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import os
-import pathlib
-
-import fixtures
-import nova.privsep
-from oslo_config import fixture as config_fixture
-from oslotest import base
 
 import nova_gpu.privsep.vfio
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from tests.fixtures import hosts, kernel
+from tests.fixtures import kernel
+from tests.unit.privsep import base
 
 CARD = "0000:81:00.0"
 
 
-class TestVfio(base.BaseTestCase):
+class TestVfio(base.VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        self.host = hosts.Host(root)
         self.host.add_gpu(CARD, "10de", "1e04")
         self.useFixture(kernel.Kernel(self.host, ("vfio-pci", "nvidia")))
-        config = self.useFixture(config_fixture.Config(CONF))
-        for name in ("sysfs", "dev", "proc"):
-            config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
-        config.config(state_path=str(root / "state"))
-        (root / "state").mkdir()
+        self.config(state_path=str(self.root / "state"))
+        (self.root / "state").mkdir()
 
     def driver(self) -> str:
         return os.readlink(self.host.path(CARD) / "driver").rpartition("/")[2]

@@ -14,6 +14,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.host import nodes as nodes_of_host
 from nova_gpu.host.pci import discovery, selection
@@ -24,8 +25,7 @@ from tests.fixtures import cards, drm, hosts, nodes, nvidia, pci
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
 (A_AUDIO,) = cards.addresses("0000:04:00.1")
 PARTS = domains.Parts(
-    {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B},
-    {A: A, A_AUDIO: A, B: B, C: C},
+    {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B}, {A: A, A_AUDIO: A, B: B, C: C}
 )
 
 
@@ -61,9 +61,6 @@ class GPUsInTest(unittest.TestCase):
 
     def test_device_nodes(self) -> None:
         self.assertNames([A, B], domain(node("/dev/nvidia0") + node("/dev/dri/card1")))
-
-    def test_a_node_that_is_only_bound(self) -> None:
-        self.assertNames([B], domain(mount("/dev/nvidia1")))
 
     def test_pci_devices(self) -> None:
         self.assertNames([A, C], domain(hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")))
@@ -123,11 +120,7 @@ class GPUsInTest(unittest.TestCase):
         parts = domains.Parts({}, {vf: vf, other: other})
         slot = Slot(vf, "nvidia-1155", 0)
         metadata = f"<g:gpus xmlns:g='{domains.NAMESPACE}'><g:gpu address='{slot}'/></g:gpus>"
-        devices = [
-            f"<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0x0000' "
-            f"bus='0x3b' slot='0x00' function='0x{each.function}'/></source></hostdev>"
-            for each in (vf, other)
-        ]
+        devices = [hostdev("0x0000", "0x3b", function=each.function) for each in (vf, other)]
         self.assertEqual({slot}, domains.gpus_in(domain(devices[0], metadata), parts))
         self.assertEqual({slot, other}, domains.gpus_in(domain("".join(devices), metadata), parts))
         self.assertEqual({vf}, domains.gpus_in(domain(devices[0]), parts))
@@ -247,13 +240,9 @@ class ByDomainTest(unittest.TestCase):
 
     def test_nobody_to_ask(self) -> None:
         """What libvirt said is kept, and not Nova's word for it."""
-        for look in (lambda: domains.look(Unreachable(), PARTS), self._mount_sources):
+        for look in (lambda host: domains.look(host, PARTS), domains.mount_sources):
             with self.assertRaisesRegex(exception.DomainsUnreadable, "Failed to connect socket"):
-                look()
-
-    @staticmethod
-    def _mount_sources() -> object:
-        return domains.mount_sources(Unreachable())
+                look(Unreachable())
 
     def test_mount_sources(self) -> None:
         host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))
@@ -292,10 +281,7 @@ class WithoutTest(unittest.TestCase):
             "<hostdev mode='subsystem' type='mdev'><source><address uuid='one'/></source></hostdev>"
         )
         other = made.replace("one", "two")
-        function = (
-            "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x3b' "
-            "slot='0x00' function='0x4'/></source></hostdev>"
-        )
+        function = hostdev("0x0000", "0x3b", function=4)
         left = self.without(made + other + function, str(slot), slot, mdevs="one")
         self.assertEqual(domain(other, self.OURS.format("")), self.plain(left))
 
@@ -306,15 +292,21 @@ class WithoutTest(unittest.TestCase):
 
 
 class PartsTest(base.BaseTestCase):
+    def host(self) -> hosts.Host:
+        return hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+
+    def discover(self, host: hosts.Host) -> tuple[GPU, ...]:
+        every = selection.Selection.parse(["10de", "1002"], [], [])
+        return discovery.discover(host.roots, every, {}, dict)
+
     def test_all_that_leads_to_a_card_and_nothing_that_leads_to_more(self) -> None:
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host = self.host()
         host.add_gpu("0000:3b:00.0", "10de", "25b6", companions=[pci.AUDIO])
         host.add_gpu("0000:5e:00.0", "1002", "740f")
         drm.write_card(
             host.path("0000:3b:00.0"), host.roots.dev, nodes.Nodes.FILES, 7, vendor_id="10de"
         )
-        every = selection.Selection.parse(["10de", "1002"], [], [])
-        first, second = discovery.discover(host.roots, every, {}, dict)
+        first, second = self.discover(host)
         found = domains.parts([first, second], host.roots)
         self.assertEqual(
             {
@@ -338,11 +330,10 @@ class PartsTest(base.BaseTestCase):
     def test_of_two_mig_instances_one_takes_all_of_its_nodes(self) -> None:
         """The GPU instance's node is its only compute instance's, and opens nothing alone; the card
         that is given whole was divided since, and nobody tells into what."""
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host = self.host()
         host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
         host.add_gpu("0000:5e:00.0", "10de", "2335", minor=1, mig=[(1, 0)])
-        every = selection.Selection.parse(["10de"], [], [])
-        parted, whole = discovery.discover(host.roots, every, {}, dict)
+        parted, whole = self.discover(host)
         address = parted.address
         instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=2)}, {address: instances})
@@ -379,11 +370,9 @@ class PartsTest(base.BaseTestCase):
 
     def test_a_part_of_what_it_has_whole_is_not_anothers(self) -> None:
         """Before the service knows that an instance has the card whole, which was divided since."""
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host = self.host()
         host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0)])
-        (gpu,) = discovery.discover(
-            host.roots, selection.Selection.parse(["10de"], [], []), {}, dict
-        )
+        (gpu,) = self.discover(host)
         instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
         found = domains.parts([], host.roots, [card])

@@ -21,6 +21,10 @@ class StartsTest(unittest.TestCase):
     def setUp(self) -> None:
         self.ledger = Ledger()
 
+    def assertRefused(self, text: str, reserved: contextlib.AbstractContextManager[None]) -> None:
+        with self.assertRaisesRegex(exception.DeviceUnavailable, text), reserved:
+            self.fail("reserved twice")
+
     def test_held_while_it_is_held(self) -> None:
         with self.ledger.hold("one", frozenset({A, B}), nobody):
             self.assertEqual({A, B}, self.ledger.now.taken())
@@ -31,51 +35,34 @@ class StartsTest(unittest.TestCase):
 
     def test_another_start_is_refused(self) -> None:
         with self.ledger.hold("one", frozenset({A, B}), nobody):
-            with (
-                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:05:00.0.*started: one"),
-                self.ledger.hold("two", frozenset({B, C}), nobody),
-            ):
-                self.fail("held twice")
+            self.assertRefused(
+                "0000:05:00.0.*started: one", self.ledger.hold("two", frozenset({B, C}), nobody)
+            )
             with self.ledger.hold("two", frozenset({C}), nobody):
                 self.assertEqual({A, B, C}, self.ledger.now.taken())
 
     def test_nobodys_while_it_is_cleaned(self) -> None:
         with self.ledger.clean(A):
             self.assertEqual({A}, self.ledger.now.taken())
-            with (
-                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*being cleaned"),
-                self.ledger.hold("one", frozenset({A, B}), nobody),
-            ):
-                self.fail("started with a card that is being cleaned")
-            with (
-                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*being cleaned"),
-                self.ledger.clean(A),
-            ):
-                self.fail("cleaned twice")
+            self.assertRefused(
+                "0000:04:00.0.*being cleaned", self.ledger.hold("one", frozenset({A, B}), nobody)
+            )
+            self.assertRefused("0000:04:00.0.*being cleaned", self.ledger.clean(A))
         self.assertEqual(set(), self.ledger.now.taken())
 
     def test_what_somebody_has_is_not_cleaned(self) -> None:
-        with (
-            self.ledger.hold("one", frozenset({A}), nobody),
-            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*started: one"),
-            self.ledger.clean(A),
-        ):
-            self.fail("cleaned under a start")
+        with self.ledger.hold("one", frozenset({A}), nobody):
+            self.assertRefused("0000:04:00.0.*started: one", self.ledger.clean(A))
         self.ledger.saw_domains({"one": frozenset({A})})
         self.ledger.keep("two", [B])
         for device, what in ((A, "0000:04:00.0.*in its domain: one"), (B, "05:00.0.*again: two")):
-            with (
-                self.assertRaisesRegex(exception.DeviceUnavailable, what),
-                self.ledger.clean(device),
-            ):
-                self.fail("cleaned under a guest")
+            self.assertRefused(what, self.ledger.clean(device))
 
     def test_another_domain_is_refused(self) -> None:
-        with (
-            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*stranger.*virsh"),
+        self.assertRefused(
+            "0000:04:00.0.*stranger.*virsh",
             self.ledger.hold("one", frozenset({A}), lambda: {"stranger": frozenset({A})}),
-        ):
-            self.fail("taken from a domain")
+        )
         self.assertEqual(set(), self.ledger.now.taken())
 
     def test_its_own_domain_is_no_other(self) -> None:
@@ -102,20 +89,16 @@ class StartsTest(unittest.TestCase):
 
     def test_one_that_is_kept_for_another_is_refused(self) -> None:
         self.ledger.keep("one", [A])
-        with (
-            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*again: one"),
-            self.ledger.hold("two", frozenset({A}), nobody),
-        ):
-            self.fail("taken from a guest that moves")
+        self.assertRefused(
+            "0000:04:00.0.*again: one", self.ledger.hold("two", frozenset({A}), nobody)
+        )
 
     def test_while_libvirt_is_asked_for_one_start_another_loses(self) -> None:
         def look() -> Named:
             self.assertIn(A, self.ledger.now.devices(State.STARTING))
-            with (
-                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*started: one"),
-                self.ledger.hold("two", frozenset({A}), nobody),
-            ):
-                self.fail("held twice")
+            self.assertRefused(
+                "0000:04:00.0.*started: one", self.ledger.hold("two", frozenset({A}), nobody)
+            )
             with self.ledger.hold("two", frozenset({B}), nobody):
                 pass  # of another device it does not wait for that answer
             return {}
@@ -167,11 +150,7 @@ class StartsTest(unittest.TestCase):
         with self.hold_that_ends_unseen():
             pass
         self.assertIn(A, self.ledger.now.devices(State.IN_USE))
-        with (
-            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*domain: one"),
-            self.ledger.clean(A),
-        ):
-            self.fail("cleaned, and its guest may run")
+        self.assertRefused("0000:04:00.0.*domain: one", self.ledger.clean(A))
         with self.ledger.hold("one", frozenset({A}), nobody):
             pass  # its own next start
         self.ledger.saw_domains({})
