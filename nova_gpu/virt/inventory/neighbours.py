@@ -88,10 +88,6 @@ class Neighbours:
             return None
 
     def _claimant(self) -> Claimant | None:
-        """Return the result of :meth:`claimant`, but raise errors.
-
-        :raises Exception: if the instance or its flavor cannot be read
-        """
         if (instance := self._tracker.handing_out) is not None:
             return _of_flavor(records.request_of(instance), self.had_by(instance))
         pci = self._tracker.pci
@@ -109,8 +105,8 @@ class Neighbours:
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
         """Return which kinds of network functions and disks the host has near any of *gpus*.
 
-        Devices in use count, too.
-        Near means on the same NUMA node, or closer. The result is empty before Nova's first period.
+        Devices in use count, too. Near means on the same NUMA node, or closer. The result is empty
+        before Nova's first period.
         """
         if self._there is None:
             if (pci := self._tracker.pci) is None:
@@ -178,10 +174,4 @@ class Neighbours:
 
 
 def _of_flavor(request: FlavorRequest, neighbours: tuple[Neighbour, ...]) -> Claimant | None:
-    """Return the claimant with this flavor and these neighbours.
-
-    Return ``None`` if the flavor requests no whole cards.
-
-    :raises InvalidExtraSpec: if the flavor's request cannot be parsed
-    """
     return Claimant(request.whole.arrangement, neighbours) if request.whole else None

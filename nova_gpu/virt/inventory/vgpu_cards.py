@@ -80,9 +80,7 @@ class VGPUCards:
     ) -> None:
         """Create a reader that has not read any card yet.
 
-        :param ways: the deliveries of the host
-        :param facts: the vGPU types of cards, as former runs of the service recorded them; see
-            :func:`nova_gpu.host.vgpu.division.divided`
+        :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
         """
         self._roots = roots
         self._ways = ways
@@ -157,20 +155,14 @@ class VGPUCards:
         self._say()
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Add *reasons* against offering vGPUs of cards, until the next :meth:`judge`.
-
-        :param reasons: the reasons against each card, by address
-        """
+        """Add *reasons* against offering vGPUs of cards, until the next :meth:`judge`."""
         with self._lock:
             own = {card: reasons[card] for card in self._judged if card in reasons}
             self._judged = {**self._judged, **availability.merge(own, self._judged)}
             self._take_in(self._read.cards, self._read.there)
 
     def reserve_parts(self, source: Source, reasons: Mapping[Device, Reasons]) -> None:
-        """Replace all reasons of *source* against PCI functions and MIG instances by *reasons*.
-
-        They stay until the next call for the same *source*.
-        """
+        """Replace all reasons of *source* against PCI functions and MIG instances by *reasons*."""
         with self._lock:
             self._parts = {**self._parts, source: reasons}
             self._take_in(self._read.cards, self._read.there)
@@ -222,10 +214,7 @@ class VGPUCards:
         return {type_id: facts.name for type_id, facts in known.items() if facts.name}
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
-        """Return those of *gpus* that are divided or can be, by address; record their vGPU types.
-
-        :raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`
-        """
+        """Return those of *gpus* that are divided or can be, and record their vGPU types."""
         divided = self._ways.divided(gpus, self._told)
         news = {
             address: card.types

@@ -41,6 +41,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
 
     in_parts = True
     noun = "vGPUs"
+    _parse = staticmethod(Slot.parse)
 
     def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, sets: Sets) -> None:
         super().__init__(ledger)
@@ -68,9 +69,6 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         usage, uuids = self._ledger.now, self.provider_uuids
         recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
         return device.slots(recorded | usage.started() | usage.used) | self._made.instances().keys()
-
-    def _parse(self, identifier: str) -> Slot:
-        return Slot.parse(identifier)
 
     def _unavailable(self, group: VGPUGroup, key: Slot) -> str | None:
         card = group.card_of(key)
@@ -176,10 +174,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         return vgpu_capacity.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
-        """Return the part of the scheduler's report that is about cards offered as vGPUs.
-
-        The host is not read for it.
-        """
+        """Return the scheduler's report on the cards that are offered as vGPUs."""
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
