@@ -35,7 +35,6 @@ class Assigned:
     :param vgpu_keys: return the keys of this host's vGPU groups, and of the groups that the same
         cards would form if they were offered whole
     :param placement: return Nova's report client
-    :param nodename: return the name of this compute node
     """
 
     whole: CardInventory
@@ -74,10 +73,7 @@ class Assigned:
         return supply.held(resources) if self._may_include(supply, resources) else []
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:
-        """Return this host's devices among *resources*, faulty ones included, whole cards first.
-
-        :raises ProvidersUnknown: as :meth:`held`
-        """
+        """Return this host's devices among *resources*, faulty ones included, whole cards first."""
         return [
             dev
             for supply in self.supplies
@@ -86,10 +82,7 @@ class Assigned:
         ]
 
     def _may_include(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
-        """Return whether *resources* have the resource class of *supply*, on any host.
-
-        If so, make sure that the UUIDs of this host's providers are known.
-        """
+        """Return whether *resources* have devices like those of *supply*; ask for the providers."""
         if not any(supply.counts(resource) for resource in resources or ()) or not supply:
             return False
         self.ask_for_providers()

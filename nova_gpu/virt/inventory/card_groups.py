@@ -100,8 +100,6 @@ def report(
     """Return the text that reports this host's GPUs to the scheduler.
 
     :param free: the cards that a new instance could get now
-    :param reserved: the vCPUs and memory that the host reserves for each free GPU
-    :param divided: the report of the cards that are offered as vGPUs
     :param room: return how many guests could get a set of the given free cards, by the set's size,
         as :func:`nova_gpu.virt.sets.room`
     :param beside: return how many of the given free cards are near one free PCI device, as

@@ -163,10 +163,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
     ) -> list[flavor_mismatch.Held]:
-        """Return the properties of an instance's cards that are compared with its flavor.
-
-        :param circles: the number of each card's set of directly linked cards
-        """
+        """Return the properties of an instance's cards that are compared with its flavor."""
         return [
             flavor_mismatch.Held(
                 count=1,

@@ -12,7 +12,6 @@ import fnmatch
 import functools
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
@@ -31,7 +30,6 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.vgpu import division
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -127,15 +125,18 @@ class Discovery:
     def in_parts(
         self, cards: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-        """Return the result of the function :func:`in_parts`.
+        """Return the result of :func:`sorted_out` for a nova-compute that starts now, by card.
 
         It has reasons also against undivided cards of which instances have vGPUs by nova-gpu's
         records of made vGPUs.
+
+        :raises OSError: if the kernel's list of mediated devices cannot be read
         """
-        made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
-        parts, others = in_parts(gpus, self.ways, made.recorded_types())
-        addresses = [gpu.address for gpu in gpus]
-        return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
+        made, gpus = MadeVGPUs(self.vgpus), {gpu.address: gpu for gpu in cards}
+        divided = self.ways.divided(gpus.values(), made.recorded_types())
+        shared, others = sorted_out(gpus, divided, self.ways)
+        parts = {address: card.card for address, card in shared.items()}
+        return parts, {**held_in_parts(gpus, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
         """Return a reason against each card that an instance has whole and that is in MIG mode now.
@@ -267,21 +268,6 @@ def sorted_out(
         if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
             others[address] = reason
     return cards, of_all(Source.DIVISION, others)
-
-
-def in_parts(
-    cards_: Iterable[GPU], ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
-) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-    """Return the result of :func:`sorted_out` for a nova-compute that starts now, by card.
-
-    Devices of instances are not considered.
-
-    :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
-    :raises OSError: if the kernel's list of mediated devices cannot be read
-    """
-    gpus = {gpu.address: gpu for gpu in cards_}
-    cards, others = sorted_out(gpus, ways.divided(gpus.values(), facts), ways)
-    return {address: shared.card for address, shared in cards.items()}, others
 
 
 def held_in_parts(

@@ -6,8 +6,7 @@ A flavor may require GPUs near them. Nova claims these devices first, then the G
 chosen near the neighbours that are claimed already. A claim passes neither its instance nor the
 instance's neighbours to the driver: doc/source/contributor/upstream.rst. The start of the guest
 knows both, and refuses a guest whose GPUs are not as near as its flavor requires
-(:meth:`Neighbours.had_by`). It cannot exchange the GPUs: Nova's records assign them already, and an
-exchange would be a second claim.
+(:meth:`Neighbours.had_by`).
 
 nova-gpu sorts the pools from which Nova draws neighbours, so that those near free GPUs come first.
 Nova draws "in any order" (``PciDeviceStats.consume_requests``), unless Placement has chosen the
@@ -65,16 +64,14 @@ class Neighbours:
     def claimant(self) -> Claimant | None:
         """Return the facts about the instance for which Nova is claiming GPUs right now.
 
-        Return ``None`` if the instance has no neighbours, or they are unknown; then the choice of
-        GPUs ignores neighbours. Call it under the lock of Nova's resource tracker.
+        Return ``None`` if the instance has no neighbours, or they are unknown. Call it under the
+        lock of Nova's resource tracker.
 
         The tracker does not pass the instance, but its record of PCI devices identifies it: the
         newest devices that are claimed and not yet allocated belong to this claim. Devices of a
         move in progress, or of a failed claim until the next period, are older entries of the
         record. So a claim without PCI devices may be mistaken for an older claim; its GPUs are then
-        near that claim's devices, and may be less close to each other. The flavor is read from the
-        database, where Nova saved the instance in this claim, and only if the instance has
-        neighbours.
+        near that claim's devices, and may be less close to each other.
         """
         try:
             with boundary.crossed():

@@ -226,11 +226,7 @@ class VGPUCards:
         return divided
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
-        """Keep the vGPUs in *recorded* in the groups, even if their card or type is gone.
-
-        Instances have these vGPUs by the database. New instances are not offered any vGPU that is
-        gone.
-        """
+        """Keep the vGPUs of instances in *recorded*, even if their card or type is gone."""
         with self._lock:
             cards = dict(self._read.cards)
             for key, slot in ((key, slot) for key, other in recorded for slot in slots([other])):
@@ -251,10 +247,7 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """Return an unavailable card with the PCI function of *slot* and no vGPU types.
-
-        It stands for a card that the last inspection did not find divided, or not at all.
-        """
+        """Return an unavailable card for *slot*, which the last inspection did not find there."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent

@@ -61,7 +61,6 @@ class AbandonedMoves:
 
         Raise nothing. Call this once in a period, and never in a claim.
 
-        :param reportclient: Nova's client of Placement
         :param had_by: return the devices of an instance's domain on this host, by its uuid
         """
         context = nova_context.get_admin_context()
@@ -199,7 +198,6 @@ class Orphans:
 
         Call this once in a period, and never in a claim.
 
-        :param reportclient: Nova's client of Placement
         :param counted: the GPUs of all instances here by the database, by the instance's uuid;
             these consumers are no migrations, and not looked up
         :param agrees: return whether a provider's allocations, by consumer, are those of the
@@ -266,9 +264,7 @@ class Orphans:
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Return why the migration *consumer* no longer needs its GPUs; ``None`` if it may need them.
-
-    Return ``None`` as well if *consumer* is not the uuid of a migration.
+    """Return why *consumer* is a migration that no longer needs its GPUs, ``None`` if it is not.
 
     :param context: a context that also reads deleted records
     """

@@ -56,11 +56,7 @@ class Sources:
 
 
 def gather(sources: Sources) -> HostState:
-    """Read the four sources, and return what they have of the host's GPUs; raise nothing.
-
-    ``unread`` of the result has each source that did not answer, the error, and the options to
-    check.
-    """
+    """Read the four sources, and return what they have of the host's GPUs; raise nothing."""
     unread: list[str] = []
 
     def ask(who: str, read: Callable[[], _T]) -> _T | None:

@@ -178,11 +178,7 @@ def read_providers(
     mode: DeliveryMode,
     cards: Mapping[PciAddress, Card],
 ) -> dict[str, Provider]:
-    """Return the providers of the host's groups from Placement, by uuid.
-
-    :param client: Nova's report client
-    :param nodename: the name of the host's compute node, which is that of the root provider
-    """
+    """Return the providers of the host's groups from Placement, by uuid."""
     root = client.get_provider_by_name(context, nodename)["uuid"]
     providers = {}
     for provider in client.get_providers_in_tree(context, root):

@@ -73,7 +73,7 @@ def heal(
     Skip instances with a task or a move. Return whether no allocation needed a correction.
 
     :param classes: the resource class of each of the host's providers
-    :param allocations: the allocations from the provider, by consumer
+    :param allocations: by consumer
     """
     agrees = True
     for uuid, counted in read.counted.items():
@@ -103,8 +103,6 @@ def _heal(
 
     More are allocated only if the instance has what its flavor requests, and fewer only if it
     released its GPUs when it was stopped.
-
-    :param is_short: whether Placement counts fewer GPUs than the instance has
     """
     context = nova_context.get_admin_context()
     instance = objects.Instance.get_by_uuid(
