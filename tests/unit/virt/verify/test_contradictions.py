@@ -228,16 +228,12 @@ class VGPUsTest(unittest.TestCase):
     """An instance with two of them, and a domain of another"""
 
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
-        truths = HostState(
-            cards=frozenset(),
-            unfit={},
+        truths = dataclasses.replace(
+            AGREED,
+            cards=NONE,
             guests={"one": guest(S, T)},
             instances={"one": instance(S, T)},
-            returning=frozenset(),
-            providers={
-                GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, frozenset(), frozenset(), "VGPU")
-            },
-            holders={},
+            providers={GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, NONE, NONE, "VGPU")},
             functions=frozenset({S.parent}),
             made={"one": frozenset({S, T})},
         )
@@ -276,7 +272,7 @@ class VGPUsTest(unittest.TestCase):
         )
 
     def test_allocations(self) -> None:
-        provider = Provider("h_vgpu", 0, 0, {"one": 1}, frozenset(), frozenset(), "VGPU")
+        provider = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, NONE, "VGPU")
         self.assertEqual(
             [(Kind.ALLOCATION_DIFFERS, "one")], self.found(providers={GROUP: provider})
         )
