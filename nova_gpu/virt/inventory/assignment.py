@@ -32,13 +32,9 @@ class Assigned:
     providers' UUIDs come from the file that the last run of the service wrote, or else from
     Placement.
 
-    :param whole: the inventory of whole cards
-    :param parts: the inventory of vGPUs
-    :param providers: the file with the providers' UUIDs
     :param vgpu_keys: return the keys of this host's vGPU groups, and of the groups that the same
         cards would form if they were offered whole
     :param placement: return Nova's report client
-    :param nodename: return the name of this compute node
     """
 
     whole: CardInventory
@@ -61,8 +57,6 @@ class Assigned:
     ) -> Mapping[Supply, list[Holding[Any, Any]]]:
         """Return this host's devices among an instance's *resources*, by inventory.
 
-        The result has both inventories, whole cards and vGPUs.
-
         :raises DeviceUnavailable: if one of the devices is missing from this host, or has a reason
             against it that applies to its own instance
         :raises ProvidersUnknown: if the providers of this host's groups are unknown
@@ -79,10 +73,7 @@ class Assigned:
         return supply.held(resources) if self._may_include(supply, resources) else []
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:
-        """Return this host's devices among *resources*, faulty ones included, whole cards first.
-
-        :raises ProvidersUnknown: as :meth:`held`
-        """
+        """Return this host's devices among *resources*, faulty ones included, whole cards first."""
         return [
             dev
             for supply in self.supplies
@@ -91,13 +82,7 @@ class Assigned:
         ]
 
     def _may_include(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
-        """Return whether *resources* have the resource class of *supply*, on any host.
-
-        If so, make sure that the UUIDs of this host's providers are known, which may take a request
-        to Placement.
-
-        :raises ProvidersUnknown: as :meth:`held`
-        """
+        """Return whether *resources* have devices like those of *supply*; ask for the providers."""
         if not any(supply.counts(resource) for resource in resources or ()) or not supply:
             return False
         self.ask_for_providers()
@@ -153,10 +138,7 @@ class Assigned:
         }
 
     def keep_providers(self, nodename: str) -> None:
-        """Write the providers' UUIDs to the file, for the next start of nova-compute.
-
-        Nova calls this inside every claim.
-        """
+        """Write the providers' UUIDs to the file, for the next start of nova-compute."""
         self.providers.keep(nodename, self.provider_uuids())
 
     def ask_for_providers(self) -> None:
@@ -169,6 +151,6 @@ class Assigned:
         uuids = self.providers.of(
             self.placement(), self.nodename(), (*self.whole.groups(), *self.vgpu_keys())
         )
-        for supply in self.supplies:
-            own = {key: uuids[key] for key in uuids if key.is_in_parts is supply.in_parts}
-            supply.provider_uuids.update(own)
+        for key, uuid in uuids.items():
+            supply: Supply = self.parts if key.is_in_parts else self.whole
+            supply.provider_uuids[key] = uuid

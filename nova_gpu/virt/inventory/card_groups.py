@@ -32,15 +32,14 @@ def offered(
     mode: DeliveryMode,
     unavailable: Mapping[PciAddress, Reasons],
 ) -> CardGroups:
-    """Return the groups of this host's whole cards after an inspection.
+    """Return the groups of this host's whole cards after an inspection that found *gpus*.
 
     A card of a former group stays in that group when it vanishes or has a reason against it,
     because an instance may have it. A new card is left out if the host prevents its use. A new card
     that is faulty itself is included, so that Placement shows it as reserved.
 
-    :param gpus: the cards that the inspection found
     :param before: the groups before the inspection
-    :param unavailable: the reasons against offering cards, by address
+    :param unavailable: the reasons against offering cards
     """
     by_address = {gpu.address: gpu for gpu in gpus}
     groups: dict[GroupKey, GPUGroup] = {}
@@ -101,13 +100,12 @@ def report(
     """Return the text that reports this host's GPUs to the scheduler.
 
     :param free: the cards that a new instance could get now
-    :param reserved: the vCPUs and memory that the host reserves for each free GPU
-    :param divided: the report of the cards that are offered as vGPUs
     :param room: return how many guests could get a set of the given free cards, by the set's size,
         as :func:`nova_gpu.virt.sets.room`
     :param beside: return how many of the given free cards are near one free PCI device, as
         :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
     """
+    gpu_groups = card_groups.values()
     groups = tuple(
         stats.GroupStats(
             product=group.product.key,
@@ -121,17 +119,15 @@ def report(
         )
         for key, group in card_groups.items()
     )
-    left = [
-        [gpu for address, gpu in group.gpus.items() if address in free]
-        for group in card_groups.values()
-    ]
-    cells = tuple(map(topology.cells, left))
+    left = [[gpu for gpu in group.gpus.values() if gpu.address in free] for group in gpu_groups]
     near = tuple(map(beside, left))
-    host = stats.HostStats(hypervisor_type, groups)
-    sets = tuple(tuple(room(group.gpus.keys() & free).items()) for group in card_groups.values())
+    sets = tuple(tuple(room(group.gpus.keys() & free).items()) for group in gpu_groups)
     return stats.dumps(
         stats.Report(
-            *(host, cells, reserved, divided),
+            stats.HostStats(hypervisor_type, groups),
+            tuple(map(topology.cells, left)),
+            reserved,
+            divided,
             free_partitions=sets if any(sets) else None,
             near=near if any(map(any, near)) else None,
         )

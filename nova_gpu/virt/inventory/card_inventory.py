@@ -34,13 +34,10 @@ class CardInventory(Published[GPUGroup, PciAddress]):
 
     in_parts = False
     noun = "GPUs"
+    _parse = staticmethod(PciAddress.parse)
 
     def __init__(
-        self,
-        ledger: Ledger,
-        ways: Ways,
-        links: LinkGroups,
-        neighbours: Neighbours,
+        self, ledger: Ledger, ways: Ways, links: LinkGroups, neighbours: Neighbours
     ) -> None:
         super().__init__(ledger)
         self._ways = ways
@@ -99,15 +96,9 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             self._reserved_since = {}
 
     def take_in(
-        self,
-        gpus: Iterable[GPU],
-        mode: DeliveryMode,
-        unavailable: Mapping[PciAddress, Reasons],
+        self, gpus: Iterable[GPU], mode: DeliveryMode, unavailable: Mapping[PciAddress, Reasons]
     ) -> None:
-        """Update the groups with the result of an inspection of the host.
-
-        The parameters are those of :func:`nova_gpu.virt.inventory.card_groups.offered`.
-        """
+        """Update the groups with the result of an inspection, as :func:`card_groups.offered`."""
         with self._lock:
             groups = card_groups.offered(gpus, self._groups, mode, unavailable)
             self._groups = card_groups.reserving(groups, self._reserved_since)
@@ -124,17 +115,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
             self._groups = card_groups.reserving(self._groups, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
-        """Return the cards that instances have whole.
-
-        These are the cards that the database counts, and those of starts that it may not count yet.
-        """
+        """Return the cards that instances have whole by the database, or by a start in progress."""
         recorded = {address for _, address in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
     # Devices of instances
-
-    def _parse(self, identifier: str) -> PciAddress:
-        return PciAddress.parse(identifier)
 
     def _unavailable(self, group: GPUGroup, key: PciAddress) -> str | None:
         if key not in group.gpus:
@@ -178,11 +163,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         hypervisor_type: str,
         circles: Mapping[PciAddress, Hashable],
     ) -> list[flavor_mismatch.Held]:
-        """Return the properties of an instance's cards that are compared with its flavor.
-
-        :param circles: the number of each card's set of directly linked cards, empty if the
-            comparison does not need it
-        """
+        """Return the properties of an instance's cards that are compared with its flavor."""
         return [
             flavor_mismatch.Held(
                 count=1,
@@ -233,16 +214,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         )
         if self._ways.reach_each_other(group.gpus.values()):
             own |= {names.peer_access_trait()}
-        if not self._sets.offered(group.gpus.keys(), (), None):
-            return own
         board = self._sets.offered(group.gpus.keys(), self.free(), None)
         return own | set_traits.traits(board.partitions, board.free) if board else own
 
     def report(self, hypervisor_type: str, reserved: Reserved, divided: Divided) -> str:
-        """Return the text that reports this host's GPUs to the scheduler.
-
-        The parameters are those of :func:`card_groups.report`.
-        """
+        """Return the text of :func:`card_groups.report`."""
         return card_groups.report(
             self._groups,
             hypervisor_type,
@@ -259,17 +235,11 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         self._neighbours.sort_pools(card for card in self.cards() if card.address in free)
 
     def owners(self) -> dict[Device, Owner]:
-        """Return the instance that has each device: a whole card by address, a vGPU by slot.
-
-        A device that no instance has is not in the result.
-        """
+        """Return the instance that has each device, a whole card or a vGPU."""
         return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Return the cards of *group* that no instance has and no new instance can get.
-
-        Placement counts them as reserved.
-        """
+        """Return the cards of *group* that no instance has and no new instance can get."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
         return set(self._unavailable_cards(group)) - ours - self._ledger.now.started()

@@ -11,8 +11,7 @@ import dataclasses
 import fnmatch
 import functools
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
@@ -31,7 +30,6 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.vgpu import division
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -54,8 +52,6 @@ _DIVIDED_SINCE = Unavailable(
     "turn that off (nvidia-smi -mig 0), or delete the instance, after which it is given in parts",
     Source.DIVISION,
 )
-
-
 _SHARING = (
     "compute instances that share the memory of their GPU instance are given to no new guest; make "
     "one compute instance in each GPU instance (nvidia-smi mig -cgi ... -C), or set "
@@ -77,10 +73,9 @@ class Discovery:
     ) -> None:
         """Read the options.
 
-        :param ledger: the devices of each instance, in nova-compute; ``None`` in the commands
-        :param libvirt_version: return the version of libvirt as one number (10000000 is 10.0.0), or
-            ``None`` if it is unknown
-        :param qemu_version: return the version of QEMU in the same form
+        :param ledger: ``None`` in the commands
+        :param libvirt_version: return the version as one number (10000000 is 10.0.0), or ``None``
+            if it is unknown; ``qemu_version`` in the same way
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
@@ -111,7 +106,8 @@ class Discovery:
         gpus = self._discover()
         held = {gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER}
         wanted = CONF.gpu.nvml and self.delivery.shares_driver
-        if wanted and (held - self._nvml_facts.keys() or self._may_change(gpus)):
+        may_change = any(mig_layout.is_divided(gpu, self.roots) for gpu in gpus)
+        if wanted and (held - self._nvml_facts.keys() or may_change):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             gpus = self._discover()
         self.ways.sets.look(gpus)
@@ -119,9 +115,6 @@ class Discovery:
         if not self.delivery.shares_driver:
             self.links.look(gpus)
         return gpus
-
-    def _may_change(self, gpus: Iterable[GPU]) -> bool:
-        return any(mig_layout.is_divided(gpu, self.roots) for gpu in gpus)
 
     def _discover(self) -> tuple[GPU, ...]:
         gpus = discovery.discover(
@@ -132,22 +125,23 @@ class Discovery:
     def in_parts(
         self, cards: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-        """Return the cards to offer as vGPUs, and why other cards are not offered at all.
+        """Return the result of :func:`sorted_out` for a nova-compute that starts now, by card.
 
-        This is the result of the function :func:`in_parts`, with reasons also against undivided
-        cards of which instances have vGPUs by nova-gpu's records of made vGPUs.
+        It has reasons also against undivided cards of which instances have vGPUs by nova-gpu's
+        records of made vGPUs.
+
+        :raises OSError: if the kernel's list of mediated devices cannot be read
         """
-        made, gpus = MadeVGPUs(self.vgpus), tuple(cards)
-        parts, others = in_parts(gpus, self.ways, made.recorded_types())
-        addresses = [gpu.address for gpu in gpus]
-        return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
+        made, gpus = MadeVGPUs(self.vgpus), {gpu.address: gpu for gpu in cards}
+        divided = self.ways.divided(gpus.values(), made.recorded_types())
+        shared, others = sorted_out(gpus, divided, self.ways)
+        parts = {address: card.card for address, card in shared.items()}
+        return parts, {**held_in_parts(gpus, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return a reason against each card in *given_whole* that is in MIG mode now.
+        """Return a reason against each card that an instance has whole and that is in MIG mode now.
 
         On a KVM host the result is empty: a KVM guest may itself set the MIG mode of its card.
-
-        :param given_whole: the cards that instances have as whole cards
         """
         if not self.delivery.shares_driver:
             return {}
@@ -195,12 +189,10 @@ class Discovery:
     def kept(self, gpu: GPU) -> str | None:
         """Return why *gpu* is not offered if the host booted with it as its display.
 
-        Return ``None`` for any other card, and for a card that ``[gpu]addresses`` or
-        ``[gpu]product_ids`` names.
+        A card that ``[gpu]addresses`` or ``[gpu]product_ids`` names is offered nevertheless.
         """
-        if self._selection.names(gpu.address, gpu.product):
-            return None
-        if not consoles.is_boot_display(gpu.functions, self.roots):
+        is_named = self._selection.names(gpu.address, gpu.product)
+        if is_named or not consoles.is_boot_display(gpu.functions, self.roots):
             return None
         return (
             "it is the display the host booted on; name it in [gpu]addresses if instances are to "
@@ -208,10 +200,7 @@ class Discovery:
         )
 
     def quarantined(self, gpus: Iterable[GPU]) -> dict[PciAddress, Reasons]:
-        """Return the reasons against those *gpus* that are in quarantine, by address.
-
-        See :func:`nova_gpu.host.state.quarantine.unavailable`.
-        """
+        """Return the reasons of :func:`nova_gpu.host.state.quarantine.unavailable`."""
         return quarantine.unavailable(self.quarantine, gpus, self.roots, self.identities)
 
     def identities(self, gpus: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
@@ -281,22 +270,6 @@ def sorted_out(
     return cards, of_all(Source.DIVISION, others)
 
 
-def in_parts(
-    cards_: Iterable[GPU], ways: Ways, facts: division.TypesByFunction = MappingProxyType({})
-) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, Reasons]]:
-    """Return the result of :func:`sorted_out` for a nova-compute that starts now, by card.
-
-    Devices of instances are not considered. The cards in the result have only the vGPU types that
-    would be offered.
-
-    :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
-    :raises OSError: if the kernel's list of mediated devices cannot be read
-    """
-    gpus = {gpu.address: gpu for gpu in cards_}
-    cards, others = sorted_out(gpus, ways.divided(gpus.values(), facts), ways)
-    return {address: shared.card for address, shared in cards.items()}, others
-
-
 def held_in_parts(
     cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
 ) -> dict[PciAddress, Reasons]:
@@ -318,8 +291,6 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
 
     Return ``None`` if no type remains. How many vGPUs of a type an empty card carries is computed
     here, because it may follow from the types that are dropped.
-
-    :param unfit: the ids of types that no guest could use
     """
     patterns = CONF.gpu.vgpu_types
     types = {
@@ -336,14 +307,9 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
 
 
 def _novas_own(card: DividedCard) -> str | None:
-    """Return which option makes Nova's own driver divide *card* into vGPUs, and the remedy.
-
-    Return ``None`` if none of [devices]enabled_mdev_types and [mdev_*] does.
-    """
+    """Return which option makes Nova's own driver divide *card* into vGPUs, and the remedy."""
     mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
-    for type_id in CONF.devices.enabled_mdev_types:
-        section = getattr(CONF, f"mdev_{type_id}", None)
-        addresses = section.device_addresses if section else []
+    for type_id, addresses in _novas_types():
         if type_id in card.types and (mediating & {*addresses} if addresses else mediating):
             return (
                 f"[devices]enabled_mdev_types names its type {type_id}, so that Nova itself "
@@ -353,13 +319,9 @@ def _novas_own(card: DividedCard) -> str | None:
 
 
 def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | None:
-    """Return which option tells Nova's own driver to divide *card*, and the remedy.
-
-    For a card that lists no vGPU types now. Return ``None`` if no [mdev_*] section names the card.
-    """
-    for type_id in CONF.devices.enabled_mdev_types:
-        section = getattr(CONF, f"mdev_{type_id}", None)
-        for address in section.device_addresses if section else ():
+    """Return the option by which Nova's own driver divides a card without types, and the remedy."""
+    for type_id, addresses in _novas_types():
+        for address in addresses:
             with contextlib.suppress(exception.InvalidPciAddress):
                 if device.card_of(PciAddress.parse(address), cards) == card:
                     return (
@@ -367,6 +329,13 @@ def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | N
                         "divides it; take that out to have it offered"
                     )
     return None
+
+
+def _novas_types() -> Iterator[tuple[str, Collection[str]]]:
+    """Yield the vGPU types that Nova's own driver makes, each with the addresses for it, if any."""
+    for type_id in CONF.devices.enabled_mdev_types:
+        section = getattr(CONF, f"mdev_{type_id}", None)
+        yield type_id, section.device_addresses if section else ()
 
 
 @functools.cache

@@ -60,9 +60,8 @@ class LinkGroups:
     def beside_parts(self, cards: Iterable[GPU], divided: Set[PciAddress]) -> dict[PciAddress, str]:
         """Return why *cards* in one link group with a *divided* card are not offered whole."""
         joined = self.joined()
-        peers = {gpu.address: joined.get(gpu.address, frozenset()) & divided for gpu in cards}
         return {
-            address: _BESIDE_PARTS.format(peer=min(parted))
-            for address, parted in peers.items()
-            if parted
+            gpu.address: _BESIDE_PARTS.format(peer=min(parted))
+            for gpu in cards
+            if (parted := joined.get(gpu.address, frozenset()) & divided)
         }

@@ -6,8 +6,7 @@ A flavor may require GPUs near them. Nova claims these devices first, then the G
 chosen near the neighbours that are claimed already. A claim passes neither its instance nor the
 instance's neighbours to the driver: doc/source/contributor/upstream.rst. The start of the guest
 knows both, and refuses a guest whose GPUs are not as near as its flavor requires
-(:meth:`Neighbours.had_by`). It cannot exchange the GPUs: Nova's records assign them already, and an
-exchange would be a second claim.
+(:meth:`Neighbours.had_by`).
 
 nova-gpu sorts the pools from which Nova draws neighbours, so that those near free GPUs come first.
 Nova draws "in any order" (``PciDeviceStats.consume_requests``), unless Placement has chosen the
@@ -65,16 +64,14 @@ class Neighbours:
     def claimant(self) -> Claimant | None:
         """Return the facts about the instance for which Nova is claiming GPUs right now.
 
-        Return ``None`` if the instance has no neighbours, or they are unknown; then the choice of
-        GPUs ignores neighbours. Call it under the lock of Nova's resource tracker.
+        Return ``None`` if the instance has no neighbours, or they are unknown. Call it under the
+        lock of Nova's resource tracker.
 
         The tracker does not pass the instance, but its record of PCI devices identifies it: the
         newest devices that are claimed and not yet allocated belong to this claim. Devices of a
         move in progress, or of a failed claim until the next period, are older entries of the
         record. So a claim without PCI devices may be mistaken for an older claim; its GPUs are then
-        near that claim's devices, and may be less close to each other. The flavor is read from the
-        database, where Nova saved the instance in this claim, and only if the instance has
-        neighbours.
+        near that claim's devices, and may be less close to each other.
         """
         try:
             with boundary.crossed():
@@ -88,10 +85,6 @@ class Neighbours:
             return None
 
     def _claimant(self) -> Claimant | None:
-        """Return the result of :meth:`claimant`, but raise errors.
-
-        :raises Exception: if the instance or its flavor cannot be read
-        """
         if (instance := self._tracker.handing_out) is not None:
             return _of_flavor(records.request_of(instance), self.had_by(instance))
         pci = self._tracker.pci
@@ -109,8 +102,8 @@ class Neighbours:
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
         """Return which kinds of network functions and disks the host has near any of *gpus*.
 
-        Devices in use count, too.
-        Near means on the same NUMA node, or closer. The result is empty before Nova's first period.
+        Devices in use count, too. Near means on the same NUMA node, or closer. The result is empty
+        before Nova's first period.
         """
         if self._there is None:
             if (pci := self._tracker.pci) is None:
@@ -178,10 +171,4 @@ class Neighbours:
 
 
 def _of_flavor(request: FlavorRequest, neighbours: tuple[Neighbour, ...]) -> Claimant | None:
-    """Return the claimant with this flavor and these neighbours.
-
-    Return ``None`` if the flavor requests no whole cards.
-
-    :raises InvalidExtraSpec: if the flavor's request cannot be parsed
-    """
     return Claimant(request.whole.arrangement, neighbours) if request.whole else None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to Placement that Nova's report client has no method for.
 
-They read and write an instance's allocations of GPUs and vGPUs from a host's providers.
+They read and write an instance's allocations of GPUs and vGPUs. Each *client* is Nova's
+``nova.scheduler.client.report.SchedulerReportClient``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ _ATTEMPTS = 3
 def get(client: Any, url: str) -> Any:
     """Return the parsed JSON body of Placement's answer to a GET of *url*.
 
-    :param client: nova.scheduler.client.report.SchedulerReportClient
     :raises PlacementFailed: if the status is not 200
     """
     answer = client.get(url, version=_VERSION)
@@ -37,10 +37,7 @@ def get(client: Any, url: str) -> Any:
 
 
 def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> dict[str, Any]:
-    """Return the instance's allocations of GPUs and vGPUs from *providers*, by provider.
-
-    :param client: Nova's report client
-    """
+    """Return the instance's allocations of GPUs and vGPUs from *providers*, by provider."""
     answer = read_consumer(client, instance_uuid)["allocations"]
     return {
         uuid: item
@@ -57,7 +54,6 @@ def write_allocations(
     The instance's other allocations stay. Return ``False`` if Placement refuses the allocations
     because a provider has too little left.
 
-    :param client: Nova's report client
     :raises PlacementFailed: if other processes changed the allocations in every attempt
     """
     for _ in range(_ATTEMPTS):
@@ -74,10 +70,7 @@ def write_allocations(
 
 
 def read_consumer(client: Any, instance_uuid: str) -> dict[str, Any]:
-    """Return all allocations of the instance in Placement, with its consumer generation.
-
-    :param client: Nova's report client
-    """
+    """Return all allocations of the instance in Placement, with its consumer generation."""
     consumer: dict[str, Any] = client.get_allocs_for_consumer(
         nova_context.get_admin_context(), instance_uuid
     )

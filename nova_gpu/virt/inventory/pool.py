@@ -51,12 +51,12 @@ class Supply(Protocol):
         :param assigned: the resource tracker's own set of the provider's assigned resources
         """
 
-    @abc.abstractmethod
     def claimant(self) -> Claimant | None:
         """Return the facts about the instance for which Nova claims devices right now.
 
         Return ``None`` if the choice does not depend on the instance.
         """
+        return None
 
     @abc.abstractmethod
     def choose(
@@ -72,10 +72,7 @@ class Supply(Protocol):
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        """Reserve *addresses* for a claim, and free *back*, devices that it drew but does not need.
-
-        :param assigned: as for :meth:`usable`
-        """
+        """Reserve *addresses* for a claim, and free *back*, which it drew but does not need."""
 
 
 # The sets in the tree carry no state: the tree keeps an old set if a new one has equal elements,
@@ -101,12 +98,7 @@ def resource(provider_uuid: str, address: Device) -> objects.Resource:
 
 
 def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
-    """Return the provider's set of resources in the provider tree, for devices at *addresses*.
-
-    As long as *addresses* do not change, the same object is returned.
-
-    :param supply: the inventory that is asked for free devices when a claim draws from the set
-    """
+    """Return the provider's set of resources, the same object while *addresses* do not change."""
     _supply_by_provider[provider_uuid] = supply
     wanted = frozenset(addresses)
     known = _published.get(provider_uuid)

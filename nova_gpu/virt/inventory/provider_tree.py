@@ -55,17 +55,16 @@ def groups_in(
 
     :param in_parts: whether to return the groups of vGPUs, else those of whole cards
     """
-    items = _all_in(tree, nodename).items()
-    return {key: uuid for key, uuid in items if key.is_in_parts is in_parts}
+    uuids = _all_in(tree, nodename)
+    return {key: uuid for key, uuid in uuids.items() if key.is_in_parts is in_parts}
 
 
 def _all_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupKey, str]:
-    keys = {}
-    for uuid in tree.get_provider_uuids(name_or_uuid=nodename):
-        key = names.parse_provider_name(nodename, tree.data(uuid).name)
-        if key is not None:
-            keys[key] = uuid
-    return keys
+    return {
+        key: uuid
+        for uuid in tree.get_provider_uuids(name_or_uuid=nodename)
+        if (key := names.parse_provider_name(nodename, tree.data(uuid).name)) is not None
+    }
 
 
 def ensure(
@@ -83,21 +82,6 @@ def ensure(
     return {**present, **new}
 
 
-def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
-    """Return the UUIDs of this node's providers from Placement, for groups in *keys* that have one.
-
-    :param client: Nova's report client
-    """
-    context = nova_context.get_admin_context()
-    uuids = {}
-    for key in keys:
-        # A group that is new since the last run has no provider yet, so no instance uses it.
-        with contextlib.suppress(nova_exception.ResourceProviderNotFound):
-            provider = client.get_provider_by_name(context, names.provider_name(nodename, key))
-            uuids[key] = provider["uuid"]
-    return uuids
-
-
 def publish(
     tree: nova_provider_tree.ProviderTree,
     provider_uuid: str,
@@ -105,10 +89,7 @@ def publish(
     offer: Offer,
     supply: pool.Supply,
 ) -> None:
-    """Write the inventory, traits and devices of one group into the provider tree.
-
-    :param supply: the inventory that the group belongs to, from which claims draw
-    """
+    """Write the inventory, traits and devices of one group into the provider tree."""
     if offer.inventory:
         tree.update_inventory(provider_uuid, offer.inventory)
     else:
@@ -135,10 +116,6 @@ def traits(
     CUDA compute capability of a recent card.
 
     :param present: the provider's present traits
-    :param islands: the largest numbers of the group's cards that one NUMA node has, and that direct
-        links join
-    :param near: the kinds of PCI devices that the group's cards are near
-    :param vgpu_type: the type of a group of vGPUs, whose traits are added
     """
     wanted = group_traits.of_group(product, hypervisor_type, present, islands, near)
     takes = {trait for trait in wanted if os_traits.is_custom(trait) or trait in _STANDARD}
@@ -180,7 +157,7 @@ def refuse_claims(
     for key, uuid in keys.items():
         resource_class = device.resource_class_of(key)
         if resource_class not in tree.data(uuid).resources:
-            own = [allocation for of, allocation in had if of == key]
+            own = [dev for of, dev in had if of == key]
             tree.update_resources(uuid, {resource_class: pool.without_free(uuid, own)})
 
 
@@ -204,8 +181,6 @@ class Providers:
 
     A provider that is not in the file was never published, so no instance uses it. The file counts
     only for the node that it names. An outdated UUID does no harm: no resource has it.
-
-    :param path: the path of the file, which need not exist yet
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -214,10 +189,7 @@ class Providers:
         self._until: float | None = None
 
     def keep(self, nodename: str, uuids: Mapping[GroupKey, str]) -> None:
-        """Write *uuids* to the file if they have changed.
-
-        Nova calls this inside every claim.
-        """
+        """Write *uuids* to the file if they have changed; Nova calls this inside every claim."""
         by_name = {names.provider_name(nodename, key): item for key, item in uuids.items()}
         if self._kept == (nodename, by_name) or not (by_name or self._path.exists()):
             return
@@ -239,20 +211,19 @@ class Providers:
 
         The first call without a file waits up to a minute for Placement, later calls do not.
 
-        :param client: Nova's report client
         :raises ProvidersUnknown: if there is no file and Placement does not answer
         """
+        named = {key: names.provider_name(nodename, key) for key in keys}
         uuids = self._load(nodename)
         if uuids is None:
-            return self._asked(client, nodename, list(keys))
-        named = {key: names.provider_name(nodename, key) for key in keys}
+            uuids = self._asked(client, named.values())
         return {key: uuids[name] for key, name in named.items() if name in uuids}
 
-    def _asked(self, client: Any, nodename: str, keys: list[GroupKey]) -> dict[GroupKey, str]:
+    def _asked(self, client: Any, provider_names: Collection[str]) -> dict[str, str]:
         while True:
             try:
                 with boundary.crossed():
-                    return ask(client, nodename, keys)
+                    return _ask(client, provider_names)
             except boundary.Failure as error:
                 if self._until is None:
                     self._until = time.monotonic() + _PATIENCE_S
@@ -275,3 +246,13 @@ class Providers:
             return {str(name): str(UUID(item)) for name, item in items}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
+
+
+def _ask(client: Any, provider_names: Iterable[str]) -> dict[str, str]:
+    context = nova_context.get_admin_context()
+    uuids = {}
+    for name in provider_names:
+        # A group that is new since the last run has no provider yet, so no instance uses it.
+        with contextlib.suppress(nova_exception.ResourceProviderNotFound):
+            uuids[name] = client.get_provider_by_name(context, name)["uuid"]
+    return uuids

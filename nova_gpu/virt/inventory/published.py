@@ -19,7 +19,6 @@ from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Grant
 from nova_gpu.virt.inventory import pool, provider_tree
-from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage.ledger import Ledger
 
 Group = TypeVar("Group")
@@ -49,6 +48,8 @@ class Published(pool.Supply, Generic[Group, Key]):
     in_parts: bool
     # The name of the devices in errors
     noun: str
+    # Parse the identifier of an objects.Resource
+    _parse: Callable[[str], Key]
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -60,7 +61,7 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     @abc.abstractmethod
     def groups(self) -> Mapping[GroupKey, Group]:
-        """Return the groups of devices of this kind, as the last inspection found them."""
+        """Return the groups that the last inspection found."""
 
     def group_of(self, provider_uuid: str) -> Group | None:
         """Return the group of a provider, ``None`` if it is no provider of this inventory."""
@@ -70,14 +71,10 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     # Devices of instances
 
-    def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
-        """Return this inventory's devices among *resources*, each with its group.
-
-        Faulty devices are included.
-
-        After a move *resources* may include devices of another host with the same addresses as
-        devices here. So a resource belongs to this host only if its provider does.
-        """
+    def _of_this_host(
+        self, resources: Iterable[objects.Resource] | None
+    ) -> list[tuple[Group, Key]]:
+        # After a move, another host's devices may be among them, with the addresses of devices here
         return [
             (group, self._parse(resource.identifier))
             for resource in resources or ()
@@ -91,7 +88,7 @@ class Published(pool.Supply, Generic[Group, Key]):
 
     def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
         """Return this inventory's devices among *resources*, faulty ones included."""
-        return frozenset(key for _, key in self.of_this_host(resources))
+        return frozenset(key for _, key in self._of_this_host(resources))
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
         """Return this inventory's devices among an instance's *resources*, sorted by device.
@@ -100,17 +97,13 @@ class Published(pool.Supply, Generic[Group, Key]):
             it that applies to its own instance
         """
         holdings = []
-        for group, item in self.of_this_host(resources):
+        for group, item in self._of_this_host(resources):
             if reason := self._unavailable(group, item):
                 raise exception.DeviceUnavailable(
                     str(item), reason, "repair or replace the card, or move the instance"
                 )
             holdings.append(Holding(group, item, self._given(group, item)))
         return sorted(holdings, key=lambda holding: holding.device)
-
-    @abc.abstractmethod
-    def _parse(self, identifier: str) -> Key:
-        """Parse the *identifier* of an ``objects.Resource``: a PCI address or a slot."""
 
     @abc.abstractmethod
     def _unavailable(self, group: Group, key: Key) -> str | None:
@@ -140,7 +133,7 @@ class Published(pool.Supply, Generic[Group, Key]):
     ) -> str | None:
         """Return why an instance's devices are farther apart than its flavor allows, else ``None``.
 
-        This default is for vGPUs, which may be anywhere.
+        vGPUs may be anywhere.
         """
         return None
 
@@ -174,19 +167,10 @@ class Published(pool.Supply, Generic[Group, Key]):
         """
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, Device]]:
-        """Return the devices that the database counts for instances, each with its group.
-
-        :param uuids: the provider UUIDs of the groups to include
-        """
+        """Return the devices of the groups in *uuids* that the database counts for instances."""
         return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
-
-    # As a supply of the pool
-
-    def claimant(self) -> Claimant | None:
-        return None
 
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        timeout_s = CONF.gpu.claim_grace_period
-        self._ledger.claim(addresses, back, assigned, timeout_s)
+        self._ledger.claim(addresses, back, assigned, CONF.gpu.claim_grace_period)

@@ -76,9 +76,6 @@ def left(client: Any, nodename: str) -> tuple[float, float]:
     """Return the number of free vCPUs and the MiB of free memory of the host, by Placement.
 
     Both include the overcommitment that the allocation ratios allow.
-
-    :param client: Nova's report client
-    :raises Exception: if Placement or Keystone fails
     """
     context = nova_context.get_admin_context()
     uuid = client.get_provider_by_name(context, nodename)["uuid"]

@@ -80,9 +80,7 @@ class VGPUCards:
     ) -> None:
         """Create a reader that has not read any card yet.
 
-        :param ways: the deliveries of the host
-        :param facts: the vGPU types of cards, as former runs of the service recorded them; see
-            :func:`nova_gpu.host.vgpu.division.divided`
+        :param facts: as for :func:`nova_gpu.host.vgpu.division.divided`
         """
         self._roots = roots
         self._ways = ways
@@ -157,20 +155,14 @@ class VGPUCards:
         self._say()
 
     def reserve(self, reasons: Mapping[PciAddress, Reasons]) -> None:
-        """Add *reasons* against offering vGPUs of cards, until the next :meth:`judge`.
-
-        :param reasons: the reasons against each card, by address
-        """
+        """Add *reasons* against offering vGPUs of cards, until the next :meth:`judge`."""
         with self._lock:
             own = {card: reasons[card] for card in self._judged if card in reasons}
             self._judged = {**self._judged, **availability.merge(own, self._judged)}
             self._take_in(self._read.cards, self._read.there)
 
     def reserve_parts(self, source: Source, reasons: Mapping[Device, Reasons]) -> None:
-        """Replace all reasons of *source* against PCI functions and MIG instances by *reasons*.
-
-        They stay until the next call for the same *source*.
-        """
+        """Replace all reasons of *source* against PCI functions and MIG instances by *reasons*."""
         with self._lock:
             self._parts = {**self._parts, source: reasons}
             self._take_in(self._read.cards, self._read.there)
@@ -222,10 +214,7 @@ class VGPUCards:
         return {type_id: facts.name for type_id, facts in known.items() if facts.name}
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
-        """Return those of *gpus* that are divided or can be, by address; record their vGPU types.
-
-        :raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`
-        """
+        """Return those of *gpus* that are divided or can be, and record their vGPU types."""
         divided = self._ways.divided(gpus, self._told)
         news = {
             address: card.types
@@ -237,11 +226,7 @@ class VGPUCards:
         return divided
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
-        """Keep the vGPUs in *recorded* in the groups, even if their card or type is gone.
-
-        Instances have these vGPUs by the database. New instances are not offered any vGPU that is
-        gone.
-        """
+        """Keep the vGPUs of instances in *recorded*, even if their card or type is gone."""
         with self._lock:
             cards = dict(self._read.cards)
             for key, slot in ((key, slot) for key, other in recorded for slot in slots([other])):
@@ -262,10 +247,7 @@ class VGPUCards:
                 self._take_in(cards, self._read.there)
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
-        """Return an unavailable card with the PCI function of *slot* and no vGPU types.
-
-        It stands for a card that the last inspection did not find divided, or not at all.
-        """
+        """Return an unavailable card for *slot*, which the last inspection did not find there."""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         card = device.card_of(slot.parent, self._found) or slot.parent

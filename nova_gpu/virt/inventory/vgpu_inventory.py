@@ -31,16 +31,11 @@ _Slots = frozenset[Slot]
 
 
 class VGPUInventory(Published[VGPUGroup, Slot]):
-    """The inventory of the vGPUs of a host.
-
-    :param cards: the cards that are offered as vGPUs
-    :param made: the records of which instance nova-gpu made each vGPU for
-    :param sets: the sets in which guests can get a board's cards (NVSwitch partitions); a vGPU of a
-        whole card counts as that card
-    """
+    """The inventory of the vGPUs of a host."""
 
     in_parts = True
     noun = "vGPUs"
+    _parse = staticmethod(Slot.parse)
 
     def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, sets: Sets) -> None:
         super().__init__(ledger)
@@ -68,9 +63,6 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         usage, uuids = self._ledger.now, self.provider_uuids
         recorded = {slot for _, slot in self._recorded(uuids)} if uuids else usage.counted()
         return device.slots(recorded | usage.started() | usage.used) | self._made.instances().keys()
-
-    def _parse(self, identifier: str) -> Slot:
-        return Slot.parse(identifier)
 
     def _unavailable(self, group: VGPUGroup, key: Slot) -> str | None:
         card = group.card_of(key)
@@ -176,10 +168,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         return vgpu_capacity.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
-        """Return the part of the scheduler's report that is about cards offered as vGPUs.
-
-        The host is not read for it.
-        """
+        """Return the scheduler's report on the cards that are offered as vGPUs."""
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
@@ -210,7 +199,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         A guest gets one vGPU of the type on each card of the set. The result is empty if guests can
         get any combination of the cards.
 
-        :param is_free: whether the card has room for a vGPU of the type, by card
+        :param is_free: whether the card has room for a vGPU of the type
         """
         cards = [card for card in is_free if self._sets.offered([card], (), vgpu_type)]
         board = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
@@ -293,10 +282,7 @@ class Rooms:
         return rooms
 
     def slots(self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]) -> _Slots:
-        """Return the slots of all cards of *group*, as the provider tree is to have them.
-
-        The result is the same object as long as nothing changes.
-        """
+        """Return the slots of all cards of *group*, the same object as long as nothing changes."""
         parts = [by_card[address].slots[group.facts.id] for address in group.cards]
         before = self._slots.get(group.key)
         if before is None or before[0] != parts:
@@ -340,6 +326,4 @@ def _most_slots(card: SharedCard, type_id: str, taken: Collection[Slot]) -> int:
 
     Return 0 for a card with several functions, because each reports its own number of slots.
     """
-    if len(card.card.parents) > 1:
-        return 0
-    return card.room(type_id, taken, ()).total
+    return 0 if len(card.card.parents) > 1 else card.room(type_id, taken, ()).total

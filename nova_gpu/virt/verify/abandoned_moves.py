@@ -17,7 +17,7 @@ in ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, without ``PGPU``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
 from nova import context as nova_context
@@ -52,7 +52,7 @@ class AbandonedMoves:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._seen: frozenset[str] = frozenset()
+        self._seen: set[str] = set()
 
     def end(
         self, reportclient: Any, nodename: str, had_by: Callable[[str], Collection[Device]]
@@ -61,12 +61,10 @@ class AbandonedMoves:
 
         Raise nothing. Call this once in a period, and never in a claim.
 
-        :param reportclient: Nova's client of Placement
         :param had_by: return the devices of an instance's domain on this host, by its uuid
         """
         context = nova_context.get_admin_context()
-        seen = set()
-        migrations: Iterable[objects.Migration] = ()
+        before, self._seen = self._seen, set()
         try:
             with boundary.crossed():
                 migrations = objects.MigrationList.get_in_progress_and_error(
@@ -74,14 +72,15 @@ class AbandonedMoves:
                 )
         except boundary.Failure as error:
             LOG.warning("Cannot look for abandoned moves: %s", error)
+            return
         for migration in migrations:
             try:
                 with boundary.crossed():
                     instance = self._abandoned(context, migration, had_by)
                     if instance is None or _is_over(context, reportclient, migration, instance):
                         continue
-                    seen.add(migration.uuid)
-                    if migration.uuid in self._seen:
+                    self._seen.add(migration.uuid)
+                    if migration.uuid in before:
                         _end(context, reportclient, migration, instance)
             except boundary.Failure as error:
                 LOG.warning(
@@ -90,7 +89,6 @@ class AbandonedMoves:
                     *(migration.uuid, error),
                     instance_uuid=migration.instance_uuid,
                 )
-        self._seen = frozenset(seen)
 
     def _abandoned(
         self,
@@ -118,9 +116,7 @@ class AbandonedMoves:
         settled = instance.vm_state in _SETTLED and instance.task_state is None
         if has_failed and instance.vm_state == vm_states.ERROR:
             settled = instance.task_state in (None, *_TASKS_BEFORE)
-        if instance.host == self._host and settled:
-            return instance
-        return None
+        return instance if instance.host == self._host and settled else None
 
 
 def _is_over(
@@ -202,7 +198,6 @@ class Orphans:
 
         Call this once in a period, and never in a claim.
 
-        :param reportclient: Nova's client of Placement
         :param counted: the GPUs of all instances here by the database, by the instance's uuid;
             these consumers are no migrations, and not looked up
         :param agrees: return whether a provider's allocations, by consumer, are those of the
@@ -210,13 +205,10 @@ class Orphans:
         """
         if not provider_uuids:  # at service start there are no groups yet
             return
-        instances = counted.keys()
-        before, self._counted = (
-            self._counted,
-            {uuid: provider for uuid, provider in counted.items() if provider},
-        )
-        if before != self._counted:
+        with_gpus = {uuid: gpus for uuid, gpus in counted.items() if gpus}
+        if with_gpus != self._counted:
             self._settled.clear()
+        self._counted = with_gpus
         context = nova_context.get_admin_context(read_deleted="yes")
         try:
             with boundary.crossed():
@@ -229,7 +221,7 @@ class Orphans:
             return
         for uuid in set(provider_uuids) & generations.keys():
             if self._settled.pop(uuid, None) == generations[uuid] or self._release(
-                context, reportclient, uuid, instances, agrees
+                context, reportclient, uuid, counted.keys(), agrees
             ):
                 self._settled[uuid] = generations[uuid]
 
@@ -238,7 +230,7 @@ class Orphans:
         context: nova_context.RequestContext,
         reportclient: Any,
         provider_uuid: str,
-        instances: Collection[str],
+        instances: Set[str],
         agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> bool:
         """Delete the allocations of ended migrations from one provider.
@@ -253,11 +245,15 @@ class Orphans:
         except boundary.Failure as error:
             LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
             return False
-        others = allocations.keys() - set(instances)
+        others = allocations.keys() - instances
         for consumer in others:
             try:
                 with boundary.crossed():
-                    _release(context, reportclient, consumer)
+                    if reason := ended(context, consumer):
+                        LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
+                        reportclient.delete_allocation_for_instance(
+                            context, consumer, consumer_type="migration"
+                        )
             except boundary.Failure as error:
                 LOG.warning(
                     "Cannot find out whether migration %s has ended, or release its GPUs, will "
@@ -267,17 +263,8 @@ class Orphans:
         return agrees(provider_uuid, allocations) and not others
 
 
-def _release(context: nova_context.RequestContext, reportclient: Any, consumer: str) -> None:
-    """Delete the allocation of *consumer*, if that is a migration that has ended."""
-    if reason := ended(context, consumer):
-        LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
-        reportclient.delete_allocation_for_instance(context, consumer, consumer_type="migration")
-
-
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Return why the migration *consumer* no longer needs its GPUs; ``None`` if it may need them.
-
-    Return ``None`` as well if *consumer* is not the uuid of a migration.
+    """Return why *consumer* is a migration that no longer needs its GPUs, ``None`` if it is not.
 
     :param context: a context that also reads deleted records
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
@@ -231,13 +231,19 @@ def _inventories(state: HostState) -> Iterator[Difference]:
     Yield nothing while an instance here has a task or a move in progress, and skip a group while a
     consumer of it is on its way to this host.
     """
+    if state.instances is None or not all(item.settled for item in state.instances.values()):
+        return
     for provider_uuid, provider in (state.providers or {}).items():
         free = _free(provider, state)
-        if free is None or state.instances is None or not _all_settled(state, provider):
+        if free is None or Holder.ON_ITS_WAY in map(state.holders.get, provider.allocated):
             continue
         noun = _NOUNS[provider.resource_class]
-        held = _held(provider_uuid, state.instances)
-        more = provider.total - provider.reserved - _due(provider.allocated, held)
+        counted = ((uuid, dev) for uuid, has in state.instances.items() for dev, _ in has.counted)
+        held = collections.Counter(uuid for uuid, dev in counted if dev == provider_uuid)
+        # A consumer counts with its allocation or its devices, whichever is more: where these
+        # differ, that is a contradiction of its own.
+        due = (collections.Counter(provider.allocated) | held).total()
+        more = provider.total - provider.reserved - due
         if (there_are := free + held.total()) > provider.total:
             yield Difference(
                 Kind.INVENTORY_SHORT,
@@ -266,56 +272,18 @@ def _free(provider: Provider, state: HostState) -> int | None:
     return len(provider.fit - used)
 
 
-def _held(provider_uuid: str, instances: Mapping[str, Instance]) -> collections.Counter[str]:
-    """Return how many devices of the provider each instance has, by its uuid."""
-    counted = ((uuid, dev) for uuid, has in instances.items() for dev, _ in has.counted)
-    return collections.Counter(uuid for uuid, dev in counted if dev == provider_uuid)
-
-
-def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
-    """Return how many devices Placement allocates, or should allocate, to all consumers together.
-
-    A consumer counts with its allocation or its devices, whichever is more: where these differ,
-    that is a contradiction of its own.
-
-    :param allocated: the size of each consumer's allocation
-    :param held: the number of devices that each instance has
-    """
-    return (collections.Counter(allocated) | held).total()
-
-
-def _all_settled(state: HostState, provider: Provider) -> bool:
-    """Return whether no instance has a task or a move, and no consumer is on its way here."""
-    return all(instance.settled for instance in (state.instances or {}).values()) and all(
-        state.holders.get(uuid) is not Holder.ON_ITS_WAY for uuid in provider.allocated
-    )
-
-
 def _vgpus(state: HostState) -> Iterator[Difference]:
-    """Yield vGPUs that no instance has any more, and vGPUs of instances that the host lacks.
+    """Yield the vGPUs of domains that the host lacks, and vGPUs that no instance has any more.
 
     Yield nothing unless libvirt, Nova's database and sysfs all answered.
     """
     if state.guests is None or state.instances is None or state.made is None:
         return
-    yield from _missing_vgpus(state)
-    yield from _left_vgpus(state)
-
-
-def _is_here(item: Device, state: HostState) -> bool:
-    """Return whether the host has the card, or the PCI function of the vGPU."""
-    at = {slot.parent for slot in device.slots([item])}
-    return item in (state.cards or ()) or bool(at & state.functions)
-
-
-def _missing_vgpus(state: HostState) -> Iterator[Difference]:
-    """Yield the vGPUs that a settled instance's domain names and the host does not have."""
-    for uuid, guest in (state.guests or {}).items():
-        instance = (state.instances or {}).get(uuid)
+    for uuid, guest in state.guests.items():
+        instance = state.instances.get(uuid)
         if instance is None or not instance.settled:
             continue
-        named = device.slots(guest.cards)
-        for slot in sorted(named - (state.made or {}).get(uuid, frozenset())):
+        for slot in sorted(device.slots(guest.cards) - state.made.get(uuid, frozenset())):
             yield Difference(
                 Kind.VGPU_MISSING,
                 str(slot),
@@ -323,23 +291,25 @@ def _missing_vgpus(state: HostState) -> Iterator[Difference]:
                 f"openstack server reboot --hard {uuid} makes it again (of a stopped one: "
                 "start); a MIG instance you make again before that",
             )
-
-
-def _left_vgpus(state: HostState) -> Iterator[Difference]:
-    for uuid, slots in (state.made or {}).items():
-        instance, guest = (state.instances or {}).get(uuid), (state.guests or {}).get(uuid)
+    for uuid, slots in state.made.items():
+        instance = state.instances.get(uuid)
         if (instance and not instance.settled) or uuid in state.returning:
             continue
-        has = (instance.cards if instance else frozenset()) | (
-            guest.cards if guest else frozenset()
-        )
-        for slot in sorted(slots - has):
+        by_instance = instance.cards if instance else _NONE
+        by_guest = state.guests[uuid].cards if uuid in state.guests else _NONE
+        for slot in sorted(slots - by_instance - by_guest):
             yield Difference(
                 Kind.VGPU_LEFT,
                 str(slot),
                 f"vGPU {slot} was made for {uuid}, which no longer has it",
                 "nova-compute removes it within a period; see its log, and whether it runs",
             )
+
+
+def _is_here(item: Device, state: HostState) -> bool:
+    """Return whether the host has the card, or the PCI function of the vGPU."""
+    at = {slot.parent for slot in device.slots([item])}
+    return item in (state.cards or ()) or bool(at & state.functions)
 
 
 def _words(cards: Collection[Device]) -> str:

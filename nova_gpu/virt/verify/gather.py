@@ -55,72 +55,59 @@ class Sources:
     ask: Callable[[Callable[[], Any]], Any] = lambda read: read()
 
 
-class _Answers:
-    """The reader of one source after another.
+def gather(sources: Sources) -> HostState:
+    """Read the four sources, and return what they have of the host's GPUs; raise nothing."""
+    unread: list[str] = []
 
-    ``unread``: for each source that did not answer, its name, the error and the options to check.
-    """
-
-    def __init__(self, sources: Sources) -> None:
-        self._ask = sources.ask
-        self.unread: list[str] = []
-
-    def of(self, who: str, read: Callable[[], _T]) -> _T | None:
+    def ask(who: str, read: Callable[[], _T]) -> _T | None:
         try:
             with boundary.crossed():
-                answer: _T = self._ask(read)
+                answer: _T = sources.ask(read)
         except boundary.Failure as error:
             # An error of another service also has its stack trace, below the first line.
             lines = str(error).strip().splitlines() or [type(error.error).__name__]
-            self.unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
+            unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
             return None
         return answer
 
-
-def gather(sources: Sources) -> HostState:
-    """Read the four sources, and return what they have of the host's GPUs; raise nothing.
-
-    ``unread`` of the result names the sources that did not answer.
-    """
-    answers = _Answers(sources)
     context = nova_context.get_admin_context()
     host = sources.host
-    cards = answers.of("sysfs", lambda: gather_host.read(host, sources.unavailable))
+    cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
     whole = cards.whole if cards is not None else {}
     guests, nodename = None, None
     if cards is not None:
-        guests = answers.of("libvirt", lambda: gather_host.guests(host, sources.libvirt, cards))
+        guests = ask("libvirt", lambda: gather_host.guests(host, sources.libvirt, cards))
         if guests is not None:
-            nodename = answers.of("libvirt", sources.libvirt.get_hostname)
+            nodename = ask("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
-        nodename = answers.of("Nova's database", lambda: _nodename(context))
+        nodename = ask("Nova's database", lambda: _nodename(context))
     answer = providers = None
     if nodename is not None:
         node, mode = nodename, host.delivery.mode
         # Before the database: a consumer that is created in between is then looked up there.
-        providers = answers.of(
+        providers = ask(
             "Placement",
             lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
         )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
-        answer = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
+        answer = ask("Nova's database", lambda: _instances(context, node, with_gpus))
     instances, returning = answer or (None, frozenset())
-    consumers = {uuid for provider in (providers or {}).values() for uuid in provider.allocated}
     holders = None
     if instances is not None:
+        consumers = {uuid for provider in (providers or {}).values() for uuid in provider.allocated}
         others = consumers - instances.keys()
-        holders = answers.of("Nova's database", lambda: _holders(others))
+        holders = ask("Nova's database", lambda: _holders(others))
     made, vgpus_free = None, {}
     if cards is not None and guests is not None and instances is not None:
         owners = {uuid: guest.cards for uuid, guest in guests.items()}
         for uuid, instance in instances.items():
             owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
-        made = answers.of("sysfs", lambda: gather_host.made(host, cards.parts, owners))
-    if cards is not None and made is not None and nodename is not None:
-        there_are = frozenset().union(*made.values())
-        taken = there_are.union(*owners.values())
-        free = gather_host.free(cards.shared, cards.parts, taken, there_are)
-        vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
+        made = ask("sysfs", lambda: gather_host.made(host, cards.parts, owners))
+        if made is not None and nodename is not None:
+            there_are = frozenset().union(*made.values())
+            taken = there_are.union(*owners.values())
+            free = gather_host.free(cards.shared, cards.parts, taken, there_are)
+            vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
     return HostState(
         cards=None if cards is None else frozenset(whole),
         unfit=gather_host.unfit(host, whole),
@@ -129,7 +116,7 @@ def gather(sources: Sources) -> HostState:
         returning=returning,
         providers=providers,
         holders=holders or {},
-        unread=tuple(dict.fromkeys(answers.unread)),
+        unread=tuple(dict.fromkeys(unread)),
         functions=frozenset() if cards is None else cards.functions,
         made=made,
         vgpus_free=vgpus_free,
@@ -160,36 +147,25 @@ def _instances(
         state = instance.vm_state if instance else None
         flavor = records.request_of(instance) if instance else request.of({})
         devices = [(provider, device.parse(text)) for provider, text in identifiers]
+        # system_metadata is loaded from the database for stopped instances without devices only.
+        stopped = instance if state == vm_states.STOPPED and not devices else None
+        is_released = stopped is not None and names.RELEASED in stopped.system_metadata
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            flavor_count=0
-            if _is_released(instance, devices)
-            else asked_of(flavor, [d for _, d in devices]),
+            flavor_count=0 if is_released else asked_of(flavor, [d for _, d in devices]),
             counted=frozenset(devices),
             aliased="pci_passthrough:alias" in flavor.extra_specs,
         )
     return instances, counted.returning
 
 
-def _is_released(instance: objects.Instance | None, devices: Collection[Any]) -> bool:
-    """Return whether the instance released its GPUs when it was stopped, and has none now.
-
-    ``system_metadata`` is loaded from the database for stopped instances without devices only.
-    """
-    if devices or instance is None or instance.vm_state != vm_states.STOPPED:
-        return False
-    return names.RELEASED in instance.system_metadata
-
-
 def asked_of(flavor_request: FlavorRequest, held: Collection[Device]) -> int:
     """Return the number of GPUs and vGPUs that the flavor requests.
 
-    If the flavor is invalid, return the number of devices in *held*: the API and the scheduler
-    refuse such a flavor. If it requests vGPUs as Nova's ``resources:VGPU`` only, count the vGPUs in
-    *held*.
-
-    :param held: the instance's devices of nova-gpu on this host
+    If the flavor is invalid, return the number of devices in *held*, which the instance has: the
+    API and the scheduler refuse such a flavor. If it requests vGPUs as Nova's ``resources:VGPU``
+    only, count the vGPUs in *held*.
     """
     try:
         count = sum(request_.count for request_ in flavor_request.requests)

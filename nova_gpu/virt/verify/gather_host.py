@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -58,26 +58,26 @@ def read(
     gpus = host.find()
     parts, others = host.in_parts(gpus)
     whole = [gpu for gpu in gpus if gpu.address not in parts]
-    unread: Set[PciAddress] = frozenset()
+    unread: frozenset[PciAddress] = frozenset()
     if host.delivery.shares_driver:
         mig = (gpu.address for gpu in whole if mig_layout.is_divided(gpu, host.roots))
-        unread = others.keys() & mig
-    reasons = availability.merge({a: others[a] for a in unread}, unavailable(whole))
-    not_new = {a: availability.to_new(others[a]) for a in others.keys() - unread}
-    reasons = availability.merge(reasons, not_new)
-    cards = {gpu.address: Card(gpu, reasons.get(gpu.address, ())) for gpu in whole}
-    return Cards(
-        cards, parts, tuple(gpu for gpu in gpus if gpu.address in parts), frozenset(unread)
+        unread = frozenset(others).intersection(mig)
+    reasons = availability.merge(
+        {a: others[a] for a in unread},
+        unavailable(whole),
+        {a: availability.to_new(others[a]) for a in others.keys() - unread},
     )
+    cards = {gpu.address: Card(gpu, reasons.get(gpu.address, ())) for gpu in whole}
+    return Cards(cards, parts, tuple(gpu for gpu in gpus if gpu.address in parts), unread)
 
 
 def unfit(host: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     """Return which of *cards* no guest can use, or have the wrong driver, with the reason."""
-    reasons: dict[Device, str] = {}
-    for address, card in cards.items():
-        if reason := _unbound(host, card.gpu) or availability.for_all(card.unavailable):
-            reasons[address] = str(reason)
-    return reasons
+    return {
+        address: str(reason)
+        for address, card in cards.items()
+        if (reason := _unbound(host, card.gpu) or availability.for_all(card.unavailable))
+    }
 
 
 def _unbound(host: discovery.Discovery, card: GPU) -> str | None:
@@ -143,8 +143,6 @@ def free(
 ) -> dict[GroupKey, int]:
     """Return how many more vGPUs fit into each group's cards, whatever these cards' health.
 
-    :param gpus: the divided cards
-    :param parts: the vGPU types and functions of each
     :param taken: the slots and the functions that are in use
     :param made: the slots among *taken* whose vGPU exists
     """
@@ -180,13 +178,7 @@ def read_providers(
     mode: DeliveryMode,
     cards: Mapping[PciAddress, Card],
 ) -> dict[str, Provider]:
-    """Return the providers of the host's groups from Placement, by uuid.
-
-    :param client: Nova's report client
-    :param nodename: the name of the host's compute node, which is that of the root provider
-    :param mode: the delivery mode of *cards*
-    :param cards: the cards that guests get whole
-    """
+    """Return the providers of the host's groups from Placement, by uuid."""
     root = client.get_provider_by_name(context, nodename)["uuid"]
     providers = {}
     for provider in client.get_providers_in_tree(context, root):
@@ -195,7 +187,8 @@ def read_providers(
             continue
         resource_class = device.resource_class_of(key)
         uuid = provider["uuid"]
-        inventory = _inventory(client, uuid, resource_class)
+        answer = placement_client.get(client, f"/resource_providers/{uuid}/inventories")
+        inventory = answer["inventories"].get(resource_class, {})
         allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
         own = {
             address: not card.unavailable
@@ -216,9 +209,3 @@ def read_providers(
             resource_class=resource_class,
         )
     return providers
-
-
-def _inventory(client: Any, provider_uuid: str, resource_class: str) -> Mapping[str, int]:
-    answer = placement_client.get(client, f"/resource_providers/{provider_uuid}/inventories")
-    inventory: Mapping[str, int] = answer["inventories"].get(resource_class, {})
-    return inventory

@@ -37,7 +37,6 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     """Correct or delete the allocation in Placement that *difference* is about.
 
     :param difference: a contradiction in *state* whose ``safe`` is true
-    :param reportclient: Nova's report client
     :raises NotRepaired: if the instance has changed since, or Placement refuses the allocation
     """
     context = nova_context.get_admin_context()
@@ -58,8 +57,6 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
                 raise exception.NotRepaired(
                     uuid, f"no command can repair {difference.kind}; do what its remedy says"
                 )
-    except exception.NotRepaired:
-        raise
     except boundary.Failure as error:
         raise exception.NotRepaired(uuid, str(error) or type(error.error).__name__) from error
 
@@ -75,10 +72,8 @@ def heal(
 
     Skip instances with a task or a move. Return whether no allocation needed a correction.
 
-    :param reportclient: Nova's report client
-    :param read: the database's records
     :param classes: the resource class of each of the host's providers
-    :param allocations: the allocations from the provider, by consumer
+    :param allocations: by consumer
     """
     agrees = True
     for uuid, counted in read.counted.items():
@@ -108,19 +103,14 @@ def _heal(
 
     More are allocated only if the instance has what its flavor requests, and fewer only if it
     released its GPUs when it was stopped.
-
-    :param is_short: whether Placement counts fewer GPUs than the instance has
-    :raises NotRepaired: if the instance has changed since, or Placement refuses the allocation
     """
     context = nova_context.get_admin_context()
     instance = objects.Instance.get_by_uuid(
         context, uuid, expected_attrs=["flavor", "system_metadata"]
     )
-    request = records.request_of(instance)
     if is_short:
-        # The allocation is written only if the instance's GPUs match its flavor.
         devices = [device.parse(identifier) for _, identifier in counted]
-        if gather.asked_of(request, devices) != len(devices):
+        if gather.asked_of(records.request_of(instance), devices) != len(devices):
             return
     elif counted or names.RELEASED not in instance.system_metadata:
         return  # left to nova-gpu verify and the operator
@@ -141,8 +131,6 @@ def _restore(
 ) -> None:
     """Set the allocation of an instance to the number of GPUs in *counted*, by provider.
 
-    :param counted: the GPUs of the instance when it was compared
-    :param classes: the resource class of each of the host's providers
     :raises NotRepaired: if the instance no longer has exactly these GPUs, or Placement refuses
     :raises nova.exception.AllocationUpdateFailed: if the allocation was changed meanwhile
     """

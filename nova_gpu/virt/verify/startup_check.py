@@ -60,8 +60,5 @@ class Reconciliation:
             LOG.warning(
                 "Cannot compare this host's GPUs with a source that cannot be read: %s", reason
             )
-        for difference in sorted(
-            self._suspected & differences,
-            key=lambda difference: (difference.kind, difference.subject),
-        ):
-            LOG.error("%s (%s): %s", difference.text, difference.kind, difference.remedy)
+        for item in sorted(self._suspected & differences, key=lambda it: (it.kind, it.subject)):
+            LOG.error("%s (%s): %s", item.text, item.kind, item.remedy)

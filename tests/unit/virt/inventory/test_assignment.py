@@ -110,31 +110,18 @@ class ProvidersTest(AssignedTestCase):
         self.assertEqual({}, self.assigned.provider_uuids())
 
 
-class NovasVGPUsTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        host.add_gpu(DIVIDED, "10de", "1bb3")
-        vgpu.add_types(host, DIVIDED, vgpu.TESLA_P4)
-        self.compute = self.useFixture(Compute(host))
-        self.provider = self.compute.provider("1bb3", "nvidia-63")
-        self.assigned = self.compute.gpus.assigned
-        self.ledger = self.compute.gpus.ledger
-
+class NovasVGPUsTest(AssignedTestCase):
     def of_others(self, found: dict[str, str], instance: object = None) -> dict[str, str]:
-        return self.assigned.devices_of_others(instance, found, self.ledger)
+        return self.assigned.devices_of_others(instance, found, self.compute.gpus.ledger)
 
     def test_allocations(self) -> None:
-        both = {
-            self.provider: {"resources": {"VGPU": 1}},
-            OTHER: {"resources": {"VGPU": 2}},
-        }
+        both = {self.parts: {"resources": {"VGPU": 1}}, OTHER: {"resources": {"VGPU": 2}}}
         self.assertEqual({OTHER: both[OTHER]}, self.assigned.allocations_of_others(both))
 
     def test_mediated_devices(self) -> None:
         """Ours are what it has, and what its domain named until it was taken away."""
-        instance = self.compute.instance({}, (self.provider, str(OWN)))
-        self.ledger.saw_domains({instance.uuid: frozenset({NAMED})})
+        instance = self.compute.instance({}, (self.parts, str(OWN)))
+        self.compute.gpus.ledger.saw_domains({instance.uuid: frozenset({NAMED})})
         ours = [device_uuid(instance.uuid, slot) for slot in (NAMED, OWN)]
         others = uuidutils.generate_uuid()
         found = dict.fromkeys([*ours, others], instance.uuid)

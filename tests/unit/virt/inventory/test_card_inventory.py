@@ -80,11 +80,6 @@ class StockTest(base.BaseTestCase):
         record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((total, reserved), (record["total"], record["reserved"]))
 
-    def test_nothing_on_a_host_without_gpus(self) -> None:
-        self.publish()
-        self.assertEqual({}, self.published.provider_uuids)
-        self.assertEqual([NODE], [self.tree.data(NODE).name])
-
     def test_room_in_one_guest(self) -> None:
         """It is looked up with the host, and not at each claim."""
         with mock.patch.object(guest_address_space, "most", return_value=3) as asked:
@@ -144,23 +139,3 @@ class StockTest(base.BaseTestCase):
         self.record()
         self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
         self.assertInventory(4, 1)
-
-    def test_what_is_offered_no_more_is_all_reserved(self) -> None:
-        self.look()
-        self.publish()
-        uuid = self.published.provider_uuids[KEY]
-        fresh = card_inventory.CardInventory(self.ledger, self.ways, self.links, self.neighbours)
-        fresh.publish(self.tree, NODE, "LXC")
-        record = self.tree.data(uuid).inventory["PGPU"]
-        self.assertEqual((4, 4), (record["total"], record["reserved"]))
-
-    def test_addresses_are_those_of_this_host(self) -> None:
-        self.look()
-        self.publish()
-        resources = [
-            objects.Resource(provider_uuid=provider, resource_class="PGPU", identifier=A)
-            for provider in (OTHER_NODES, self.published.provider_uuids[KEY])
-        ]
-        self.assertEqual(set(), self.published.devices(resources[:1]))
-        self.assertEqual(set(cards.addresses(A)), self.published.devices(resources))
-        self.assertIsNone(self.published.group_of(OTHER_NODES))

@@ -25,9 +25,9 @@ class SurveyTestCase(base.BaseTestCase):
             pathlib.Path(self.useFixture(fixtures.TempDir()).path), nodes=nodes.Nodes.FILES
         )
         self.conf = self.useFixture(config_fixture.Config(CONF))
-        self.conf.config(group="gpu", sysfs_root=str(self.host.roots.sysfs))
-        self.conf.config(group="gpu", dev_root=str(self.host.roots.dev))
-        self.conf.config(group="gpu", proc_root=str(self.host.roots.proc), nvml=False)
+        roots = self.host.roots
+        self.conf.config(group="gpu", sysfs_root=str(roots.sysfs), dev_root=str(roots.dev))
+        self.conf.config(group="gpu", proc_root=str(roots.proc), nvml=False)
         self.log = self.useFixture(fixtures.FakeLogger())
 
     def discovery(self, virt_type: str, *device_spec: object) -> discovery.Discovery:
@@ -46,6 +46,10 @@ class HypervisorTest(SurveyTestCase):
         super().setUp()
         self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
         self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+
+    def remove(self) -> None:
+        for address in filter(self.host.has, (CARD, CARD.replace(".0", ".1"))):
+            self.host.remove(address)
 
     def test_who_gets_it(self) -> None:
         for virt_type, mode in (
@@ -68,8 +72,7 @@ class HypervisorTest(SurveyTestCase):
 
     def test_the_display_the_host_booted_on(self) -> None:
         """It is found and not offered, with a reason. LXC guests have it where it is named."""
-        self.host.remove(CARD)
-        self.host.remove(CARD.replace(".0", ".1"))
+        self.remove()
         self.host.add_gpu(CARD, "10de", "25b6", class_code=pci.VGA, boot_vga=True)
         for virt_type in ("kvm", "lxc"):
             self.assertIn("booted on", self.obstacle(virt_type) or "")
@@ -81,8 +84,7 @@ class HypervisorTest(SurveyTestCase):
         self.assertIsNone(self.obstacle("kvm"))
 
     def test_more_memory_than_a_guest_can_map(self) -> None:
-        self.host.remove(CARD)
-        self.host.remove(CARD.replace(".0", ".1"))
+        self.remove()
         self.host.add_gpu(CARD, "10de", "25b6", mapped_mib=32 << 10)
         self.assertIsNone(self.obstacle("kvm"))
         self.conf.config(group="gpu", guest_mmio_gib=32)
@@ -95,8 +97,7 @@ class HypervisorTest(SurveyTestCase):
         desktop has 512 GiB of addresses, of which an MI300X takes 256 twice."""
         for product_id, (vendor_id, class_code, bars) in large_cards.CARDS.items():
             with self.subTest(product_id):
-                for address in filter(self.host.has, (CARD, CARD.replace(".0", ".1"))):
-                    self.host.remove(address)
+                self.remove()
                 self.host.add_gpu(CARD, vendor_id, product_id, class_code=class_code)
                 pci.write_bars(self.host.path(CARD), bars)
                 self.assertIsNone(self.obstacle("kvm"))
@@ -162,15 +163,9 @@ class DeviceSpecTest(SurveyTestCase):
         ):
             with self.subTest(spec=spec):
                 reason = self.obstacle("kvm", {"vendor_id": "8086"}, spec) or ""
-                for part in (
-                    "[pci]device_spec",
-                    function,
-                    "pci_passthrough:alias",
-                    "compute_driver",
-                    "[gpu]addresses",
-                ):
+                words = ("[pci]device_spec", "pci_passthrough:alias", "compute_driver")
+                for part in (*words, "[gpu]addresses", function, json.dumps(spec)):
                     self.assertIn(part, reason)
-                self.assertIn(json.dumps(spec), reason)
 
     def test_specs_that_do_not(self) -> None:
         self.assertIsNone(self.obstacle("kvm", {"vendor_id": "8086"}, {"address": "*:3c:00.*"}))

@@ -53,9 +53,12 @@ class SelectionTestCase(base.BaseTestCase):
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         selected = selection.Selection.parse(["10de"], [], [])
         found = pci_discovery.discover(self.host.roots, selected, {}, dict)
+        gpus = {gpu.address: gpu for gpu in found}
         self.config.config(group="pci", device_spec=device_spec)
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: self.libvirt)
-        return discovery.in_parts(found, own, self.told)
+        divided = own.divided(found, self.told)
+        cards, others = discovery.sorted_out(gpus, divided, own)
+        return {address: shared.card for address, shared in cards.items()}, others
 
 
 class TestInParts(SelectionTestCase):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import fixtures
@@ -32,20 +33,7 @@ class Placement:
             f"/resource_providers/{ROOT}/inventories": {"inventories": inventories},
             f"/resource_providers/{ROOT}/usages": {"usages": {"VCPU": 8, "MEMORY_MB": 1000}},
         }
-        return _Answer(answers[url])
-
-
-class _Answer:
-    status_code = 200
-
-    def __init__(self, content: Any) -> None:
-        self._content = content
-
-    def __bool__(self) -> bool:
-        return True
-
-    def json(self) -> Any:
-        return self._content
+        return SimpleNamespace(status_code=200, json=lambda: answers[url])
 
 
 class StrandingTest(base.BaseTestCase):

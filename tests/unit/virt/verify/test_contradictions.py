@@ -23,7 +23,8 @@ from tests.fixtures import cards
 A, B, C, D = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
 ALL = frozenset({A, B, C, D})
 S, T, U = (Slot.parse(f"0000:3b:00.0/nvidia-63/{number}") for number in range(3))
-GROUP = "group"
+GROUP, PARTS = "group", "vgpus"
+NONE = frozenset[Any]()
 
 
 def instance(*has: Any, flavor_count: int | None = None, **fields: Any) -> Instance:
@@ -200,13 +201,6 @@ class CompareTest(unittest.TestCase):
             guests=self.guests(who=guest(C)),
         )
 
-    def test_the_inventory(self) -> None:
-        allocated = {"one": 1, "two": 1}
-        short, over = provider(allocated, total=3), provider(allocated, total=5)
-        self.assertFound((Kind.INVENTORY_SHORT, "h_gpu", False), providers={GROUP: short})
-        self.assertFound((Kind.INVENTORY_EXCEEDS, "h_gpu", False), providers={GROUP: over})
-        self.assertFound(providers={GROUP: provider(allocated, reserved=2)})
-
     def test_what_is_on_its_way_is_not_compared(self) -> None:
         moving = instance(A, settled=False)
         self.assertFound(
@@ -234,16 +228,12 @@ class VGPUsTest(unittest.TestCase):
     """An instance with two of them, and a domain of another"""
 
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
-        truths = HostState(
-            cards=frozenset(),
-            unfit={},
+        truths = dataclasses.replace(
+            AGREED,
+            cards=NONE,
             guests={"one": guest(S, T)},
             instances={"one": instance(S, T)},
-            returning=frozenset(),
-            providers={
-                GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, frozenset(), frozenset(), "VGPU")
-            },
-            holders={},
+            providers={GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, NONE, NONE, "VGPU")},
             functions=frozenset({S.parent}),
             made={"one": frozenset({S, T})},
         )
@@ -282,10 +272,81 @@ class VGPUsTest(unittest.TestCase):
         )
 
     def test_allocations(self) -> None:
-        provider = Provider("h_vgpu", 0, 0, {"one": 1}, frozenset(), frozenset(), "VGPU")
+        provider = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, NONE, "VGPU")
         self.assertEqual(
             [(Kind.ALLOCATION_DIFFERS, "one")], self.found(providers={GROUP: provider})
         )
+
+
+class InventoriesTest(unittest.TestCase):
+    """An instance with one of four cards, and one of eight vGPUs, of which two are reserved"""
+
+    def setUp(self) -> None:
+        self.instance = Instance(True, True, 2, frozenset({(GROUP, A), (PARTS, S)}))
+        self.group = provider({"one": 1})
+        self.vgpus = provider(
+            {"one": 1},
+            name="h_vgpu",
+            total=8,
+            reserved=2,
+            cards=NONE,
+            fit=NONE,
+            resource_class="VGPU",
+        )
+        self.agreed = dataclasses.replace(
+            AGREED,
+            guests={"one": guest(A)},
+            instances={"one": self.instance},
+            providers={GROUP: self.group, PARTS: self.vgpus},
+            vgpus_free={"h_vgpu": 5},
+        )
+
+    def found(self, **changes: Any) -> list[tuple[Kind, str]]:
+        truths = dataclasses.replace(self.agreed, **changes)
+        kinds = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)
+        found = contradictions.compare(truths)
+        return [(each.kind, each.subject) for each in found if each.kind in kinds]
+
+    def of_group(self, **fields: Any) -> list[tuple[Kind, str]]:
+        return self.found(providers={GROUP: dataclasses.replace(self.group, **fields)})
+
+    def test_they_agree(self) -> None:
+        self.assertEqual([], self.found())
+
+    def test_fewer_than_there_are(self) -> None:
+        self.assertEqual([(Kind.INVENTORY_SHORT, "h_gpu")], self.of_group(total=3))
+
+    def test_more_than_are_free(self) -> None:
+        exceeds = [(Kind.INVENTORY_EXCEEDS, "h_gpu")]
+        self.assertEqual(exceeds, self.of_group(fit=ALL - {C}))
+        self.assertEqual([], self.of_group(fit=ALL - {C}, reserved=1))
+        used = {"one": guest(A), "x": guest(B)}
+        self.assertEqual(exceeds, self.found(guests=used, providers={GROUP: self.group}))
+
+    def test_what_placement_should_count_besides_is_a_difference_of_its_own(self) -> None:
+        self.assertEqual([], self.of_group(allocated={}))
+
+    def test_vgpus(self) -> None:
+        """Seven are left, two of them reserved."""
+        for free, kind in ((8, Kind.INVENTORY_SHORT), (4, Kind.INVENTORY_EXCEEDS)):
+            self.assertEqual([(kind, "h_vgpu")], self.found(vgpus_free={"h_vgpu": free}))
+        self.assertEqual([], self.found(vgpus_free={}), "nobody knows")
+
+    def test_not_while_somebody_is_on_the_way(self) -> None:
+        more = {GROUP: dataclasses.replace(self.group, fit=ALL - {C}), PARTS: self.vgpus}
+        for changes in (
+            {"instances": {"one": dataclasses.replace(self.instance, settled=False)}},
+            {"holders": {"one": Holder.ON_ITS_WAY}},
+        ):
+            found = self.found(providers=more, vgpus_free={"h_vgpu": 4}, **changes)
+            self.assertEqual([], found, changes)
+
+    def test_what_is_not_known(self) -> None:
+        self.assertEqual([], self.found(providers=None))
+        short = {GROUP: dataclasses.replace(self.group, total=3)}
+        self.assertEqual([], self.found(providers=short, cards=None))
+        exceeds = {GROUP: dataclasses.replace(self.group, fit=ALL - {C})}
+        self.assertEqual([], self.found(providers=exceeds, guests=None))
 
 
 class DocumentationTest(unittest.TestCase):

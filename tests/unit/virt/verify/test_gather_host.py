@@ -2,26 +2,29 @@
 from __future__ import annotations
 
 import pathlib
-import types
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import fixtures
 from oslotest import base
 
 from nova_gpu.core.availability import Reasons, Scope
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_host, sources
-from tests.fixtures import compute, histories, hosts, vgpu
+from tests.fixtures import cards, compute, histories, hosts, vgpu
 from tests.fixtures.cards import reasons
 
 MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
 ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 TWO = "0b9c8d7e-1111-4222-8333-444455556666"
+NODE = "node1"
+FIRST, SECOND = cards.card("0000:3b:00.0"), cards.card("0000:af:00.0")
+OTHER = cards.card("0000:5e:00.0", "amdgpu")
 
 
 class TestMade(base.BaseTestCase):
@@ -40,7 +43,7 @@ class TestMade(base.BaseTestCase):
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
         chosen = selection.Selection.parse(["10de", "8086"], [], [])
         cards = discovery.discover(self.host.roots, chosen, {}, dict)
-        looked: Any = types.SimpleNamespace(
+        looked: Any = SimpleNamespace(
             vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
         )
         return gather_host.made(looked, division.divided(cards, self.host.roots), owners)
@@ -119,3 +122,61 @@ class ReadTest(base.BaseTestCase):
             for key, count in gather_host.free(self.cards.shared, parts, {slot}, ()).items()
         }
         self.assertEqual((0, 3), (free["nvidia-63"], free["nvidia-64"]))
+
+
+class Placement:
+    """What is asked of Nova's report client"""
+
+    def __init__(self) -> None:
+        self.inventories: dict[str, Any] = {
+            "whole": {"PGPU": {"total": 2, "reserved": 1}, "CUSTOM_OTHER": {"total": 9}},
+            "parts": {"VGPU": {"total": 8, "reserved": 0}},
+        }
+        self.allocations: dict[str, Any] = {
+            "whole": {"a": {"resources": {"PGPU": 1}}, "b": {"resources": {"CUSTOM_OTHER": 1}}},
+            "parts": {"c": {"resources": {"VGPU": 3}}},
+        }
+
+    def get_provider_by_name(self, context: object, name: str) -> dict[str, str]:
+        return {"uuid": {NODE: "root"}[name]}
+
+    def get_providers_in_tree(self, context: object, uuid: str) -> list[dict[str, str]]:
+        names = {"root": NODE, "whole": f"{NODE}_gpu_10de_2335_pci"}
+        names |= {"parts": f"{NODE}_gpu_10de_2335_vgpu_nvidia-63", "else": f"{NODE}_pci_0000"}
+        assert uuid == "root"
+        return [{"uuid": each, "name": name} for each, name in names.items()]
+
+    def get_allocations_for_resource_provider(self, context: object, uuid: str) -> Any:
+        return SimpleNamespace(allocations=self.allocations[uuid])
+
+    def get(self, url: str, **kwargs: Any) -> Any:
+        found = {"inventories": self.inventories.get(url.split("/")[2], {})}
+        return SimpleNamespace(status_code=200, json=lambda: found)
+
+
+class GatherProvidersTest(base.BaseTestCase):
+    def read(self, client: Placement) -> dict[str, sources.Provider]:
+        found: dict[PciAddress, gather_host.Card] = {
+            FIRST.address: gather_host.Card(FIRST),
+            SECOND.address: gather_host.Card(SECOND, reasons("it has no IOMMU")),
+            OTHER.address: gather_host.Card(OTHER),
+        }
+        context: Any = object()
+        return gather_host.read_providers(client, context, NODE, DeliveryMode.PCI, found)
+
+    def test_groups(self) -> None:
+        found = self.read(Placement())
+        self.assertEqual({"whole", "parts"}, found.keys())
+        both, fit = frozenset({FIRST.address, SECOND.address}), frozenset({FIRST.address})
+        name = f"{NODE}_gpu_10de_2335_pci"
+        self.assertEqual(sources.Provider(name, 2, 1, {"a": 1}, both, fit), found["whole"])
+        parts = found["parts"]
+        self.assertEqual(
+            (8, {"c": 3}, "VGPU"), (parts.total, parts.allocated, parts.resource_class)
+        )
+        self.assertEqual((frozenset(), frozenset()), (parts.cards, parts.fit))
+
+    def test_group_without_an_inventory(self) -> None:
+        client = Placement()
+        client.inventories = {}
+        self.assertEqual((0, 0), (self.read(client)["whole"].total, 0))
