@@ -99,7 +99,7 @@ def _has_terminal_for_console(roots: Roots) -> bool:
 
 
 def _is_framebuffer_console(vtconsole: str) -> bool:
-    """Return whether the sysfs folder *vtconsole* is that of fbcon, and fbcon is active."""
+    """Return whether *vtconsole* is the folder of fbcon, and fbcon is active."""
     try:
         name = sysfs.attribute(vtconsole, "name")
     except OSError:

@@ -40,7 +40,7 @@ def discover(
     :param nvml: queries NVML; called only if a selected card is bound to the nvidia driver
     :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
-    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
+    cards = list(_scan(roots, selection))
     for address in selection.addresses - {card.address for card in cards}:
         _report_missing(address)
     return _completed(cards, roots, overrides, nvml)
@@ -72,8 +72,7 @@ def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model
     selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
     if not selection.addresses:
         return ()
-    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
-    return _completed(cards, roots, {}, dict)
+    return _completed(list(_scan(roots, selection)), roots, {}, dict)
 
 
 def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
@@ -101,17 +100,16 @@ def _names(root: pathlib.Path) -> list[str]:
         raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
 
 
-def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
-    """Yield the cards among *names* that *selection* selects, with the facts in sysfs only.
+def _scan(roots: Roots, selection: Selection) -> Iterator[model.GPU]:
+    """Yield the cards that *selection* selects, with the facts in sysfs only.
 
     Warn of PCI functions that cannot be read.
 
-    :param devices: the folder of PCI functions in sysfs
-    :param names: the addresses of all PCI functions
+    :raises DiscoveryFailed: as :func:`_names`
     """
-    present = frozenset(names)
+    devices, present = f"{roots.sysfs}/bus/pci/devices", frozenset(_names(roots.sysfs))
     slots = set()
-    for name in sorted(names):  # function 0 of a slot first
+    for name in sorted(present):  # function 0 of a slot first
         device = f"{devices}/{name}"
         try:
             # One call tells that a function is virtual, three tell its class: in this order
@@ -142,10 +140,6 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
 
 
 def _read(device: str, name: str, class_code: int) -> model.GPU:
-    """Read a card from its sysfs folder.
-
-    :raises OSError, ValueError: if an attribute that every card has cannot be read
-    """
     address = model.PciAddress.parse(name)
     if str(address) != name:
         raise ValueError("the kernel would call it " + str(address))
@@ -164,11 +158,6 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
 
 
 def _iommu_group(device: str) -> int | None:
-    """Return the number of the IOMMU group, ``None`` without one.
-
-    :raises OSError: if the kernel does not report it
-    :raises ValueError: if the group's name is not a number
-    """
     name = sysfs.link(device, "iommu_group")
     if name is None:
         return None
@@ -180,10 +169,7 @@ def _iommu_group(device: str) -> int | None:
 def _companions(
     devices: str, address: model.PciAddress, present: Collection[str]
 ) -> tuple[model.PciAddress, ...]:
-    """Return the other functions of the card, such as its audio function.
-
-    They have the same domain, bus and slot. Virtual functions are left out.
-    """
+    """Return the other functions of the card in its slot, but no virtual ones."""
     functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
     return tuple(
         function
@@ -195,18 +181,13 @@ def _companions(
 
 
 def _is_virtual_function(device: str) -> bool:
-    """Return whether the device is a virtual function.
-
-    :raises OSError: if that cannot be read
-    """
     return sysfs.link(device, "physfn") is not None
 
 
 def _vanished(device: str, error: Exception) -> bool:
     """Return whether *error* came because the device was unplugged while it was read."""
-    if isinstance(error, OSError) and error.errno == errno.ENODEV:
-        return True
-    return not os.path.exists(device)
+    is_gone = isinstance(error, OSError) and error.errno == errno.ENODEV
+    return is_gone or not os.path.exists(device)
 
 
 def _complete(

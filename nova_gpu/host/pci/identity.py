@@ -43,10 +43,7 @@ def read(card: GPU, roots: Roots) -> Identity:
 
 
 def same(one: Identity, other: Identity) -> bool | None:
-    """Return whether *one* and *other* identify the same card, ``None`` if it is unknown.
-
-    It is unknown if they have no kind in common.
-    """
+    """Return whether both identify the same card, ``None`` if they have no kind in common."""
     common = one.keys() & other.keys()
     return all(one[kind] == other[kind] for kind in common) if common else None
 

@@ -108,10 +108,7 @@ def properties(folder: str) -> Mapping[str, int]:
 
 
 def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the names of the nodes in /dev/dri of a partitioned card's further partitions.
-
-    The node of the first partition, which belongs to the card's PCI function, is left out.
-    """
+    """Return the names of the nodes in /dev/dri of all partitions of a card but the first."""
     if not _mode(address, roots):
         return ()
     minors = _minors(address, roots)
@@ -125,10 +122,7 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return why a guest would get only some of the card's partitions, and the remedy.
-
-    Return ``None`` if it would get all, or the card is not partitioned.
-    """
+    """Return why a guest would get only some of the card's partitions, and the remedy."""
     mode = _mode(address, roots)
     if not mode:
         return None
