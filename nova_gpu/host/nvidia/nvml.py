@@ -171,10 +171,6 @@ def report(reason: str) -> None:
 
 
 def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
-    """Parse the output of a probe without arguments into the facts by card.
-
-    :raises NoAnswer: if the output is an error or invalid
-    """
     cards = read(output, "gpus")
     bricks = {
         address: parse_fact(address, "nvlinks", card, _bricks) for address, card in cards.items()
@@ -189,43 +185,20 @@ def _of_cards(
     timeout_s: float,
     kind: Callable[..., _Fact],
 ) -> Mapping[model.PciAddress, _Fact]:
-    """Run the probe with the option *question* for *addresses*; return objects of *kind* by card.
-
-    Cards that NVML does not see are left out. If NVML fails, return an empty mapping, as
-    :func:`query` does. Without *addresses* do not run the probe.
-    """
+    """Run the probe with *question* for *addresses*; return objects of *kind* by card."""
     wanted = [str(address) for address in addresses]
     try:
-        return _parse_cards(run([*question, *wanted], timeout_s), kind) if wanted else {}
+        cards = read(run([*question, *wanted], timeout_s), "cards") if wanted else {}
     except NoAnswer as error:
         report(str(error))
         return {}
 
+    def facts(card: Mapping[str, Any]) -> _Fact:
+        types = {name: str if name == "refused" else int for name in card if name != "address"}
+        return kind(**{name: checked(types[name], card[name]) for name in types})
 
-def _parse_cards(output: bytes, kind: Callable[..., _Fact]) -> Mapping[model.PciAddress, _Fact]:
-    """Parse the output of a probe for certain cards into objects of *kind* by card.
-
-    :raises NoAnswer: if the output is an error or invalid
-    """
-    cards = {}
-    for address, card in read(output, "cards").items():
-        answer = parse_fact(address, "answer", card, lambda c: kind(**_facts_of(c)))
-        if answer is not None:
-            cards[address] = answer
-    return cards
-
-
-def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return one card's facts without its address, after checking their types.
-
-    :raises TypeError: if a fact is not of the type that the probe's description has
-    """
-    kinds = {"refused": str}
-    return {
-        name: checked(kinds.get(name, int), value)
-        for name, value in card.items()
-        if name != "address"
-    }
+    answers = {address: parse_fact(address, "answer", cards[address], facts) for address in cards}
+    return {address: answer for address, answer in answers.items() if answer is not None}
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
@@ -294,7 +267,7 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
 
 
 def _peer(spelled: str | None) -> model.PciAddress | None:
-    """Return the PCI address of the device at the other end of an NVLink.
+    """Parse the address of the device at the other end of an NVLink.
 
     Return ``None`` for a device that is not on PCI. NVML's address of that is ``FFFFFFFF:FF:FF.0``,
     an empty text, or bytes that are not text; nccl's src/graph/xml.cc reads all three, too.
@@ -367,10 +340,7 @@ def checked(kind: type[_Fact], value: Any) -> _Fact | None:
 def _links(
     address: model.PciAddress, bricks: Mapping[model.PciAddress, _Bricks]
 ) -> tuple[model.Link, ...]:
-    """Return the NVLinks of the card at *address* to other cards, directly or through NVSwitches.
-
-    :param bricks: the links of all cards, by card
-    """
+    """Return the NVLinks of a card to other cards, directly or through NVSwitches."""
     widths: collections.Counter[model.PciAddress] = collections.Counter()
     mine = bricks[address]
     for (peer, kind), width in mine.items():

@@ -123,10 +123,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _field(card: Any, name: str) -> Any:
-    """Return the value, an integer, of the field *name* (``NVML_FI_DEV_...``) of the card.
-
-    Return ``None`` if the card or nvidia-ml-py lacks the field.
-    """
+    """Return the value, an integer, of the field *name* (``NVML_FI_DEV_...``) of the card."""
     field = getattr(pynvml, name, None)
     values = _ask("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
     value = values[0] if values and values[0].nvmlReturn == pynvml.NVML_SUCCESS else None
@@ -134,10 +131,7 @@ def _field(card: Any, name: str) -> Any:
 
 
 def _fabric(card: Any) -> dict[str, Any] | None:
-    """Return how far the card has joined the fabric of its NVSwitches, ``None`` if unknown.
-
-    Drivers before 545 have the first version of NVML's function only.
-    """
+    # Drivers before 545 have the first version only.
     for function, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),

@@ -146,10 +146,6 @@ def is_there(uuid: str, roots: Roots) -> bool:
 
 
 def _device(folder: str, uuid: str) -> MediatedDevice | None:
-    """Return the mediated device with this *uuid* in *folder*, ``None`` if it no longer exists.
-
-    :raises OSError: if it exists, but cannot be read
-    """
     try:
         above = os.readlink(f"{folder}/{uuid}").split("/")[-2:-1]
     except FileNotFoundError:
