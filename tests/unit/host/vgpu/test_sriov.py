@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import pathlib
-
-import fixtures
-from oslotest import base
-
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import sriov
-from tests.fixtures import hosts, vgpu
+from tests.fixtures import vgpu
+from tests.unit.host.host_case import HostTestCase
 
 CARD = "0000:82:00.0"
 
 
-class SriovTestCase(base.BaseTestCase):
+class SriovTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=32)
 
     def device(self, address: str) -> str:

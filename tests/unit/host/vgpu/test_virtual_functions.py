@@ -11,6 +11,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import virtual_functions
 from tests.fixtures import hosts, sriov_kernel
+from tests.unit.host.host_case import HostTestCase
 
 CARD, FUNCTION = "0000:3b:00.0", "0000:3b:00.1"
 
@@ -44,10 +45,9 @@ class TestParse(base.BaseTestCase):
             self.assertIn(f"[gpu]virtual_functions = '{entry}'", str(error))
 
 
-class TestEnable(base.BaseTestCase):
+class TestEnable(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=3, driver="i915")
         self.kernel = self.useFixture(sriov_kernel.SriovKernel(self.host))
 
@@ -213,10 +213,9 @@ class TestEnableNvidias(base.BaseTestCase):
         self.assertIn("reported success and enabled 0", self.refused(2))
 
 
-class TestObstacle(base.BaseTestCase):
+class TestObstacle(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=31, driver="i915")
         self.host.set_autoprobe(CARD, enabled=False)
 
