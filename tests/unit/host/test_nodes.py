@@ -12,7 +12,7 @@ from nova_gpu.host import nodes
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 

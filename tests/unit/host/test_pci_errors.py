@@ -9,7 +9,7 @@ from nova_gpu.host import pci_errors
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection
 from tests.fixtures import ailments, pci
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 CARD, SOUND, PORT = "0000:81:00.0", "0000:81:00.1", "0000:80:01.0"
 

@@ -17,7 +17,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import kernel_log, kmsg
 from nova_gpu.host.nvidia.kernel_log import Xid
 from tests.fixtures import ailments
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 
 class TestRead(HostTestCase):

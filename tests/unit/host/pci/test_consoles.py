@@ -4,7 +4,7 @@
 from nova_gpu.core import model
 from nova_gpu.host.pci import consoles as host_consoles
 from tests.fixtures import consoles, pci
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:02:00.0", "0000:81:00.0"
 

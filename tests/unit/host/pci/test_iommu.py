@@ -6,7 +6,7 @@ import fixtures
 from nova_gpu.core import model
 from nova_gpu.host.pci import iommu
 from tests.fixtures import hosts, pci
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 

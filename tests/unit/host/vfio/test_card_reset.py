@@ -8,7 +8,7 @@ import os
 from nova_gpu.core import exception, model
 from nova_gpu.host.vfio import card_reset, rebinder
 from tests.fixtures import pci
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 PORT = "0000:3a:01.0"

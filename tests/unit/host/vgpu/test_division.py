@@ -11,7 +11,7 @@ from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, mdev
 from tests.fixtures import vgpu
-from tests.unit.host.host_case import HostTestCase
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:3b:00.0", "0000:82:00.0"
 
