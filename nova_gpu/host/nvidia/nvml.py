@@ -146,7 +146,7 @@ def modules(
     return {address: module for address, module in numbers.items() if module is not None}
 
 
-# The errors of parsing an answer that differs from the description in nvml_probe.py
+# The errors of parsing an answer that differs from that of nvml_probe.py
 _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,

@@ -3,56 +3,16 @@
 
 It runs as a process of its own because the library opens every card, because a card with an open
 node cannot be given to a guest, and because a library call can hang. It imports nothing of this
-package, so that it starts fast::
+package, so that it starts fast. It prints one of ::
 
-    {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
-               "memory": 150754820096, "compute_capability": [9, 0], "uuid": "GPU-...",
-               "minor": 0, "nvlinks": [["00000000:05:00.0", 2], ...], "switched_links": 18,
-               "fabric": {"state": 3, "status": 0, "clique": 0, "cluster": "00...00"},
-               "mig": null}, ...]}
+    {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9, ...}, ...]}
+    {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, ...}, ...]}
     {"error": "why there are none"}
 
-``architecture``, the second value of each NVLink (the type of the device at its other end) and the
-values of the fabric that the card has joined through switches are NVML's own numbers. The first
-value of an NVLink is the other end's address as the library spells it: null if it is not text, and
-any text for a switch that is not on PCI. Unknown facts of a card are null. For a card in MIG mode
-``mig`` has its instances::
-
-    [{"gpu_instance": 9, "compute_instance": 0, "name": "NVIDIA H200 MIG 1g.18gb",
-      "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
-
-With addresses as arguments it prints the health of these cards instead. If the library does not
-know a card or cannot open it, ``refused`` is the reason, unless the caller lacks rights::
-
-    {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
-                "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
-                "recovery_action": 0, "fabric_state": 3, "fabric_status": 0,
-                "compute_mode": 0}, ...]}
-
-With ``--usage`` before the addresses it prints how much of the cards is used, by any process::
-
-    {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
-                "memory_total": 150754820096}, ...]}
-
-With ``--modes`` it prints whether the cards are in MIG mode and whether they correct memory errors,
-null for a card without that mode::
-
-    {"cards": [{"address": "0000:19:00.0", "mig": 1, "ecc": 1}, ...]}
-
-With ``--modules`` it prints the place of each card on its board, null for a card that is on none::
-
-    {"cards": [{"address": "0000:86:00.0", "module": 1}, ...]}
-
-With ``--vgpus`` before the addresses it prints the vGPU types that NVIDIA's vGPU driver supports on
-the cards. ``most`` is the number of vGPUs of the type on an otherwise empty card,
-``per_instance`` the number on one GPU instance of the ``profile`` that the type needs,
-``per_guest`` the number that one guest can have. ``instances`` is the number of GPU instances by
-profile, for a card in MIG mode; counting them takes root::
-
-    {"cards": [{"address": "0000:3b:00.0", "instances": {"19": 7}, "types": [
-        {"id": 1414, "name": "NVIDIA H200X-1-18C", "memory": 19327352832, "heads": 1,
-         "resolution": [4096, 2160], "most": 7, "profile": 19, "per_instance": 1,
-         "per_guest": 1}, ...]}, ...]}
+The first is of all cards, the second of those whose addresses are the arguments: their health or,
+with ``--usage``, ``--modes``, ``--modules`` or ``--vgpus`` before the addresses, what the function
+of that name below returns. Facts that are unknown or that a card has not are null. Numbers of
+architectures, types of devices, modes and states are NVML's own.
 """
 
 from __future__ import annotations
@@ -84,6 +44,12 @@ def _ask(name: str, *arguments: Any) -> Any:
 
 
 def _gpus() -> list[dict[str, Any]]:
+    """Return the facts about all cards.
+
+    ``nvlinks`` are pairs: the other end's address as the library spells it, null if it is not text,
+    and any text for a switch that is not on PCI; and the type of the device there. ``fabric`` is
+    what the card has joined through switches, ``mig`` are the instances of a card in MIG mode.
+    """
 
     def nvlinks(handle: Any) -> list[tuple[Any, Any]]:
         links = []
@@ -180,6 +146,11 @@ def _mig(card: Any) -> list[dict[str, Any]] | None:
 
 
 def _health(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the health of the cards.
+
+    If the library does not know a card or cannot open it, ``refused`` is the reason, unless the
+    caller lacks rights.
+    """
     cards = []
     for address in addresses:
         try:
@@ -230,6 +201,7 @@ def _modes(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _modules(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the place of each card on its board."""
     return [
         {"address": address, "module": _ask("nvmlDeviceGetModuleId", handle)}
         for address, handle in _handles(addresses)
@@ -273,6 +245,13 @@ _MOST_INSTANCES = 64
 
 
 def _vgpus(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the vGPU types that NVIDIA's vGPU driver supports on the cards.
+
+    ``most`` is the number of vGPUs of a type on an otherwise empty card, ``per_instance`` that on
+    one GPU instance of the ``profile`` that the type needs, ``per_guest`` that which one guest can
+    have. ``instances`` is the number of GPU instances by profile, for a card in MIG mode; counting
+    them takes root.
+    """
     cards = []
     for address, handle in _handles(addresses):
         if (ids := _ask("nvmlDeviceGetSupportedVgpus", handle)) is None:

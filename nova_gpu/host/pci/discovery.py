@@ -55,11 +55,25 @@ def _completed(
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
     xgmi_links = direct_links.of_xgmi(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
-    nothing = nvml_facts.NvmlFacts()
-    return tuple(
-        _complete(card, overrides, facts.get(card.address, nothing), xgmi_links)
-        for card in sorted(cards, key=lambda card: card.address)
-    )
+    completed = []
+    for card in sorted(cards, key=lambda card: card.address):
+        known, key = facts.get(card.address, nvml_facts.NvmlFacts()), card.product.key
+        by_nvml = dataclasses.replace(
+            card.product,
+            name=known.name,
+            architecture=known.architecture,
+            memory_mib=known.memory_mib,
+            compute_capability=known.compute_capability,
+        )
+        product = overrides.get(key, card.product).completed_by(by_nvml)
+        product = product.completed_by(products.table().get(key, card.product))
+        if product.architecture is None:
+            _report_unknown(key)
+        links = known.links or xgmi_links.get(card.address, ())
+        completed.append(
+            dataclasses.replace(card, product=product, links=links, uuid=known.uuid, mig=known.mig)
+        )
+    return tuple(completed)
 
 
 def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
@@ -188,31 +202,6 @@ def _vanished(device: str, error: Exception) -> bool:
     """Return whether *error* came because the device was unplugged while it was read."""
     is_gone = isinstance(error, OSError) and error.errno == errno.ENODEV
     return is_gone or not os.path.exists(device)
-
-
-def _complete(
-    card: model.GPU,
-    overrides: Mapping[str, model.Product],
-    facts: nvml_facts.NvmlFacts,
-    xgmi_links: Mapping[model.PciAddress, tuple[model.Link, ...]],
-) -> model.GPU:
-    key = card.product.key
-    product = products.merge(
-        overrides.get(key, card.product),
-        model.Product(
-            card.product.vendor_id,
-            card.product.product_id,
-            facts.name,
-            facts.architecture,
-            facts.memory_mib,
-            facts.compute_capability,
-        ),
-        products.table().get(key, card.product),
-    )
-    if product.architecture is None:
-        _report_unknown(key)
-    links = facts.links or xgmi_links.get(card.address, ())
-    return dataclasses.replace(card, product=product, links=links, uuid=facts.uuid, mig=facts.mig)
 
 
 # Discovery runs every minute; each of these is logged once.
