@@ -78,12 +78,10 @@ def shared_nodes(driver: str | None) -> tuple[str, ...]:
 
 
 def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that a guest needs to use the MIG instance at *slot*.
+    """Return the nodes that a guest needs to use the MIG instance at *slot*, if it exists.
 
     They are the card's node, which alone gives access to no instance, and the capability nodes of
     the GPU instance and of the compute instance.
-
-    Return ``()`` if the driver lists no such instance.
     """
     return nodes_by_instance(slot.parent, roots).get(slot.number, ())
 
@@ -125,7 +123,7 @@ def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
 def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
     """Return every GPU node that a guest with *device*, a card or a MIG instance, may have.
 
-    Return ``()`` if the card or instance does not exist, or is not with its vendor's driver.
+    There is none if it does not exist, or is not with its vendor's driver.
     """
     if isinstance(device, Slot):
         own = instance_nodes(device, roots)

@@ -49,9 +49,8 @@ def same(one: Identity, other: Identity) -> bool | None:
 
 
 def addresses(product: str, roots: Roots) -> frozenset[str]:
-    """Return the addresses of all the host's cards of *product*, whether or not they are offered.
+    """Return the addresses of all the host's cards of *product* (``10de:2335``), offered or not.
 
-    :param product: the vendor id and product id, ``10de:2335``
     :raises OSError: if sysfs cannot be read
     """
     folder = f"{roots.sysfs}/bus/pci/devices"

@@ -61,10 +61,7 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
 
 
 def _place(node: Mapping[str, int]) -> model.PciAddress | None:
-    """Return the PCI address that *node*, the properties of a KFD node, reports.
-
-    The function's number may be that of a partition. Return ``None`` for a CPU.
-    """
+    """Return the address that a node's properties report: of a partition, not always the card's."""
     location = node.get("location_id", 0) & 0xFFFF
     if not node.get("simd_count") or not location:
         return None
@@ -139,10 +136,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return the partition mode of the card, ``None`` for a card that is not partitioned.
-
-    While the card is reset, the mode cannot be read; the text then begins with ``unknown``.
-    """
+    """Return the partition mode, ``unknown: ...`` while the card is reset, none of a whole one."""
     try:
         device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()

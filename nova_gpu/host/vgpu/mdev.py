@@ -59,10 +59,9 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def registration(device: str) -> int | None:
-    """Return a number that changes when a driver registers the function's mdev types anew.
+    """Return a number that changes when a driver registers types anew, ``None`` without types.
 
-    Return ``None`` if no driver has registered any. *device* is the function's sysfs folder.
-
+    :param device: the function's sysfs folder
     :raises OSError: if the kernel does not report it
     """
     try:
@@ -84,10 +83,7 @@ def available(device: str, type_id: str) -> int:
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
-    """Return the facts about a vGPU type that the driver of the function reports in sysfs.
-
-    Return ``None`` for a type whose devices are no PCI devices in a guest, or that is gone.
-    """
+    """Return what the driver reports about a type; nothing of one that no PCI guest can have."""
     folder = f"{device}/{_TYPES}/{type_id}"
     if _text(folder, "device_api") != _DEVICE_API:
         return None

@@ -92,9 +92,7 @@ def memory_mib(device: str, number: int) -> int | None:
 
 
 def profiles(device: str) -> Profiles | None:
-    """Return the present and the possible vGPU types of a virtual function.
-
-    Return ``None`` if it has no such files of NVIDIA's driver.
+    """Return the vGPU types of a virtual function, ``None`` if it has no file of NVIDIA's driver.
 
     :param device: the function's sysfs folder
     :raises OSError, ValueError: if the files exist but cannot be read or parsed

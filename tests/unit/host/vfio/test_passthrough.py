@@ -32,11 +32,6 @@ class TestObstacles(PassthroughTestCase):
         self.assertEqual([], self.reasons())
         self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots))
 
-    def test_functions(self) -> None:
-        self.add()
-        functions = self.gpu().functions
-        self.assertEqual([CARD, AUDIO], [str(address) for address in functions])
-
     def test_no_iommu(self) -> None:
         self.host = hosts.Host(self.root / "plain", iommu=False)
         self.add()
