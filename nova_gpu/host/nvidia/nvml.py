@@ -83,10 +83,7 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
 def health(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, NvmlHealth]:
-    """Return the health of the cards: lost, errors of memory, state of the fabric.
-
-    If NVML fails, return an empty mapping, as :func:`query` does.
-    """
+    """Return the health of the cards, none if NVML fails, as :func:`query` does."""
     return _of_cards((), addresses, timeout_s, NvmlHealth)
 
 
@@ -105,10 +102,7 @@ class Usage:
 def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
-    """Return the usage of those *addresses* that are cards which NVML sees.
-
-    If NVML fails, return an empty mapping, as :func:`query` does.
-    """
+    """Return the usage of the cards that NVML sees, none if it fails, as :func:`query` does."""
     return _of_cards(["--usage"], addresses, timeout_s, Usage)
 
 
@@ -126,21 +120,14 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """Return the modes of those *addresses* that are cards which NVML sees.
-
-    If NVML fails, return an empty mapping, as :func:`query` does.
-    """
+    """Return the modes of the cards that NVML sees, none if it fails, as :func:`query` does."""
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
 
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
-    """Return the module numbers of those *addresses* that are cards on a board with NVSwitches.
-
-    A module number is the card's place on its board. If NVML fails, return an empty mapping, as
-    :func:`query` does.
-    """
+    """Return the places of cards on a board with NVSwitches, none if NVML fails."""
     answers = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
     numbers = {address: item.get("module") for address, item in answers.items()}
     return {address: module for address, module in numbers.items() if module is not None}
@@ -202,9 +189,7 @@ def _of_cards(
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
-    """Return the objects in the list *name* of the probe's output, by the card's address.
-
-    One whose address cannot be parsed is left out, with a warning.
+    """Return the objects in the list *name* of the probe's output, by valid addresses.
 
     :raises NoAnswer: if the output is an error or invalid
     """

@@ -19,7 +19,7 @@ class HostTestCase(base.BaseTestCase):
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.host = hosts.Host(self.root)
 
-    def card(self, address: str) -> model.GPU:
+    def gpu_at(self, address: str) -> model.GPU:
         found = discovery.card_at(model.PciAddress.parse(address), self.host.roots)
         assert found is not None
         return found

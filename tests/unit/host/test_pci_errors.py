@@ -6,8 +6,6 @@ import pathlib
 from nova_gpu.core import model
 from nova_gpu.core.health_verdict import ErrorCounts
 from nova_gpu.host import pci_errors
-from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from tests.fixtures import ailments, pci
 from tests.unit.host.base import HostTestCase
 
@@ -20,7 +18,7 @@ class HealthTest(HostTestCase):
         self.host.add_bridge(PORT)
         self.host.add_gpu(CARD, "10de", "1e04", parent=PORT)
         self.host.add_device(SOUND, "10de", "10f7", class_code=pci.AUDIO, parent=PORT)
-        (self.card,) = discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+        self.card = self.gpu_at(CARD)
 
     def silent(self) -> list[str]:
         return [str(each) for each in pci_errors.silent(self.card, self.host.roots)]

@@ -18,7 +18,7 @@ class TestBoot(HostTestCase):
         self.modules = self.root / "lib/modules" / os.uname().release
 
     def cards(self, *addresses: str) -> tuple[model.GPU, ...]:
-        return tuple(map(self.card, addresses))
+        return tuple(map(self.gpu_at, addresses))
 
     def test_ids(self) -> None:
         self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))

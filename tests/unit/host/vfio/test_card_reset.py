@@ -33,7 +33,7 @@ class ResetterTest(HostTestCase):
         )
         for address, method in zip((CARD, AUDIO), methods, strict=False):
             (self.host.devices / address / "reset_method").write_text(f"{method}\n")
-        return self.card(CARD)
+        return self.gpu_at(CARD)
 
     def written(self) -> list[str]:
         """The functions that were reset"""

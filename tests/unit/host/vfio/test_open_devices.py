@@ -18,7 +18,7 @@ CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 
 class TestNumbers(HostTestCase):
     def numbers(self) -> set[tuple[int, int]]:
-        return set(open_devices.numbers(self.card(CARD), self.host.roots))
+        return set(open_devices.numbers(self.gpu_at(CARD), self.host.roots))
 
     def device(self, path: pathlib.Path, number: str, subsystem: str | None = None) -> None:
         path.mkdir(parents=True)

@@ -15,7 +15,7 @@ class PassthroughTestCase(HostTestCase):
         self.host.add_gpu(CARD, "10de", product_id, companions=(pci.AUDIO,), **attributes)
 
     def gpu(self) -> model.GPU:
-        return self.card(CARD)
+        return self.gpu_at(CARD)
 
     def reasons(self) -> list[str]:
         return list(passthrough.obstacles(self.gpu(), self.host.roots))
