@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-
 from nova_gpu.core import model
 from nova_gpu.host.pci import consoles as host_consoles
 from tests.fixtures import consoles, pci

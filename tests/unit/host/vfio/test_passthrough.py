@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-
 from nova_gpu.core import model
 from nova_gpu.core.guest import address_space
 from nova_gpu.host.vfio import passthrough
