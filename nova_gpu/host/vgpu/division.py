@@ -144,7 +144,7 @@ def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAd
     """Return the addresses of the card and of its virtual functions, by their sysfs folders."""
     card = sysfs.device(address, roots)
     above = card.rpartition("/")[0]
-    virtual = sriov.virtual_functions_by_name(card).items()
+    virtual = sriov.virtual_functions(card).items()
     return {card: address, **{f"{above}/{name}": function for name, function in virtual}}
 
 
@@ -201,7 +201,8 @@ def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]
     if card.product.vendor_id == products.NVIDIA:  # of no use without a type
         return {}
     plain = vgpu.Parent(vgpu.Kind.PLAIN, {vgpu.FUNCTION_TYPE: 1}, {})
-    return dict.fromkeys(sriov.virtual_functions(sysfs.device(card.address, roots)), plain)
+    functions = sriov.virtual_functions(sysfs.device(card.address, roots))
+    return dict.fromkeys(functions.values(), plain)
 
 
 def _mediating(

@@ -48,17 +48,8 @@ def most(device: str) -> int:
     return max(sysfs.decimal(device, "sriov_totalvfs") or 0, 0)
 
 
-def virtual_functions(device: str) -> tuple[PciAddress, ...]:
-    """Return the enabled virtual functions of a card, in the order of their numbers.
-
-    :param device: the card's sysfs folder
-    :raises OSError: if the kernel does not report them
-    """
-    return tuple(virtual_functions_by_name(device).values())
-
-
-def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
-    """Return the enabled virtual functions of a card, by the names of their sysfs folders.
+def virtual_functions(device: str) -> Mapping[str, PciAddress]:
+    """Return the enabled virtual functions of a card in order, by the names of their sysfs folders.
 
     The name is the address as text, which would take long to format for hundreds of functions. The
     source is the kernel's links ``virtfn``, because a process that reads ``sriov_numvfs`` can hang

@@ -27,12 +27,13 @@ class TestFunctions(SriovTestCase):
 
     def test_in_the_order_of_their_numbers(self) -> None:
         added = vgpu.add_functions(self.host, CARD, 12)
-        found = [str(each) for each in sriov.virtual_functions(self.device(CARD))]
-        self.assertEqual(added, found)
+        functions = sriov.virtual_functions(self.device(CARD))
+        found = [str(each) for each in functions.values()]
+        self.assertEqual((added, added), (found, list(functions)))
         self.assertEqual("0000:82:01.7", found[-1])
 
     def test_none(self) -> None:
-        self.assertEqual((), sriov.virtual_functions(self.device(CARD)))
+        self.assertEqual({}, sriov.virtual_functions(self.device(CARD)))
 
     def test_without_the_file_whose_reading_may_wait(self) -> None:
         vgpu.add_functions(self.host, CARD, 2)
