@@ -54,8 +54,8 @@ FABRIC_COMPLETED = 3
 class NvmlFacts:
     """The facts about one card; ``None`` for a fact that NVML does not report.
 
-    ``minor`` is the N of /dev/nvidiaN. ``mig`` are the MIG instances of a card in MIG mode, which
-    may be none, and ``None`` for a card that is not in MIG mode.
+    ``mig`` are the MIG instances of a card in MIG mode, which may be none, and ``None`` for a card
+    that is not in MIG mode.
     """
 
     name: str | None = None
@@ -64,7 +64,6 @@ class NvmlFacts:
     compute_capability: tuple[int, int] | None = None
     uuid: str | None = None
     links: tuple[model.Link, ...] = ()
-    minor: int | None = None
     mig: tuple[MIGInstance, ...] | None = None
 
 
@@ -289,7 +288,6 @@ def _facts(
         compute_capability=fact("compute_capability", _capability),
         uuid=fact("uuid", lambda uuid: checked(str, uuid)),
         links=_links(address, bricks) if address in bricks else (),
-        minor=fact("minor", lambda minor: checked(int, minor)),
         mig=fact("mig", lambda mig: None if mig is None else tuple(sorted(map(_instance, mig)))),
     )
 

@@ -78,7 +78,6 @@ def _gpus() -> list[dict[str, Any]]:
                 "memory": memory and memory.total,
                 "compute_capability": _ask("nvmlDeviceGetCudaComputeCapability", handle),
                 "uuid": text(_ask("nvmlDeviceGetUUID", handle)),
-                "minor": _ask("nvmlDeviceGetMinorNumber", handle),
                 "nvlinks": nvlinks(handle),
                 "switched_links": _field(handle, "NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT"),
                 "fabric": _fabric(handle),
