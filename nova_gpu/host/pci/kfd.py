@@ -61,7 +61,7 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
 
 
 def _place(node: Mapping[str, int]) -> model.PciAddress | None:
-    """Return the address that a node's properties report: of a partition, not always the card's."""
+    """Return the address that a node reports, maybe that of a partition; ``None`` for a CPU."""
     location = node.get("location_id", 0) & 0xFFFF
     if not node.get("simd_count") or not location:
         return None
@@ -136,7 +136,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return the partition mode, ``unknown: ...`` while the card is reset, none of a whole one."""
+    """Return the partition mode; ``None`` for a whole card, ``unknown: ...`` while it is reset."""
     try:
         device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()

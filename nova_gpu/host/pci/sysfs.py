@@ -177,7 +177,7 @@ def neighbour(address: str, roots: Roots) -> Neighbour | None:
 
 
 def numa_node(device: str) -> int | None:
-    """Return the NUMA node of *device*, ``None`` if the firmware does not report it (-1)."""
+    """Return the NUMA node of *device*, ``None`` if it is unknown (-1: to the firmware)."""
     node = decimal(device, "numa_node")
     return None if node is None or node < 0 else node
 
@@ -222,7 +222,7 @@ def pcie_link(device: str) -> PcieLink | None:
 
 
 def _link_end(device: str) -> PcieLink | None:
-    """Return the highest speed and width that a device or port supports, nothing of a root bus."""
+    """Return the highest speed and width that a device or port supports; ``None`` if unknown."""
     try:
         speed = attribute(device, "max_link_speed")
         _transfers(speed)

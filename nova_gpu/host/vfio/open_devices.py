@@ -42,7 +42,8 @@ UNSEEN_REMEDY = "give nova-compute's container the host's PID namespace (pid_mod
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     """Return the numbers of all character devices of the card's functions, VFIO's included."""
-    devices = set(_numbers(nodes.card_nodes(gpu, roots), roots))  # which sysfs lacks, NVIDIA's
+    # sysfs lacks the devices of NVIDIA's driver.
+    devices = set(_numbers(nodes.card_nodes(gpu, roots), roots))
     for address in gpu.functions:
         devices.update(_below(os.path.realpath(sysfs.device(address, roots))))
     # The IOMMU group's own device is elsewhere: drivers/vfio/group.c

@@ -83,7 +83,7 @@ def available(device: str, type_id: str) -> int:
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
-    """Return what the driver reports about a type; nothing of one that no PCI guest can have."""
+    """Return the driver's facts about a type, ``None`` unless it is a PCI device in a guest."""
     folder = f"{device}/{_TYPES}/{type_id}"
     if _text(folder, "device_api") != _DEVICE_API:
         return None
