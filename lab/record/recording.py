@@ -36,7 +36,7 @@ def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
     virtual = {
         function: gpu.address
         for gpu in gpus
-        for function in sriov.virtual_functions(sysfs.device(gpu.address, roots))
+        for function in sriov.virtual_functions(sysfs.device(gpu.address, roots)).values()
     }
     others = sorted(set(_around(gpus, roots)) - cards - virtual.keys())
     above = [bridge for address in [*sorted(cards), *others] for bridge in _bridges(address, roots)]

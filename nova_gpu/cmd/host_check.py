@@ -18,8 +18,8 @@ from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.host import address_bits
 from nova_gpu.host import pci_errors as host_health
+from nova_gpu.host import processor
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
@@ -179,7 +179,7 @@ def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
     room = guest_address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"
-    memory = address_bits.installed_memory(roots)
+    memory = processor.installed_memory(roots)
     of_bios, of_uefi = (
         room.most_cards(card, Guest(memory, uefi=uefi), alike) for uefi in (False, True)
     )

@@ -80,9 +80,8 @@ class Ahead:
 
 
 def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
-    """Run *command* and return its standard output.
+    """Run *command* with the standard input *words*, and return its standard output.
 
-    :param words: its standard input
     :raises Failed: if it cannot be started or exits with an error
     :raises TimedOut: if it does not end within *timeout_s*
     """
@@ -118,10 +117,7 @@ def status_and_output(
 
 
 def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own, so that its children can be killed with it.
-
-    :param kwargs: arguments of :class:`subprocess.Popen`
-    """
+    """Start the process in a session of its own, so that its children can be killed with it."""
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **kwargs)
     except OSError as error:

@@ -51,7 +51,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
 
 
 def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield the program and the folders above it, also those of the path without links."""
+    """Yield the program and the folders above it, also of the path without links."""
     for path in dict.fromkeys((program, program.resolve(strict=True))):
         yield from (parent for parent in (path, *path.parents) if parent.is_relative_to(root))
 

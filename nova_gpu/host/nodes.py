@@ -69,7 +69,7 @@ def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
     nvidia-drm creates these DRM nodes if it is loaded. A guest can compute without them, so it gets
     them only if a CDI specification names them.
     """
-    return _card_nodes(gpu.address, gpu.driver, roots)
+    return tuple(dict.fromkeys((*own_nodes(gpu, roots), *_drm_nodes(gpu.address, roots))))
 
 
 def shared_nodes(driver: str | None) -> tuple[str, ...]:
@@ -78,12 +78,10 @@ def shared_nodes(driver: str | None) -> tuple[str, ...]:
 
 
 def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Return the nodes that a guest needs to use the MIG instance at *slot*.
+    """Return the nodes that a guest needs to use the MIG instance at *slot*, if it exists.
 
     They are the card's node, which alone gives access to no instance, and the capability nodes of
     the GPU instance and of the compute instance.
-
-    Return ``()`` if the driver lists no such instance.
     """
     return nodes_by_instance(slot.parent, roots).get(slot.number, ())
 
@@ -110,19 +108,11 @@ def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
     If several compute instances share its GPU instance, the node of the GPU instance is left out.
     """
     there = gpu_instances.of_card(slot.parent, roots)
-    gpu_instance, _ = of_slot(slot.number)
-    is_shared = sum(instance.gpu_instance == gpu_instance for instance in there) > 1
-    return _instance_capabilities(slot, there)[1 if is_shared else 0 :]
-
-
-def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
-    """Return the capability nodes of the slot's GPU instance and compute instance.
-
-    Return ``()`` if it is not among *there*, the instances of its card.
-    """
-    for instance in there:
-        if (instance.gpu_instance, instance.compute_instance) == of_slot(slot.number):
-            return _capabilities(instance)
+    gpu_instance, compute_instance = of_slot(slot.number)
+    neighbours = [instance for instance in there if instance.gpu_instance == gpu_instance]
+    for instance in neighbours:
+        if instance.compute_instance == compute_instance:
+            return _capabilities(instance)[1 if len(neighbours) > 1 else 0 :]
     return ()
 
 
@@ -133,16 +123,17 @@ def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
 def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
     """Return every GPU node that a guest with *device*, a card or a MIG instance, may have.
 
-    Return ``()`` if the card or instance does not exist, or is not with its vendor's driver.
+    There is none if it does not exist, or is not with its vendor's driver.
     """
     if isinstance(device, Slot):
         own = instance_nodes(device, roots)
         return (*own, *shared_nodes(_NVIDIA)) if own else ()
     address = device
     driver = sysfs.link(sysfs.device(address, roots), "driver")
-    if not _own_nodes(address, driver, roots):
+    own = _own_nodes(address, driver, roots)
+    if not own:
         return ()
-    return (*_card_nodes(address, driver, roots), *shared_nodes(driver))
+    return (*dict.fromkeys((*own, *_drm_nodes(address, roots))), *shared_nodes(driver))
 
 
 def candidates(roots: host_roots.Roots) -> Iterator[str]:
@@ -248,13 +239,6 @@ def _own_nodes(
     return (*_drm_nodes(address, roots), *_named(parts))
 
 
-def _card_nodes(
-    address: model.PciAddress, driver: str | None, roots: host_roots.Roots
-) -> tuple[str, ...]:
-    own = _own_nodes(address, driver, roots)
-    return tuple(dict.fromkeys((*own, *_drm_nodes(address, roots))))
-
-
 def _absent(gpu: model.GPU, roots: host_roots.Roots) -> list[str]:
     expected = (*own_nodes(gpu, roots), *shared_nodes(gpu.driver))
     return [node for node in expected if not is_there(node, roots)]
@@ -279,7 +263,7 @@ def _modprobe_arguments(
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
-    """Run *command*; return why it failed, ``None`` if it succeeded."""
+    """Run *command*; return why it failed."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
@@ -294,11 +278,7 @@ def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
 
 
 def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str, ...]:
-    try:
-        names = os.listdir(roots.sysfs / f"bus/pci/devices/{address}/drm")
-    except OSError:
-        return ()
-    return _named(sorted(names))
+    return _named(sorted(sysfs.names(f"{sysfs.device(address, roots)}/drm")))
 
 
 def _named(names: Iterable[str]) -> tuple[str, ...]:

@@ -44,10 +44,7 @@ def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def unusable(gpu: model.GPU, roots: Roots) -> Unavailable | None:
-    """Return the fault of the card, reported in sysfs or /proc, that makes it useless to guests.
-
-    Return ``None`` if no such fault is reported.
-    """
+    """Return the fault of the card, reported in sysfs or /proc, that makes it useless to guests."""
     try:
         for address in gpu.functions:
             if sysfs.has_unassigned_bar(address, roots):
@@ -86,10 +83,7 @@ def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
     them.
     """
     device = os.path.realpath(sysfs.device(gpu.address, roots))
-    places = [device]
-    if os.path.exists(f"{os.path.dirname(device)}/aer_dev_fatal"):
-        places.append(os.path.dirname(device))
-    counted = [_counts(place) for place in places]
+    counted = [_counts(place) for place in (device, os.path.dirname(device))]
     counts = [count for count in counted if count is not None]
     if not counts:
         return None
@@ -112,10 +106,7 @@ def _counts(device: str) -> ErrorCounts | None:
 
 
 def _total(device: str, name: str) -> int:
-    """Return the number in the last line of an AER file, such as ``TOTAL_ERR_FATAL 0``.
-
-    :raises OSError, ValueError: if there is no such file or line
-    """
+    """Return the number in the last line of an AER file, such as ``TOTAL_ERR_FATAL 0``."""
     label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
     if not label.startswith("TOTAL_ERR_"):
         raise ValueError(f"{device}/{name} does not end in a total")

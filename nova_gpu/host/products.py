@@ -83,11 +83,6 @@ def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
     return products
 
 
-def merge(best: model.Product, *others: model.Product) -> model.Product:
-    """Return *best* with each unknown fact filled in from the first of *others* that has it."""
-    return functools.reduce(model.Product.completed_by, others, best)
-
-
 def _parse_override(line: str) -> model.Product:
     ids, _, rest = line.strip().partition(" ")
     key = parse_key(ids)

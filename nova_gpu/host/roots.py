@@ -31,9 +31,7 @@ class Roots:
     )
 
     def boot_id(self) -> str:
-        """Return the boot id, which changes at each boot of the host.
-
-        Source: the kernel's Documentation/admin-guide/sysctl/kernel.rst.
+        """Return the boot id (the kernel's Documentation/admin-guide/sysctl/kernel.rst).
 
         :raises OSError: if the kernel does not report it
         """

@@ -116,20 +116,12 @@ def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
     One whose GPU instance has no capability is left out, as a process needs both to use it.
     """
     listed = tuple(capabilities)
-    minors = {
-        instance.gpu_instance: instance.minor
-        for instance in listed
-        if instance.compute_instance is None
-    }
+    minors = {cap.gpu_instance: cap.minor for cap in listed if cap.compute_instance is None}
     return tuple(
         sorted(
-            Instance(
-                instance.gpu_instance,
-                instance.compute_instance,
-                (minors[instance.gpu_instance], instance.minor),
-            )
-            for instance in listed
-            if instance.compute_instance is not None and instance.gpu_instance in minors
+            Instance(cap.gpu_instance, cap.compute_instance, (minors[cap.gpu_instance], cap.minor))
+            for cap in listed
+            if cap.compute_instance is not None and cap.gpu_instance in minors
         )
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import exception, json_text
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
@@ -40,16 +40,11 @@ def divided(
     :param shares: whether guests may share the memory of a GPU instance, which is not divided
         between its compute instances (NVIDIA's MIG user guide, "Compute instance")
     """
-    layouts = {}
-    for card in cards:
-        if is_divided(card, roots):
-            reason = _unread(card, roots)
-            layouts[card.address] = (
-                vgpu.DividedCard({}, {}, reason)
-                if reason
-                else _divided(card, card.mig or (), shares=shares)
-            )
-    return layouts
+    return {
+        card.address: _divided(card, roots, shares=shares)
+        for card in cards
+        if is_divided(card, roots)
+    }
 
 
 def is_divided(card: GPU, roots: Roots) -> bool:
@@ -60,20 +55,14 @@ def is_divided(card: GPU, roots: Roots) -> bool:
 
 
 def _unread(card: GPU, roots: Roots) -> str | None:
-    """Return why the MIG instances of *card*, which is divided, are unknown, and the remedy.
-
-    Return ``None`` if they are known.
-    """
+    """Return why the MIG instances of *card*, which is divided, are unknown, and the remedy."""
     if card.mig is None:
         return (
             "the driver has MIG instances of it, but NVML does not report them; see nova-compute's "
             "log, [gpu]nvml and [gpu]nvml_timeout"
         )
-    there = gpu_instances.of_card(card.address, roots)
-    by_driver, by_nvml = (
-        {instance.index for instance in there},
-        {instance.index for instance in card.mig},
-    )
+    by_driver = {instance.index for instance in gpu_instances.of_card(card.address, roots)}
+    by_nvml = {instance.index for instance in card.mig}
     if not by_driver and not by_nvml:
         return (
             "it is in MIG mode and has no compute instance; create some (nvidia-smi mig -cgi ... "
@@ -105,11 +94,11 @@ def _number(instance: MIGInstance) -> int | None:
     return slot_number(instance.gpu_instance, instance.compute_instance)
 
 
-def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.DividedCard:
-    """Return the divided card with the MIG instances of *layout* as its slots.
-
-    :param layout: the instances that NVML reports, for which :func:`_unread` has returned ``None``
-    """
+def _divided(card: GPU, roots: Roots, *, shares: bool) -> vgpu.DividedCard:
+    """Return the divided card with its MIG instances as its slots."""
+    if reason := _unread(card, roots):
+        return vgpu.DividedCard({}, {}, reason)
+    layout = card.mig or ()
     numbers: dict[str, list[int]] = collections.defaultdict(list)
     facts = {}
     for instance in layout:
@@ -130,10 +119,13 @@ def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.
     slots = {profile: tuple(sorted(numbers[profile])) for profile in types}
     parent = vgpu.Parent(vgpu.Kind.INSTANCE, {}, made, slots)
     each_has = collections.Counter(instance.gpu_instance for instance in layout)
-    several = [
-        instance for instance in layout if each_has[instance.gpu_instance] > 1 and not shares
-    ]
-    sharing = frozenset(number for number in map(_number, several) if number is not None)
+    sharing = frozenset(
+        number
+        for instance in layout
+        if not shares
+        and each_has[instance.gpu_instance] > 1
+        and (number := _number(instance)) is not None
+    )
     return vgpu.DividedCard(types, {card.address: parent}, sharing=sharing)
 
 

@@ -36,29 +36,29 @@ class _Refused(Exception):
     """The reason why a card was not divided."""
 
 
-def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
+def _make(address: str, profile: str, tries: int) -> int:
     """Divide the card into as many instances of *profile* as it has room for; return how many.
 
     After a failure remove those that were created, and turn MIG mode off if it was off before.
     """
-    card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+    card = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
     undo: list[Callable[[], object]] = []
     try:
-        if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            card = _turn_on(nvml, address, tries)
-            undo.append(lambda: nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_DISABLE))
-        profiles = _profiles(nvml, card)
+        if pynvml.nvmlDeviceGetMigMode(card)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            card = _turn_on(address, tries)
+            undo.append(lambda: pynvml.nvmlDeviceSetMigMode(card, pynvml.NVML_DEVICE_MIG_DISABLE))
+        profiles = _profiles(card)
         if profile not in profiles:
             raise _Refused(f"it has no profile {profile}; it has {', '.join(profiles) or 'none'}")
-        room = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(card, profiles[profile]))
+        room = int(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(card, profiles[profile]))
         if room < 1:
             raise _Refused(f"it has no room for an instance of {profile}")
         for _ in range(room):
-            instance = nvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
-            undo.append(functools.partial(nvml.nvmlGpuInstanceDestroy, instance))
-            whole = _largest(nvml, instance)
-            compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, whole)
-            undo.append(functools.partial(nvml.nvmlComputeInstanceDestroy, compute))
+            instance = pynvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
+            undo.append(functools.partial(pynvml.nvmlGpuInstanceDestroy, instance))
+            whole = _largest(instance)
+            compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, whole)
+            undo.append(functools.partial(pynvml.nvmlComputeInstanceDestroy, compute))
     except BaseException:
         for step in reversed(undo):
             step()
@@ -66,46 +66,46 @@ def _make(nvml: Any, address: str, profile: str, tries: int) -> int:
     return room
 
 
-def _turn_on(nvml: Any, address: str, tries: int) -> Any:
+def _turn_on(address: str, tries: int) -> Any:
     """Turn MIG mode on and return the card's new NVML handle.
 
     While a process has the card open, MIG mode stays off; repeat up to *tries* times.
     """
     for left in range(tries - 1, -1, -1):
-        card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-        nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_ENABLE)
+        card = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        pynvml.nvmlDeviceSetMigMode(card, pynvml.NVML_DEVICE_MIG_ENABLE)
         # It may have unbound the card and bound it anew (nvml.h), which ends a handle.
-        card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-        if nvml.nvmlDeviceGetMigMode(card)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+        card = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+        if pynvml.nvmlDeviceGetMigMode(card)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             return card
-        nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_DISABLE)
+        pynvml.nvmlDeviceSetMigMode(card, pynvml.NVML_DEVICE_MIG_DISABLE)
         if left:
             time.sleep(_TRY_AGAIN_S)
     raise _Refused(_NOT_NOW)
 
 
-def _profiles(nvml: Any, card: Any) -> dict[str, int]:
+def _profiles(card: Any) -> dict[str, int]:
     """Return NVML's ids of the GPU instance profiles that the card supports, by name."""
     profiles = {}
-    for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+    for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
-            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number)
-        except nvml.NVMLError:
+            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number)
+        except pynvml.NVMLError:
             continue  # which the card has not
         name = info.name.decode() if isinstance(info.name, bytes) else info.name
         profiles[name.removeprefix("MIG ")] = info.id
     return profiles
 
 
-def _largest(nvml: Any, instance: Any) -> int:
+def _largest(instance: Any) -> int:
     """Return NVML's id of the compute instance profile with the most slices of *instance*."""
     sizes = []
-    for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
-            info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                instance, number, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                instance, number, pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
             )
-        except nvml.NVMLError:
+        except pynvml.NVMLError:
             continue
         sizes.append((info.sliceCount, info.id))
     if not sizes:
@@ -117,7 +117,7 @@ def main(address: str, profile: str, tries: str) -> dict[str, Any]:
     try:
         pynvml.nvmlInit()
         try:
-            return {"made": _make(pynvml, address, profile, int(tries))}
+            return {"made": _make(address, profile, int(tries))}
         finally:
             pynvml.nvmlShutdown()
     except (_Refused, pynvml.NVMLError) as error:

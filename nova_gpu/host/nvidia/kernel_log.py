@@ -76,8 +76,7 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
     except child.Failed as error:
         raise exception.KernelLogUnreadable(path, f"the process that reads it {error}") from error
     answer = json_text.parse(output)
-    last = answer["last"]
-    return known if last is None else last, [text for _, text in answer["lines"]]
+    return known if answer["last"] is None else answer["last"], answer["lines"]
 
 
 def parse(lines: Iterable[str]) -> list[Xid]:

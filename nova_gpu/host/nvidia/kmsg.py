@@ -6,7 +6,7 @@ have been started as root: the privsep daemon lacks the capability. It imports n
 package. Its arguments are the file (/dev/kmsg), which it reads up to the newest record, and the
 number of the last record that the caller has read. It prints JSON::
 
-    {"last": 1234, "lines": [[1231, "NVRM: Xid (PCI:0000:3b:00): 79, ..."], ...]}
+    {"last": 1234, "lines": ["NVRM: Xid (PCI:0000:3b:00): 79, ...", ...]}
 
 ``last`` is the number of the newest record of any kind, null if the caller has read that already.
 If it is lower than the caller's number, the host has booted since, and all records are new. The
@@ -43,13 +43,10 @@ def _lines(path: str) -> Iterator[str]:
         yield from lines
 
 
-def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
-    """Return the number of the newest record, and the Xids after record *known*.
+def new(path: str, known: int) -> tuple[int | None, list[str]]:
+    """Return the number of the newest record, and the lines about Xids after record *known*.
 
-    An Xid is a pair: the number of its record, and its line. If the newest record is *known*,
-    return ``None`` and no Xids; if its number is lower, return all Xids.
-
-    :raises OSError: if the log cannot be read
+    If the newest record is *known*, return ``None`` and none; if its number is lower, return all.
     """
     newest, messages = None, []
     for line in _lines(path):
@@ -64,7 +61,7 @@ def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
             messages.append((sequence, text))
     if newest is None or newest == known:
         return None, []
-    return newest, [message for message in messages if newest < known or message[0] > known]
+    return newest, [text for number, text in messages if newest < known or number > known]
 
 
 if __name__ == "__main__":

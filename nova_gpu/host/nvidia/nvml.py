@@ -54,8 +54,8 @@ FABRIC_COMPLETED = 3
 class NvmlFacts:
     """The facts about one card; ``None`` for a fact that NVML does not report.
 
-    ``minor`` is the N of /dev/nvidiaN. ``mig`` are the MIG instances of a card in MIG mode, which
-    may be none, and ``None`` for a card that is not in MIG mode.
+    ``mig`` are the MIG instances of a card in MIG mode, which may be none, and ``None`` for a card
+    that is not in MIG mode.
     """
 
     name: str | None = None
@@ -64,7 +64,6 @@ class NvmlFacts:
     compute_capability: tuple[int, int] | None = None
     uuid: str | None = None
     links: tuple[model.Link, ...] = ()
-    minor: int | None = None
     mig: tuple[MIGInstance, ...] | None = None
 
 
@@ -83,10 +82,7 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
 def health(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, NvmlHealth]:
-    """Return the health of the cards: lost, errors of memory, state of the fabric.
-
-    If NVML fails, return an empty mapping, as :func:`query` does.
-    """
+    """Return the health of the cards, none if NVML fails, as :func:`query` does."""
     return _of_cards((), addresses, timeout_s, NvmlHealth)
 
 
@@ -105,10 +101,7 @@ class Usage:
 def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
-    """Return the usage of those *addresses* that are cards which NVML sees.
-
-    If NVML fails, return an empty mapping, as :func:`query` does.
-    """
+    """Return the usage of the cards that NVML sees, none if it fails, as :func:`query` does."""
     return _of_cards(["--usage"], addresses, timeout_s, Usage)
 
 
@@ -126,27 +119,20 @@ class Modes:
 def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Modes]:
-    """Return the modes of those *addresses* that are cards which NVML sees.
-
-    If NVML fails, return an empty mapping, as :func:`query` does.
-    """
+    """Return the modes of the cards that NVML sees, none if it fails, as :func:`query` does."""
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
 
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
-    """Return the module numbers of those *addresses* that are cards on a board with NVSwitches.
-
-    A module number is the card's place on its board. If NVML fails, return an empty mapping, as
-    :func:`query` does.
-    """
+    """Return the places of cards on a board with NVSwitches, none if NVML fails."""
     answers = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
     numbers = {address: item.get("module") for address, item in answers.items()}
     return {address: module for address, module in numbers.items() if module is not None}
 
 
-# The errors of parsing an answer that differs from the description in nvml_probe.py
+# The errors of parsing an answer that differs from that of nvml_probe.py
 _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
@@ -171,10 +157,6 @@ def report(reason: str) -> None:
 
 
 def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
-    """Parse the output of a probe without arguments into the facts by card.
-
-    :raises NoAnswer: if the output is an error or invalid
-    """
     cards = read(output, "gpus")
     bricks = {
         address: parse_fact(address, "nvlinks", card, _bricks) for address, card in cards.items()
@@ -189,49 +171,24 @@ def _of_cards(
     timeout_s: float,
     kind: Callable[..., _Fact],
 ) -> Mapping[model.PciAddress, _Fact]:
-    """Run the probe with the option *question* for *addresses*; return objects of *kind* by card.
-
-    Cards that NVML does not see are left out. If NVML fails, return an empty mapping, as
-    :func:`query` does. Without *addresses* do not run the probe.
-    """
+    """Run the probe with *question* for *addresses*; return objects of *kind* by card."""
     wanted = [str(address) for address in addresses]
     try:
-        return _parse_cards(run([*question, *wanted], timeout_s), kind) if wanted else {}
+        cards = read(run([*question, *wanted], timeout_s), "cards") if wanted else {}
     except NoAnswer as error:
         report(str(error))
         return {}
 
+    def facts(card: Mapping[str, Any]) -> _Fact:
+        types = {name: str if name == "refused" else int for name in card if name != "address"}
+        return kind(**{name: checked(types[name], card[name]) for name in types})
 
-def _parse_cards(output: bytes, kind: Callable[..., _Fact]) -> Mapping[model.PciAddress, _Fact]:
-    """Parse the output of a probe for certain cards into objects of *kind* by card.
-
-    :raises NoAnswer: if the output is an error or invalid
-    """
-    cards = {}
-    for address, card in read(output, "cards").items():
-        answer = parse_fact(address, "answer", card, lambda c: kind(**_facts_of(c)))
-        if answer is not None:
-            cards[address] = answer
-    return cards
-
-
-def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return one card's facts without its address, after checking their types.
-
-    :raises TypeError: if a fact is not of the type that the probe's description has
-    """
-    kinds = {"refused": str}
-    return {
-        name: checked(kinds.get(name, int), value)
-        for name, value in card.items()
-        if name != "address"
-    }
+    answers = {address: parse_fact(address, "answer", cards[address], facts) for address in cards}
+    return {address: answer for address, answer in answers.items() if answer is not None}
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
-    """Return the objects in the list *name* of the probe's output, by the card's address.
-
-    One whose address cannot be parsed is left out, with a warning.
+    """Return the objects in the list *name* of the probe's output, by valid addresses.
 
     :raises NoAnswer: if the output is an error or invalid
     """
@@ -294,7 +251,7 @@ def _bricks(card: Mapping[str, Any]) -> _Bricks:
 
 
 def _peer(spelled: str | None) -> model.PciAddress | None:
-    """Return the PCI address of the device at the other end of an NVLink.
+    """Parse the address of the device at the other end of an NVLink.
 
     Return ``None`` for a device that is not on PCI. NVML's address of that is ``FFFFFFFF:FF:FF.0``,
     an empty text, or bytes that are not text; nccl's src/graph/xml.cc reads all three, too.
@@ -331,7 +288,6 @@ def _facts(
         compute_capability=fact("compute_capability", _capability),
         uuid=fact("uuid", lambda uuid: checked(str, uuid)),
         links=_links(address, bricks) if address in bricks else (),
-        minor=fact("minor", lambda minor: checked(int, minor)),
         mig=fact("mig", lambda mig: None if mig is None else tuple(sorted(map(_instance, mig)))),
     )
 
@@ -367,10 +323,7 @@ def checked(kind: type[_Fact], value: Any) -> _Fact | None:
 def _links(
     address: model.PciAddress, bricks: Mapping[model.PciAddress, _Bricks]
 ) -> tuple[model.Link, ...]:
-    """Return the NVLinks of the card at *address* to other cards, directly or through NVSwitches.
-
-    :param bricks: the links of all cards, by card
-    """
+    """Return the NVLinks of a card to other cards, directly or through NVSwitches."""
     widths: collections.Counter[model.PciAddress] = collections.Counter()
     mine = bricks[address]
     for (peer, kind), width in mine.items():

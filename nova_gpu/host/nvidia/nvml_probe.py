@@ -3,56 +3,16 @@
 
 It runs as a process of its own because the library opens every card, because a card with an open
 node cannot be given to a guest, and because a library call can hang. It imports nothing of this
-package, so that it starts fast::
+package, so that it starts fast. It prints one of ::
 
-    {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
-               "memory": 150754820096, "compute_capability": [9, 0], "uuid": "GPU-...",
-               "minor": 0, "nvlinks": [["00000000:05:00.0", 2], ...], "switched_links": 18,
-               "fabric": {"state": 3, "status": 0, "clique": 0, "cluster": "00...00"},
-               "mig": null}, ...]}
+    {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9, ...}, ...]}
+    {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, ...}, ...]}
     {"error": "why there are none"}
 
-``architecture``, the second value of each NVLink (the type of the device at its other end) and the
-values of the fabric that the card has joined through switches are NVML's own numbers. The first
-value of an NVLink is the other end's address as the library spells it: null if it is not text, and
-any text for a switch that is not on PCI. Unknown facts of a card are null. For a card in MIG mode
-``mig`` has its instances::
-
-    [{"gpu_instance": 9, "compute_instance": 0, "name": "NVIDIA H200 MIG 1g.18gb",
-      "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
-
-With addresses as arguments it prints the health of these cards instead. If the library does not
-know a card or cannot open it, ``refused`` is the reason, unless the caller lacks rights::
-
-    {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
-                "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
-                "recovery_action": 0, "fabric_state": 3, "fabric_status": 0,
-                "compute_mode": 0}, ...]}
-
-With ``--usage`` before the addresses it prints how much of the cards is used, by any process::
-
-    {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
-                "memory_total": 150754820096}, ...]}
-
-With ``--modes`` it prints whether the cards are in MIG mode and whether they correct memory errors,
-null for a card without that mode::
-
-    {"cards": [{"address": "0000:19:00.0", "mig": 1, "ecc": 1}, ...]}
-
-With ``--modules`` it prints the place of each card on its board, null for a card that is on none::
-
-    {"cards": [{"address": "0000:86:00.0", "module": 1}, ...]}
-
-With ``--vgpus`` before the addresses it prints the vGPU types that NVIDIA's vGPU driver supports on
-the cards. ``most`` is the number of vGPUs of the type on an otherwise empty card,
-``per_instance`` the number on one GPU instance of the ``profile`` that the type needs,
-``per_guest`` the number that one guest can have. ``instances`` is the number of GPU instances by
-profile, for a card in MIG mode; counting them takes root::
-
-    {"cards": [{"address": "0000:3b:00.0", "instances": {"19": 7}, "types": [
-        {"id": 1414, "name": "NVIDIA H200X-1-18C", "memory": 19327352832, "heads": 1,
-         "resolution": [4096, 2160], "most": 7, "profile": 19, "per_instance": 1,
-         "per_guest": 1}, ...]}, ...]}
+The first is of all cards, the second of those whose addresses are the arguments: their health or,
+with ``--usage``, ``--modes``, ``--modules`` or ``--vgpus`` before the addresses, what the function
+of that name below returns. Facts that are unknown or that a card has not are null. Numbers of
+architectures, types of devices, modes and states are NVML's own.
 """
 
 from __future__ import annotations
@@ -60,7 +20,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 try:
@@ -71,85 +31,78 @@ except ImportError as missing:  # it is not on all hosts
     sys.exit()
 
 
-def _caller(nvml: Any) -> Callable[..., Any]:
-    """Return a function that calls the function of NVML with a name, and never raises NVMLError.
+def _ask(name: str, *arguments: Any) -> Any:
+    """Call the function *name* of NVML, and return its value.
 
-    It returns ``None`` if NVML returns an error, lacks the function, or returns a value that
+    Return ``None`` if NVML returns an error, lacks the function, or returns a value that
     nvidia-ml-py cannot decode.
     """
-
-    def ask(name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(nvml, name)(*arguments)
-        except (nvml.NVMLError, AttributeError, ValueError):
-            return None
-
-    return ask
+    try:
+        return getattr(pynvml, name)(*arguments)
+    except (pynvml.NVMLError, AttributeError, ValueError):
+        return None
 
 
-def _gpus(nvml: Any) -> list[dict[str, Any]]:
-    ask = _caller(nvml)
+def _gpus() -> list[dict[str, Any]]:
+    """Return the facts about all cards.
+
+    ``nvlinks`` are pairs: the other end's address as the library spells it, null if it is not text,
+    and any text for a switch that is not on PCI; and the type of the device there. ``fabric`` is
+    what the card has joined through switches, ``mig`` are the instances of a card in MIG mode.
+    """
 
     def nvlinks(handle: Any) -> list[tuple[Any, Any]]:
         links = []
-        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             # A link that NVML does not report does not exist or is broken; the others are queried
             # all the same.
-            if ask("nvmlDeviceGetNvLinkState", handle, link) == nvml.NVML_FEATURE_ENABLED:
-                peer = ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-                kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            if _ask("nvmlDeviceGetNvLinkState", handle, link) == pynvml.NVML_FEATURE_ENABLED:
+                peer = _ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+                kind = _ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
                 links.append((address(peer), kind))
         return links
 
     gpus = []
-    for index in range(nvml.nvmlDeviceGetCount()):
+    for index in range(pynvml.nvmlDeviceGetCount()):
         # A lost card has no handle any more; the others are queried all the same.
-        handle = ask("nvmlDeviceGetHandleByIndex", index)
-        pci = ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
+        handle = _ask("nvmlDeviceGetHandleByIndex", index)
+        pci = _ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
         if address(pci) is None:
             continue
-        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        memory = _ask("nvmlDeviceGetMemoryInfo", handle)
         gpus.append(
             {
                 "address": address(pci),
-                "name": text(ask("nvmlDeviceGetName", handle)),
-                "architecture": ask("nvmlDeviceGetArchitecture", handle),
+                "name": text(_ask("nvmlDeviceGetName", handle)),
+                "architecture": _ask("nvmlDeviceGetArchitecture", handle),
                 "memory": memory and memory.total,
-                "compute_capability": ask("nvmlDeviceGetCudaComputeCapability", handle),
-                "uuid": text(ask("nvmlDeviceGetUUID", handle)),
-                "minor": ask("nvmlDeviceGetMinorNumber", handle),
+                "compute_capability": _ask("nvmlDeviceGetCudaComputeCapability", handle),
+                "uuid": text(_ask("nvmlDeviceGetUUID", handle)),
                 "nvlinks": nvlinks(handle),
-                "switched_links": _field(nvml, handle, "NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT"),
-                "fabric": _fabric(nvml, handle),
-                "mig": _mig(nvml, handle),
+                "switched_links": _field(handle, "NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT"),
+                "fabric": _fabric(handle),
+                "mig": _mig(handle),
             }
         )
     return gpus
 
 
-def _field(nvml: Any, card: Any, name: str) -> Any:
-    """Return the value, an integer, of the field *name* (``NVML_FI_DEV_...``) of the card.
-
-    Return ``None`` if the card or nvidia-ml-py lacks the field.
-    """
-    field = getattr(nvml, name, None)
-    values = _caller(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
-    value = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
+def _field(card: Any, name: str) -> Any:
+    """Return the value, an integer, of the field *name* (``NVML_FI_DEV_...``) of the card."""
+    field = getattr(pynvml, name, None)
+    values = _ask("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
+    value = values[0] if values and values[0].nvmlReturn == pynvml.NVML_SUCCESS else None
     return value.value.uiVal if value else None
 
 
-def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
-    """Return how far the card has joined the fabric of its NVSwitches, ``None`` if unknown.
-
-    Drivers before 545 have the first version of NVML's function only.
-    """
-    ask = _caller(nvml)
+def _fabric(card: Any) -> dict[str, Any] | None:
+    # Drivers before 545 have the first version only.
     for function, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
     ):
-        info = getattr(nvml, structure, lambda: None)()
-        if info is not None and ask(function, card, ctypes.byref(info)) is not None:
+        info = getattr(pynvml, structure, lambda: None)()
+        if info is not None and _ask(function, card, ctypes.byref(info)) is not None:
             return {
                 "state": info.state,
                 "status": info.status,
@@ -159,32 +112,31 @@ def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
     return None
 
 
-def _is_mig(nvml: Any, card: Any) -> bool:
-    mode = _caller(nvml)("nvmlDeviceGetMigMode", card)
-    return mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+def _is_mig(card: Any) -> bool:
+    mode = _ask("nvmlDeviceGetMigMode", card)
+    return mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
-def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
-    if not _is_mig(nvml, card):
+def _mig(card: Any) -> list[dict[str, Any]] | None:
+    if not _is_mig(card):
         return None
-    ask = _caller(nvml)
     instances = []
-    for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+    for index in range(_ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
         # Indices may have gaps.
-        instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
+        instance = _ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
         ids = [
-            ask(f"nvmlDeviceGet{kind}InstanceId", instance) if instance is not None else None
+            _ask(f"nvmlDeviceGet{kind}InstanceId", instance) if instance is not None else None
             for kind in ("Gpu", "Compute")
         ]
         if None in ids:
             continue
-        attributes = ask("nvmlDeviceGetAttributes", instance)
+        attributes = _ask("nvmlDeviceGetAttributes", instance)
         instances.append(
             {
                 "gpu_instance": ids[0],
                 "compute_instance": ids[1],
-                "name": text(ask("nvmlDeviceGetName", instance)),
-                "uuid": text(ask("nvmlDeviceGetUUID", instance)),
+                "name": text(_ask("nvmlDeviceGetName", instance)),
+                "uuid": text(_ask("nvmlDeviceGetUUID", instance)),
                 "memory_mib": attributes and attributes.memorySizeMB,
                 "slices": attributes and attributes.computeInstanceSliceCount,
             }
@@ -192,71 +144,74 @@ def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
     return instances
 
 
-def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+def _health(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the health of the cards.
+
+    If the library does not know a card or cannot open it, ``refused`` is the reason, unless the
+    caller lacks rights.
+    """
     cards = []
     for address in addresses:
         try:
-            handle = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-            nvml.nvmlDeviceGetPciInfo(handle)
-        except nvml.NVMLError as error:
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+            pynvml.nvmlDeviceGetPciInfo(handle)
+        except pynvml.NVMLError as error:
             number, reason = getattr(error, "value", None), str(error)
-            lost = number == nvml.NVML_ERROR_GPU_IS_LOST
-            refused = None if number == nvml.NVML_ERROR_NO_PERMISSION else reason
+            lost = number == pynvml.NVML_ERROR_GPU_IS_LOST
+            refused = None if number == pynvml.NVML_ERROR_NO_PERMISSION else reason
             cards.append({"address": address, "lost": lost, "refused": refused})
             continue
-        cards.append({"address": address, "lost": False, "refused": None} | _memory(nvml, handle))
+        cards.append({"address": address, "lost": False, "refused": None} | _memory(handle))
     return cards
 
 
-def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    ask, kind = _caller(nvml), nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+def _memory(handle: Any) -> dict[str, Any]:
+    kind = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     # One generation of cards retires pages, the next remaps rows.
-    retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
-    remapped = ask("nvmlDeviceGetRemappedRows", handle)
+    retired = _ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    remapped = _ask("nvmlDeviceGetRemappedRows", handle)
     # MIG instances use neither NVLink nor its fabric.
-    fabric = (None if _is_mig(nvml, handle) else _fabric(nvml, handle)) or {}
+    fabric = (None if _is_mig(handle) else _fabric(handle)) or {}
     return {
-        "uncorrected": ask("nvmlDeviceGetTotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC),
+        "uncorrected": _ask("nvmlDeviceGetTotalEccErrors", handle, kind, pynvml.NVML_VOLATILE_ECC),
         "retirement_pending": None if retired is None else bool(retired),
         "remapping_pending": None if remapped is None else bool(remapped[2]),
         "remapping_failed": None if remapped is None else bool(remapped[3]),
-        "recovery_action": _field(nvml, handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
+        "recovery_action": _field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
         "fabric_state": fabric.get("state"),
         "fabric_status": fabric.get("status"),
-        "compute_mode": ask("nvmlDeviceGetComputeMode", handle),
+        "compute_mode": _ask("nvmlDeviceGetComputeMode", handle),
     }
 
 
-def _handles(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _handles(addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield those *addresses* that are cards which NVML sees, each with the card's handle."""
     for address in addresses:
-        if (handle := _caller(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
+        if (handle := _ask("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
             yield address, handle
 
 
-def _modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _caller(nvml)
+def _modes(addresses: Sequence[str]) -> list[dict[str, Any]]:
     cards = []
-    for address, handle in _handles(nvml, addresses):
-        mig, ecc = (ask(f"nvmlDeviceGet{kind}Mode", handle) for kind in ("Mig", "Ecc"))
+    for address, handle in _handles(addresses):
+        mig, ecc = (_ask(f"nvmlDeviceGet{kind}Mode", handle) for kind in ("Mig", "Ecc"))
         cards.append({"address": address, "mig": mig and mig[0], "ecc": ecc and ecc[0]})
     return cards
 
 
-def _modules(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _caller(nvml)
+def _modules(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the place of each card on its board."""
     return [
-        {"address": address, "module": ask("nvmlDeviceGetModuleId", handle)}
-        for address, handle in _handles(nvml, addresses)
+        {"address": address, "module": _ask("nvmlDeviceGetModuleId", handle)}
+        for address, handle in _handles(addresses)
     ]
 
 
-def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _caller(nvml)
+def _usage(addresses: Sequence[str]) -> list[dict[str, Any]]:
     cards = []
-    for address, handle in _handles(nvml, addresses):
-        rates = ask("nvmlDeviceGetUtilizationRates", handle)
-        memory = _memory_info(nvml, handle)
+    for address, handle in _handles(addresses):
+        rates = _ask("nvmlDeviceGetUtilizationRates", handle)
+        memory = _memory_info(handle)
         reserved = getattr(memory, "reserved", 0)
         cards.append(
             {
@@ -271,16 +226,15 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     return cards
 
 
-def _memory_info(nvml: Any, card: Any) -> Any:
+def _memory_info(card: Any) -> Any:
     """Return NVML's structure about the card's memory, ``None`` if NVML does not report it.
 
     It has the field ``reserved``, for the memory that the driver reserves, if the driver reports
     that: half a GiB on an H100. NVML's guide for driver 470 has no such field, that for 525 has.
     """
-    ask = _caller(nvml)
-    second = getattr(nvml, "nvmlMemory_v2", None)
-    memory = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
-    return memory or ask("nvmlDeviceGetMemoryInfo", card)
+    second = getattr(pynvml, "nvmlMemory_v2", None)
+    memory = _ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
+    return memory or _ask("nvmlDeviceGetMemoryInfo", card)
 
 
 # INVALID_GPU_INSTANCE_PROFILE_ID of nvml.h: the type shares its card by time
@@ -289,45 +243,46 @@ _NO_PROFILE = 0xFFFFFFFF
 _MOST_INSTANCES = 64
 
 
-def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    ask = _caller(nvml)
+def _vgpus(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the vGPU types that NVIDIA's vGPU driver supports on the cards.
+
+    ``most`` is the number of vGPUs of a type on an otherwise empty card, ``per_instance`` that on
+    one GPU instance of the ``profile`` that the type needs, ``per_guest`` that which one guest can
+    have. ``instances`` is the number of GPU instances by profile, for a card in MIG mode; counting
+    them takes root.
+    """
     cards = []
-    for address, handle in _handles(nvml, addresses):
-        if (ids := ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
+    for address, handle in _handles(addresses):
+        if (ids := _ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
-        types = [_vgpu_type(nvml, handle, profile) for profile in ids]
+        types = [_vgpu_type(handle, number) for number in ids]
         instances = None
-        if _is_mig(nvml, handle):
-            profiles = sorted(
-                {vgpu_type["profile"] for vgpu_type in types if vgpu_type["profile"] is not None}
-            )
-            instances = {
-                str(vgpu_type): _instances(nvml, handle, vgpu_type) for vgpu_type in profiles
-            }
+        if _is_mig(handle):
+            profiles = {vgpu_type["profile"] for vgpu_type in types} - {None}
+            instances = {str(number): _instances(handle, number) for number in sorted(profiles)}
         cards.append({"address": address, "types": types, "instances": instances})
     return cards
 
 
-def _vgpu_type(nvml: Any, card: Any, number: int) -> dict[str, Any]:
-    ask = _caller(nvml)
-    profile = ask("nvmlVgpuTypeGetGpuInstanceProfileId", number)
+def _vgpu_type(card: Any, number: int) -> dict[str, Any]:
+    profile = _ask("nvmlVgpuTypeGetGpuInstanceProfileId", number)
     return {
         "id": number,
-        "name": text(ask("nvmlVgpuTypeGetName", number)),
-        "memory": ask("nvmlVgpuTypeGetFramebufferSize", number),
-        "heads": ask("nvmlVgpuTypeGetNumDisplayHeads", number),
-        "resolution": ask("nvmlVgpuTypeGetResolution", number),
-        "most": ask("nvmlVgpuTypeGetMaxInstances", card, number),
+        "name": text(_ask("nvmlVgpuTypeGetName", number)),
+        "memory": _ask("nvmlVgpuTypeGetFramebufferSize", number),
+        "heads": _ask("nvmlVgpuTypeGetNumDisplayHeads", number),
+        "resolution": _ask("nvmlVgpuTypeGetResolution", number),
+        "most": _ask("nvmlVgpuTypeGetMaxInstances", card, number),
         "profile": None if profile == _NO_PROFILE else profile,
-        "per_instance": ask("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number),
-        "per_guest": ask("nvmlVgpuTypeGetMaxInstancesPerVm", number),
+        "per_instance": _ask("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number),
+        "per_guest": _ask("nvmlVgpuTypeGetMaxInstancesPerVm", number),
     }
 
 
-def _instances(nvml: Any, card: Any, profile: int) -> int | None:
+def _instances(card: Any, profile: int) -> int | None:
     count = ctypes.c_uint(_MOST_INSTANCES)
     handles = (ctypes.c_void_p * _MOST_INSTANCES)()
-    answer = _caller(nvml)("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
+    answer = _ask("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
     return None if answer is None else count.value
 
 
@@ -361,9 +316,9 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
-        if ask := _QUERIES.get(addresses[0] if addresses else ""):
-            return {"cards": ask(pynvml, addresses[1:])}
-        return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
+        if query := _QUERIES.get(addresses[0] if addresses else ""):
+            return {"cards": query(addresses[1:])}
+        return {"cards": _health(addresses)} if addresses else {"gpus": _gpus()}
     except pynvml.NVMLError as error:
         return {"error": str(error)}
     finally:

@@ -60,8 +60,7 @@ def _of_card(address: PciAddress, card: Mapping[str, Any]) -> Types:
 def _type(fields: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
     """Parse one vGPU type of the probe's output.
 
-    :param instances: the card's number of GPU instances by profile, ``None`` if not in MIG mode
-    :raises TypeError, ValueError, LookupError: if it is invalid
+    *instances* are the card's GPU instances by profile, ``None`` if it is not in MIG mode.
     """
     memory, profile = nvml.checked(int, fields["memory"]), nvml.checked(int, fields["profile"])
     resolution = fields["resolution"]

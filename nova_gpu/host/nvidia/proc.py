@@ -18,12 +18,7 @@ _VERSION = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)\s", re.MULTILIN
 
 
 def version(roots: Roots) -> str | None:
-    """Return the version of NVIDIA's driver, such as ``550.54.16``.
-
-    On a vGPU host it is that of the vGPU manager.
-
-    Return ``None`` if the driver is not loaded or does not report it.
-    """
+    """Return the version of NVIDIA's driver, on a vGPU host the vGPU manager's: ``550.54.16``."""
     match = _VERSION.search(_text(roots.proc / "driver/nvidia/version"))
     return match[1] if match else None
 
@@ -31,9 +26,8 @@ def version(roots: Roots) -> str | None:
 def card(address: PciAddress, roots: Roots) -> Mapping[str, str]:
     """Return the fields of the card's file ``information``: ``Model``, ``Device Minor`` and others.
 
-    Return an empty mapping if NVIDIA's driver does not have the card.
-
-    The value of ``GPU UUID`` consists of question marks until the card is initialised.
+    It has none if NVIDIA's driver does not have the card. The value of ``GPU UUID`` consists of
+    question marks until the card is initialised.
     """
     return fields(roots.proc / f"driver/nvidia/gpus/{address}/information")
 

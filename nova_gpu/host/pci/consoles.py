@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -80,8 +81,9 @@ def _console_framebuffer(roots: Roots) -> str | None:
     number. Return ``None`` if no framebuffer shows a terminal, or if the host's console is only a
     serial line: then fbcon uses any framebuffer, even of a card that a guest just had.
     """
-    if not _has_terminal_for_console(roots):
-        return None
+    with contextlib.suppress(OSError):
+        if "tty0" not in sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active").split():
+            return None
     folder = f"{roots.sysfs}/class/vtconsole"
     if not any(_is_framebuffer_console(f"{folder}/{name}") for name in _names(folder)):
         return None
@@ -89,17 +91,8 @@ def _console_framebuffer(roots: Roots) -> str | None:
     return min(names, key=lambda name: int(name.removeprefix("fb")), default=None)
 
 
-def _has_terminal_for_console(roots: Roots) -> bool:
-    """Return whether the kernel's messages go to virtual terminals, true if it is unknown."""
-    try:
-        active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
-    except OSError:
-        return True
-    return "tty0" in active.split()
-
-
 def _is_framebuffer_console(vtconsole: str) -> bool:
-    """Return whether the sysfs folder *vtconsole* is that of fbcon, and fbcon is active."""
+    """Return whether *vtconsole* is the folder of fbcon, and fbcon is active."""
     try:
         name = sysfs.attribute(vtconsole, "name")
     except OSError:

@@ -52,17 +52,17 @@ def with_links(gpus: Iterable[model.GPU], sets: Sets) -> tuple[model.GPU, ...]:
     """Return *gpus*; those without links get NVLinks to the other cards of their set."""
     linked = tuple(gpus)
     present = {gpu.address for gpu in linked}
-    peers = {address: members & present for members in sets for address in members}
+    links = {
+        address: tuple(
+            model.Link(peer, model.LinkType.NVLINK)
+            for peer in sorted(members & present - {address})
+        )
+        for members in sets
+        for address in members
+    }
     return tuple(
-        gpu if gpu.links else dataclasses.replace(gpu, links=_links(gpu, peers)) for gpu in linked
+        dataclasses.replace(gpu, links=gpu.links or links.get(gpu.address, ())) for gpu in linked
     )
-
-
-def _links(
-    gpu: model.GPU, peers: dict[model.PciAddress, frozenset[model.PciAddress]]
-) -> tuple[model.Link, ...]:
-    others = peers.get(gpu.address, frozenset()) - {gpu.address}
-    return tuple(model.Link(peer, model.LinkType.NVLINK) for peer in sorted(others))
 
 
 def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...]]:

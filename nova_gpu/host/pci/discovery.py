@@ -40,7 +40,7 @@ def discover(
     :param nvml: queries NVML; called only if a selected card is bound to the nvidia driver
     :raises DiscoveryFailed: if the PCI functions cannot be listed
     """
-    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
+    cards = list(_scan(roots, selection))
     for address in selection.addresses - {card.address for card in cards}:
         _report_missing(address)
     return _completed(cards, roots, overrides, nvml)
@@ -55,11 +55,25 @@ def _completed(
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
     xgmi_links = direct_links.of_xgmi(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
-    nothing = nvml_facts.NvmlFacts()
-    return tuple(
-        _complete(card, overrides, facts.get(card.address, nothing), xgmi_links)
-        for card in sorted(cards, key=lambda card: card.address)
-    )
+    completed = []
+    for card in sorted(cards, key=lambda card: card.address):
+        known, key = facts.get(card.address, nvml_facts.NvmlFacts()), card.product.key
+        by_nvml = dataclasses.replace(
+            card.product,
+            name=known.name,
+            architecture=known.architecture,
+            memory_mib=known.memory_mib,
+            compute_capability=known.compute_capability,
+        )
+        product = overrides.get(key, card.product).completed_by(by_nvml)
+        product = product.completed_by(products.table().get(key, card.product))
+        if product.architecture is None:
+            _report_unknown(key)
+        links = known.links or xgmi_links.get(card.address, ())
+        completed.append(
+            dataclasses.replace(card, product=product, links=links, uuid=known.uuid, mig=known.mig)
+        )
+    return tuple(completed)
 
 
 def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
@@ -72,8 +86,7 @@ def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model
     selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
     if not selection.addresses:
         return ()
-    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
-    return _completed(cards, roots, {}, dict)
+    return _completed(list(_scan(roots, selection)), roots, {}, dict)
 
 
 def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
@@ -101,17 +114,16 @@ def _names(root: pathlib.Path) -> list[str]:
         raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
 
 
-def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
-    """Yield the cards among *names* that *selection* selects, with the facts in sysfs only.
+def _scan(roots: Roots, selection: Selection) -> Iterator[model.GPU]:
+    """Yield the cards that *selection* selects, with the facts in sysfs only.
 
     Warn of PCI functions that cannot be read.
 
-    :param devices: the folder of PCI functions in sysfs
-    :param names: the addresses of all PCI functions
+    :raises DiscoveryFailed: as :func:`_names`
     """
-    present = frozenset(names)
+    devices, present = f"{roots.sysfs}/bus/pci/devices", frozenset(_names(roots.sysfs))
     slots = set()
-    for name in sorted(names):  # function 0 of a slot first
+    for name in sorted(present):  # function 0 of a slot first
         device = f"{devices}/{name}"
         try:
             # One call tells that a function is virtual, three tell its class: in this order
@@ -142,10 +154,6 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
 
 
 def _read(device: str, name: str, class_code: int) -> model.GPU:
-    """Read a card from its sysfs folder.
-
-    :raises OSError, ValueError: if an attribute that every card has cannot be read
-    """
     address = model.PciAddress.parse(name)
     if str(address) != name:
         raise ValueError("the kernel would call it " + str(address))
@@ -164,11 +172,6 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
 
 
 def _iommu_group(device: str) -> int | None:
-    """Return the number of the IOMMU group, ``None`` without one.
-
-    :raises OSError: if the kernel does not report it
-    :raises ValueError: if the group's name is not a number
-    """
     name = sysfs.link(device, "iommu_group")
     if name is None:
         return None
@@ -180,10 +183,7 @@ def _iommu_group(device: str) -> int | None:
 def _companions(
     devices: str, address: model.PciAddress, present: Collection[str]
 ) -> tuple[model.PciAddress, ...]:
-    """Return the other functions of the card, such as its audio function.
-
-    They have the same domain, bus and slot. Virtual functions are left out.
-    """
+    """Return the other functions of the card in its slot, but no virtual ones."""
     functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
     return tuple(
         function
@@ -195,43 +195,13 @@ def _companions(
 
 
 def _is_virtual_function(device: str) -> bool:
-    """Return whether the device is a virtual function.
-
-    :raises OSError: if that cannot be read
-    """
     return sysfs.link(device, "physfn") is not None
 
 
 def _vanished(device: str, error: Exception) -> bool:
     """Return whether *error* came because the device was unplugged while it was read."""
-    if isinstance(error, OSError) and error.errno == errno.ENODEV:
-        return True
-    return not os.path.exists(device)
-
-
-def _complete(
-    card: model.GPU,
-    overrides: Mapping[str, model.Product],
-    facts: nvml_facts.NvmlFacts,
-    xgmi_links: Mapping[model.PciAddress, tuple[model.Link, ...]],
-) -> model.GPU:
-    key = card.product.key
-    product = products.merge(
-        overrides.get(key, card.product),
-        model.Product(
-            card.product.vendor_id,
-            card.product.product_id,
-            facts.name,
-            facts.architecture,
-            facts.memory_mib,
-            facts.compute_capability,
-        ),
-        products.table().get(key, card.product),
-    )
-    if product.architecture is None:
-        _report_unknown(key)
-    links = facts.links or xgmi_links.get(card.address, ())
-    return dataclasses.replace(card, product=product, links=links, uuid=facts.uuid, mig=facts.mig)
+    is_gone = isinstance(error, OSError) and error.errno == errno.ENODEV
+    return is_gone or not os.path.exists(device)
 
 
 # Discovery runs every minute; each of these is logged once.

@@ -43,26 +43,15 @@ def pass_on(pci_root: str, roots: Roots) -> bool:
     model = processor.of_host(roots)
     if model.is_amd and (model.family or 0) >= _ZEN:
         return True
-    try:
-        return _is_known(pci_root, roots)
-    except (OSError, ValueError):
-        return False
-
-
-def _is_known(pci_root: str, roots: Roots) -> bool:
-    """Return whether Linux' list has the first device on *pci_root*, which identifies its root.
-
-    :raises OSError, ValueError: if it cannot be read
-    """
     bus = pci_root.removeprefix("pci")
     folder = f"{roots.sysfs}/devices/{pci_root}"
-    first = min((name for name in os.listdir(folder) if name.startswith(f"{bus}:")), default=None)
-    if first is None:
+    try:
+        # Linux' list has the first device on each root bus.
+        first = min(name for name in os.listdir(folder) if name.startswith(f"{bus}:"))
+        device = f"{folder}/{first}"
+        if first != f"{bus}:00.0" and sysfs.hexadecimal(device, "class") >> 8 != _ROOT_PORT:
+            return False
+        is_intel = sysfs.hexadecimal(device, "vendor") == _INTEL
+        return is_intel and sysfs.hexadecimal(device, "device") in _PASSING
+    except (OSError, ValueError):  # also where no device is on it
         return False
-    device = f"{folder}/{first}"
-    if first != f"{bus}:00.0" and sysfs.hexadecimal(device, "class") >> 8 != _ROOT_PORT:
-        return False
-    return (
-        sysfs.hexadecimal(device, "vendor") == _INTEL
-        and sysfs.hexadecimal(device, "device") in _PASSING
-    )

@@ -43,18 +43,14 @@ def read(card: GPU, roots: Roots) -> Identity:
 
 
 def same(one: Identity, other: Identity) -> bool | None:
-    """Return whether *one* and *other* identify the same card, ``None`` if it is unknown.
-
-    It is unknown if they have no kind in common.
-    """
+    """Return whether both identify the same card, ``None`` if they have no kind in common."""
     common = one.keys() & other.keys()
     return all(one[kind] == other[kind] for kind in common) if common else None
 
 
 def addresses(product: str, roots: Roots) -> frozenset[str]:
-    """Return the addresses of all the host's cards of *product*, whether or not they are offered.
+    """Return the addresses of all the host's cards of *product* (``10de:2335``), offered or not.
 
-    :param product: the vendor id and product id, ``10de:2335``
     :raises OSError: if sysfs cannot be read
     """
     folder = f"{roots.sysfs}/bus/pci/devices"

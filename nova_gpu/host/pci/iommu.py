@@ -14,7 +14,7 @@ DRIVER = "vfio-pci"
 
 
 def driver(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return the present driver of the function, ``None`` if it has none.
+    """Return the present driver of the function.
 
     :raises OSError: if the kernel does not report it
     """

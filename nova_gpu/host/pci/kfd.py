@@ -61,10 +61,7 @@ def nodes(root: pathlib.Path) -> Mapping[str, Node]:
 
 
 def _place(node: Mapping[str, int]) -> model.PciAddress | None:
-    """Return the PCI address that *node*, the properties of a KFD node, reports.
-
-    The function's number may be that of a partition. Return ``None`` for a CPU.
-    """
+    """Return the address that a node reports, maybe that of a partition; ``None`` for a CPU."""
     location = node.get("location_id", 0) & 0xFFFF
     if not node.get("simd_count") or not location:
         return None
@@ -108,10 +105,7 @@ def properties(folder: str) -> Mapping[str, int]:
 
 
 def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
-    """Return the names of the nodes in /dev/dri of a partitioned card's further partitions.
-
-    The node of the first partition, which belongs to the card's PCI function, is left out.
-    """
+    """Return the names of the nodes in /dev/dri of all partitions of a card but the first."""
     if not _mode(address, roots):
         return ()
     minors = _minors(address, roots)
@@ -125,10 +119,7 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
 
 
 def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return why a guest would get only some of the card's partitions, and the remedy.
-
-    Return ``None`` if it would get all, or the card is not partitioned.
-    """
+    """Return why a guest would get only some of the card's partitions, and the remedy."""
     mode = _mode(address, roots)
     if not mode:
         return None
@@ -145,10 +136,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
-    """Return the partition mode of the card, ``None`` for a card that is not partitioned.
-
-    While the card is reset, the mode cannot be read; the text then begins with ``unknown``.
-    """
+    """Return the partition mode; ``None`` for a whole card, ``unknown: ...`` while it is reset."""
     try:
         device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()

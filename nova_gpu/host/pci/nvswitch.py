@@ -41,17 +41,17 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
     shown = (name or "").upper()
     if listed.architecture in _SWITCHES_UNSEEN:
         return name if _MODULE.search(shown) else None
-    module = name is None or (listed.architecture in _SWITCHED and not _PLUG_IN.search(shown))
-    if module and _has_switches(roots):
-        return name or f"the product {gpu.product.key}"
-    return None
+    if name is not None and (listed.architecture not in _SWITCHED or _PLUG_IN.search(shown)):
+        return None
+    try:
+        there = bool(switches(roots))
+    except OSError:
+        there = True
+    return (name or f"the product {gpu.product.key}") if there else None
 
 
 def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why no Fabric Manager on this host can set up the card's NVSwitches, and the remedy.
-
-    Return ``None`` if one can.
-    """
+    """Return why no Fabric Manager here can set up the card's NVSwitches, and the remedy."""
     listed = products.table().get(gpu.product.key, gpu.product)
     if listed.architecture in _SWITCHES_UNSEEN:
         return (
@@ -67,14 +67,6 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
             "host, and run nvidia-fabricmanager there"
         )
     return None
-
-
-def _has_switches(roots: Roots) -> bool:
-    """Return whether an NVSwitch is on the host's PCI bus, true if it is unknown."""
-    try:
-        return bool(switches(roots))
-    except OSError:
-        return True
 
 
 def switches(roots: Roots) -> frozenset[str]:

@@ -24,13 +24,14 @@ def card(address: PciAddress, options: Any) -> GPU | None:
     :raises DiscoveryFailed: if sysfs cannot be read
     """
     gpu = discovery.card_at(address, Roots.of(options))
-    return gpu if gpu is not None and _is_chosen(gpu, options) else None
+    if gpu is None:
+        return None
+    chosen = selection.Selection.parse(options.vendors, options.addresses, options.product_ids)
+    return gpu if chosen.takes(gpu.address, gpu.product, gpu.class_code) else None
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
     """Return the selected card of *function*, which is the card or a virtual function of it.
-
-    Return ``None`` if there is no such card, or it is not selected.
 
     :raises DiscoveryFailed: as :func:`card`
     """
@@ -39,8 +40,3 @@ def card_of(function: PciAddress, options: Any) -> GPU | None:
     except OSError:
         return None
     return card(PciAddress.parse(physical) if physical else function, options)
-
-
-def _is_chosen(gpu: GPU, options: Any) -> bool:
-    chosen = selection.Selection.parse(options.vendors, options.addresses, options.product_ids)
-    return chosen.takes(gpu.address, gpu.product, gpu.class_code)

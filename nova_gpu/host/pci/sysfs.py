@@ -78,10 +78,7 @@ def hexadecimal(device: str, name: str) -> int:
 
 
 def decimal(device: str, name: str) -> int | None:
-    """Return the value of a decimal attribute such as ``-1``.
-
-    Return ``None`` if it cannot be read or has another form.
-    """
+    """Return the value of a decimal attribute such as ``-1``, ``None`` if it cannot be read."""
     try:
         return int(attribute(device, name))
     except (OSError, ValueError):
@@ -105,9 +102,7 @@ def _id(device: str, name: str) -> str:
 
 
 def link(device: str, name: str) -> str | None:
-    """Return the last component of the target of the link *name*, such as ``driver``.
-
-    Return ``None`` if there is no such link.
+    """Return the name of what the link *name* leads to, ``None`` if there is no such link.
 
     :raises OSError: if the kernel does not report it
     """
@@ -149,9 +144,7 @@ def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
 
 
 def has_unassigned_bar(address: model.PciAddress, roots: Roots) -> bool:
-    """Return whether the kernel could not assign an address to a memory BAR of the function.
-
-    Source: the kernel's drivers/pci/setup-res.c.
+    """Return whether a memory BAR of the function has no address (drivers/pci/setup-res.c).
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
@@ -174,10 +167,7 @@ def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, in
 
 
 def neighbour(address: str, roots: Roots) -> Neighbour | None:
-    """Return the class, NUMA node, root bus and switch of any PCI function, such as a NIC.
-
-    Return ``None`` if its class cannot be read.
-    """
+    """Return the place of any PCI function, such as a NIC; ``None`` if it cannot be read."""
     folder = device(address, roots)
     try:
         class_code = hexadecimal(folder, "class")
@@ -187,10 +177,7 @@ def neighbour(address: str, roots: Roots) -> Neighbour | None:
 
 
 def numa_node(device: str) -> int | None:
-    """Return the NUMA node of *device*, ``None`` if it is unknown.
-
-    The kernel reports -1 if the firmware does not report the node.
-    """
+    """Return the NUMA node of *device*, ``None`` if it is unknown (-1: to the firmware)."""
     node = decimal(device, "numa_node")
     return None if node is None or node < 0 else node
 
@@ -220,10 +207,7 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 
 
 def pcie_link(device: str) -> PcieLink | None:
-    """Return the highest speed and width of the PCIe link of *device* that both ends support.
-
-    Return ``None`` if the kernel does not report it.
-    """
+    """Return the highest speed and width of the PCIe link of *device* that both ends support."""
     try:
         # The folder, without checking each component of the path for links
         folder = f"{os.path.dirname(device)}/{os.readlink(device)}"
@@ -238,10 +222,7 @@ def pcie_link(device: str) -> PcieLink | None:
 
 
 def _link_end(device: str) -> PcieLink | None:
-    """Return the highest speed and width that a device or port supports.
-
-    Return ``None`` if they are unknown, and for a root bus, which is no end of a link.
-    """
+    """Return the highest speed and width that a device or port supports; ``None`` if unknown."""
     try:
         speed = attribute(device, "max_link_speed")
         _transfers(speed)
@@ -252,10 +233,7 @@ def _link_end(device: str) -> PcieLink | None:
 
 
 def _transfers(speed: str) -> float:
-    """Return the speed in GT/s in a text such as ``32.0 GT/s PCIe``.
-
-    :raises ValueError: if there is none
-    """
+    """Return the speed in GT/s in a text such as ``32.0 GT/s PCIe``."""
     return float(speed.partition(" ")[0])
 
 

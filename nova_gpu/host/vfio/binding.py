@@ -134,12 +134,9 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
 
 
 def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
-    """Return whether nova-gpu may give the function, which has *driver*, its former driver back.
+    """Return false for a function that the operator has bound to a driver, with which it stays.
 
-    It may if the function is bound to VFIO, or has no driver because an earlier attempt failed. A
-    function that the operator has bound to another driver stays.
-
-    :raises OSError: if the kernel does not report whether *driver* belongs to VFIO
+    It has none if an earlier attempt failed.
     """
     return driver is None or iommu.is_with_vfio(function, roots)
 
@@ -170,10 +167,9 @@ def _take(
 ) -> ByFunction:
     """Bind the functions of *formers* to vfio-pci, if their driver_override is as in *overrides*.
 
-    :param formers: the former drivers of the functions to bind, which they get back after a failure
-    :param formers_kept: the records of the card's other functions
-    :returns: their present driver_override, which differs from *overrides* if nothing was bound
-    :raises _NotMoved: if not all of them could be bound
+    After a failure they get their drivers in *formers* back. *formers_kept* are the records of the
+    card's other functions. Return their present driver_override, which differs from *overrides* if
+    nothing was bound.
     """
     devices = open_devices.numbers(gpu, means.roots)
     drivers = dict.fromkeys(formers, Former(iommu.DRIVER, iommu.DRIVER))
@@ -190,10 +186,6 @@ def _take(
 
 
 def _load_driver(means: Means) -> None:
-    """Load the kernel module vfio-pci, unless it is loaded.
-
-    :raises _NotMoved: if it cannot be loaded
-    """
     if (means.roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir():
         return
     try:
@@ -204,10 +196,7 @@ def _load_driver(means: Means) -> None:
 
 
 def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) -> None:
-    """Bind functions of *gpu* to their former drivers *others*, and remove these from the record.
-
-    After a failure, which is logged, they stay in the record.
-    """
+    """Bind functions of *gpu* to their former drivers *others*, and remove those records."""
     try:
         _move(gpu, others, (), means)
     except _NotMoved as error:
@@ -229,12 +218,9 @@ def _move(
     means: Means,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
-    """Bind functions of *gpu* to *drivers*.
+    """Bind functions of *gpu* to *drivers*, and return driver_override of those in *overrides*.
 
-    :param devices: device numbers; bind nothing if a process has one of them open
-    :param overrides: expected values of driver_override by function; bind nothing if one differs
-    :returns: the present values of driver_override for the functions of *overrides*
-    :raises _NotMoved: if a device is open, or not all functions are bound in time
+    Bind nothing if a process has one of *devices* open, or a value in *overrides* is another now.
     """
     moves = [
         {"address": str(driver), **dataclasses.asdict(drivers[driver])}
@@ -249,10 +235,7 @@ def _move(
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the rebind script with *request* and return its answer.
-
-    :raises _NotMoved: if the script fails, does not end in time, or finds the card in use
-    """
+    """Run the rebind script with *request* and return its answer."""
     _refuse_hanging(gpu.address)
     if request["devices"] and not means.roots.shows_all_processes():
         raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
@@ -275,11 +258,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
 
 
 def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
-    """Refuse a card while a rebind script that was killed still hangs in the kernel.
-
-    :param limit: the time limit that the script exceeded, for the message
-    :raises _NotMoved: if one hangs
-    """
+    """Refuse a card while a rebind script that was killed still hangs in the kernel."""
     process, step = _hanging.get(address, (None, ""))
     if process is None:
         return

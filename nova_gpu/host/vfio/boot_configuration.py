@@ -142,10 +142,7 @@ def undo(root: pathlib.Path) -> list[str]:
 
 
 def module_kind(root: pathlib.Path) -> str | None:
-    """Return ``builtin`` if the running kernel contains vfio-pci, ``dep`` if that is a module.
-
-    Return ``None`` if neither is known.
-    """
+    """Return ``builtin`` if the running kernel contains vfio-pci, ``dep`` if that is a module."""
     folder = root / "lib/modules" / os.uname().release
     for kind in ("builtin", "dep"):
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from nova_gpu.host.vfio.rebinder import Means
 SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
 
 _BUS = "bus"
+_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _LOOK_AGAIN_S = 0.2
 _REMEDY = "see the kernel's log about it; if the card stays in this state, boot the host"
 # Killed processes that have not ended: nothing else may be tried with such a card.
@@ -65,10 +67,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
 
 
 def _in_use(gpu: model.GPU, means: Means) -> str | None:
-    """Return that processes have the card open and which, ``None`` once none has.
-
-    Wait half of ``means.timeout_s`` for them, because QEMU takes time to end.
-    """
+    """Wait half of ``means.timeout_s``, as QEMU takes time to end; return who has the card open."""
     deadline = time.monotonic() + means.timeout_s / 2
     while who := open_devices.in_use([gpu.address], means).get(gpu.address):
         if time.monotonic() > deadline:
@@ -78,10 +77,7 @@ def _in_use(gpu: model.GPU, means: Means) -> str | None:
 
 
 def _has_method(function: model.PciAddress, roots: Roots) -> bool:
-    """Return whether the function can be reset by its file ``reset``.
-
-    :raises OSError: if the function no longer exists
-    """
+    """Return whether the function can be reset by its file ``reset``."""
     device = sysfs.device(function, roots)
     names = os.listdir(device)
     if "reset" not in names:
@@ -94,14 +90,8 @@ def _has_method(function: model.PciAddress, roots: Roots) -> bool:
 
 def _is_alone(device: str) -> bool:
     """Return whether the function is the only one on its bus."""
-    neighbours = 0
-    for name in os.listdir(os.path.dirname(os.path.realpath(device))):
-        try:
-            model.PciAddress.parse(name)
-        except exception.InvalidPciAddress:
-            continue
-        neighbours += 1
-    return neighbours == 1
+    bus = os.listdir(os.path.dirname(os.path.realpath(device)))
+    return len([name for name in bus if _FUNCTION.fullmatch(name)]) == 1
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None:

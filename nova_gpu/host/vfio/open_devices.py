@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -43,10 +42,10 @@ UNSEEN_REMEDY = "give nova-compute's container the host's PID namespace (pid_mod
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     """Return the numbers of all character devices of the card's functions, VFIO's included."""
-    devices = set(_nodes(gpu, roots))
+    # sysfs lacks the devices of NVIDIA's driver.
+    devices = set(_numbers(nodes.card_nodes(gpu, roots), roots))
     for address in gpu.functions:
-        device = sysfs.device(address, roots)
-        devices |= set(_below(os.path.realpath(device)))
+        devices.update(_below(os.path.realpath(sysfs.device(address, roots))))
     # The IOMMU group's own device is elsewhere: drivers/vfio/group.c
     number = _number(f"{roots.sysfs}/class/vfio/{gpu.iommu_group}")
     return frozenset(devices | {number} if number else devices)
@@ -61,15 +60,10 @@ def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
     return frozenset(_numbers(nodes.own_instance_nodes(slot, roots), roots))
 
 
-def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
-    """Yield the device numbers of the card's nodes in /dev, because sysfs lacks NVIDIA's."""
-    yield from _numbers(nodes.card_nodes(gpu, roots), roots)
-
-
 def _numbers(paths: Iterable[str], roots: Roots) -> Iterator[Number]:
     for node in paths:
         with contextlib.suppress(FileNotFoundError):
-            device = pathlib.Path(nodes.on_host(node, roots)).stat().st_rdev
+            device = nodes.on_host(node, roots).stat().st_rdev
             if device:
                 yield os.major(device), os.minor(device)
 

@@ -51,7 +51,7 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> str | None:
-    """Return why this host cannot pass *gpu* through to a guest, and the remedy, or ``None``.
+    """Return why this host cannot pass *gpu* through to a guest, and the remedy.
 
     :param room: the address space for BARs that a guest on this host can have
     """
@@ -108,8 +108,6 @@ def unread(error: Exception) -> str:
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
     """Return why no IOMMU separates these functions from the host's memory, and the remedy.
 
-    Return ``None`` if one does.
-
     :raises OSError: if the kernel does not report it, for example because a function is gone
     """
     remedy = (
@@ -141,9 +139,7 @@ def _group_name(device: str) -> str | None:
 
 
 def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
-    """Return which of the firmware's memory regions keeps these functions from guests, or ``None``.
-
-    The text contains the remedy.
+    """Return which of the firmware's memory regions keeps these from guests, and the remedy.
 
     :raises OSError, ValueError: if the kernel does not report it
     """
@@ -158,10 +154,6 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return which other devices in the card's IOMMU group prevent passthrough, and the remedy.
-
-    Return ``None`` if there are none.
-    """
     names = strangers(gpu.functions, roots)
     if not names:
         return None
@@ -202,10 +194,7 @@ def _described(name: str, roots: Roots) -> str:
 
 
 def _divided(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return that the card has SR-IOV virtual functions or mediated devices, and the remedy.
-
-    Return ``None`` if it has neither, so it can be passed through whole.
-    """
+    """Return that the card has SR-IOV virtual functions or mediated devices, and the remedy."""
     for address in gpu.functions:
         device = sysfs.device(address, roots)
         # Not sriov_numvfs: a process that reads it waits while a driver does not release the
@@ -224,7 +213,6 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _mediated_devices(device: str) -> list[str]:
-    """Return the uuids of the mediated devices of the function with the sysfs folder *device*."""
     folder = f"{device}/mdev_supported_types"
     try:
         types = os.listdir(folder)
@@ -236,17 +224,13 @@ def _mediated_devices(device: str) -> list[str]:
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why this host's Fabric Manager cannot set up the card's NVSwitches, or ``None``."""
     name = nvswitch.board(gpu, roots)
     reason = nvswitch.out_of_reach(gpu, roots) if name else None
     return f"{name} is a module of an HGX board: {reason}" if reason else None
 
 
 def _managed(gpu: model.GPU, roots: Roots) -> str | None:
-    """Return why a card on a board with NVSwitches must not be bound to vfio-pci at boot.
-
-    Return ``None`` for other cards.
-    """
+    """Return why a card on a board with NVSwitches must not be bound to vfio-pci at boot."""
     name = nvswitch.board(gpu, roots)
     if name is None:
         return None

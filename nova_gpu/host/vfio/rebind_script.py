@@ -116,31 +116,27 @@ def _lock(path: str) -> None:
     Do nothing if the file does not exist: only NVIDIA's vGPU software has it. The driver grants the
     lock if no process has the card open, and reports that when the file is read back
     (kernel-open/nvidia/nv-procfs.c, nv_procfs_close_unbind_lock).
-
-    :raises _NotMoved: if the driver does not grant it
     """
     if not os.path.exists(path):
         return
     _say(f"locking {path}")
     _write(path, "1\n")
-    try:
-        with open(path, encoding="ascii") as file:
-            text = file.read().strip()
-    except OSError as error:
-        raise _NotMoved(f"{path}: {error.strerror}") from error
-    if text != "1":
+    if _text(path) != "1":
         raise _NotMoved(f"{path} was not granted: a process has just opened the card")
 
 
 def _override(sysfs: str, address: str) -> str | None:
     _say(f"reading driver_override of {address}")
-    path = f"{sysfs}/bus/pci/devices/{address}/driver_override"
+    text = _text(f"{sysfs}/bus/pci/devices/{address}/driver_override")
+    return None if text in _NO_OVERRIDE else text
+
+
+def _text(path: str) -> str:
     try:
         with open(path, encoding="ascii") as file:
-            text = file.read().strip()
+            return file.read().strip()
     except OSError as error:
         raise _NotMoved(f"{path}: {error.strerror}") from error
-    return None if text in _NO_OVERRIDE else text
 
 
 def _settle(device: str, driver: str | None, settle_s: float) -> None:

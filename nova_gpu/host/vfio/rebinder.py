@@ -36,21 +36,16 @@ class Means:
 
 
 def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script to find processes that have devices open, or to read driver_override.
+    """Run the script to find processes that have devices open, and return its answer.
 
-    Return the script's answer.
-
-    :param request: the keys ``devices`` and ``overrides`` of the script's task, as in the docstring
-        of :mod:`nova_gpu.host.vfio.rebind_script`; each may be absent
+    :param request: the key ``devices`` of the script's task
     :raises Failed: if the script fails, or does not end in time
     """
     return _answer(child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means)))
 
 
 def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """Run the script to bind functions, and return its answer.
-
-    Use the process that :func:`make_ready` has started, if there is one.
+    """Run the script in the process of :func:`make_ready`, if there is one; return its answer.
 
     :param request: keys of the script's task
     :raises Failed: if the script fails, or does not end in time

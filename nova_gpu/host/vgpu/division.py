@@ -141,21 +141,15 @@ def _types_of(
 
 
 def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAddress]:
-    """Return the addresses of the card and of its virtual functions, by their sysfs folders.
-
-    :raises OSError: if the kernel does not report them
-    """
+    """Return the addresses of the card and of its virtual functions, by their sysfs folders."""
     card = sysfs.device(address, roots)
     above = card.rpartition("/")[0]
-    virtual = sriov.virtual_functions_by_name(card).items()
+    virtual = sriov.virtual_functions(card).items()
     return {card: address, **{f"{above}/{name}": function for name, function in virtual}}
 
 
 def _registered(functions: Mapping[str, model.PciAddress]) -> dict[model.PciAddress, int]:
-    """Return the registration number of each function that can create mediated devices.
-
-    :raises OSError: if the kernel does not report it
-    """
+    """Return the registration number of each function that can create mediated devices."""
     registrations = {function: mdev.registration(folder) for folder, function in functions.items()}
     return {function: number for function, number in registrations.items() if number is not None}
 
@@ -167,11 +161,9 @@ def _is_unchanged(
     made: _Made,
     known: _Types,
 ) -> bool:
-    """Return whether a card seems unchanged since the reading *before*.
+    """Return whether a card has the same registrations and mediated devices as *before*.
 
-    Its registrations and mediated devices are compared, and the types of one of its functions.
-
-    :raises OSError, ValueError: if that function cannot be read
+    The types of one of its functions are compared, too.
     """
     if before.registered != registered:
         return False
@@ -190,12 +182,7 @@ def _parents(
     made: _Made,
     known: _Types,
 ) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
-    """Yield the functions of the card that provide vGPUs, with their addresses.
-
-    Types that are met for the first time are added to *known*.
-
-    :raises OSError, ValueError: if one of the card's functions cannot be read
-    """
+    """Yield the functions of the card that provide vGPUs; add their types to *known*."""
     before = None  # neighbours mostly say the same, and then are one object
     for device, function in functions.items():
         profiles = sriov.profiles(device) if function != address else None
@@ -210,28 +197,18 @@ def _parents(
 
 
 def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
-    """Return the enabled virtual functions of a card whose driver has no vGPU types.
-
-    Return none of an NVIDIA card, whose functions are of no use without a type.
-
-    :raises OSError: if the kernel does not report them
-    """
-    if card.product.vendor_id == products.NVIDIA:
+    """Return the enabled virtual functions of a card whose driver has no vGPU types."""
+    if card.product.vendor_id == products.NVIDIA:  # of no use without a type
         return {}
     plain = vgpu.Parent(vgpu.Kind.PLAIN, {vgpu.FUNCTION_TYPE: 1}, {})
-    return dict.fromkeys(sriov.virtual_functions(sysfs.device(card.address, roots)), plain)
+    functions = sriov.virtual_functions(sysfs.device(card.address, roots))
+    return dict.fromkeys(functions.values(), plain)
 
 
 def _mediating(
     device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
 ) -> vgpu.Parent:
-    """Return the function with the folder *device*, which creates mediated devices.
-
-    Types that are met for the first time are added to *known*.
-
-    :raises ValueError: if an existing mediated device has no valid type id, or the driver reports
-        more vGPUs than any card carries
-    """
+    """Return the function *device*, which creates mediated devices; add its types to *known*."""
     if odd := sorted(device for device in made if not vgpu.is_type_id(device)):
         raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")
     available = {}

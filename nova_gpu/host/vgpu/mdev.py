@@ -59,10 +59,9 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def registration(device: str) -> int | None:
-    """Return a number that changes when a driver registers the function's mdev types anew.
+    """Return a number that changes when a driver registers types anew, ``None`` without types.
 
-    Return ``None`` if no driver has registered any. *device* is the function's sysfs folder.
-
+    :param device: the function's sysfs folder
     :raises OSError: if the kernel does not report it
     """
     try:
@@ -84,10 +83,7 @@ def available(device: str, type_id: str) -> int:
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
-    """Return the facts about a vGPU type that the driver of the function reports in sysfs.
-
-    Return ``None`` for a type whose devices are no PCI devices in a guest, or that is gone.
-    """
+    """Return the driver's facts about a type, ``None`` unless it is a PCI device in a guest."""
     folder = f"{device}/{_TYPES}/{type_id}"
     if _text(folder, "device_api") != _DEVICE_API:
         return None
@@ -146,10 +142,6 @@ def is_there(uuid: str, roots: Roots) -> bool:
 
 
 def _device(folder: str, uuid: str) -> MediatedDevice | None:
-    """Return the mediated device with this *uuid* in *folder*, ``None`` if it no longer exists.
-
-    :raises OSError: if it exists, but cannot be read
-    """
     try:
         above = os.readlink(f"{folder}/{uuid}").split("/")[-2:-1]
     except FileNotFoundError:

@@ -93,19 +93,12 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
 
 def _has_type(device: str, slot: Slot) -> bool:
-    """Return whether the virtual function has the vGPU type of *slot*.
-
-    :raises OSError, ValueError: as :func:`nova_gpu.host.vgpu.sriov.profiles`
-    """
     profiles = sriov.profiles(device)
     return profiles is not None and slot.type_id in profiles.parent.made
 
 
 def _number(type_id: str) -> str:
-    """Return the number in the id of an NVIDIA vGPU type: ``nvidia-35`` becomes ``35``.
-
-    :raises ValueError: for the type of another driver
-    """
+    """Return the number in the id of an NVIDIA vGPU type: ``nvidia-35`` becomes ``35``."""
     vendor, _, number = type_id.partition("-")
     if vendor != "nvidia" or not number.isdecimal():
         raise ValueError(f"{type_id} is not a type of NVIDIA's driver")

@@ -48,17 +48,8 @@ def most(device: str) -> int:
     return max(sysfs.decimal(device, "sriov_totalvfs") or 0, 0)
 
 
-def virtual_functions(device: str) -> tuple[PciAddress, ...]:
-    """Return the enabled virtual functions of a card, in the order of their numbers.
-
-    :param device: the card's sysfs folder
-    :raises OSError: if the kernel does not report them
-    """
-    return tuple(virtual_functions_by_name(device).values())
-
-
-def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
-    """Return the enabled virtual functions of a card, by the names of their sysfs folders.
+def virtual_functions(device: str) -> Mapping[str, PciAddress]:
+    """Return the enabled virtual functions of a card in order, by the names of their sysfs folders.
 
     The name is the address as text, which would take long to format for hundreds of functions. The
     source is the kernel's links ``virtfn``, because a process that reads ``sriov_numvfs`` can hang
@@ -92,9 +83,7 @@ def memory_mib(device: str, number: int) -> int | None:
 
 
 def profiles(device: str) -> Profiles | None:
-    """Return the present and the possible vGPU types of a virtual function.
-
-    Return ``None`` if it has no such files of NVIDIA's driver.
+    """Return the vGPU types of a virtual function, ``None`` if it has no file of NVIDIA's driver.
 
     :param device: the function's sysfs folder
     :raises OSError, ValueError: if the files exist but cannot be read or parsed
@@ -121,24 +110,19 @@ def _address(text: str) -> PciAddress:
 
 @functools.lru_cache(maxsize=64)
 def _profiles(current: str, creatable: str) -> Profiles:
-    """Parse the texts of ``current_vgpu_type`` and ``creatable_vgpu_types``.
-
-    :raises ValueError: if *current* is no number, so it is unknown whether the function has a type
-    """
+    """Parse the texts of ``current_vgpu_type`` and ``creatable_vgpu_types``."""
     if not re.fullmatch("[0-9]{1,9}", current):
         raise ValueError(f"current_vgpu_type has {current!r} for the id of a vGPU type")
     matches = filter(None, map(_LINE.fullmatch, map(str.strip, creatable.splitlines())))
-    names = {_type_id(int(match[1])): match[2] for match in matches}
+    # As the ids of the types of mediated devices
+    names = {f"nvidia-{int(match[1])}": match[2] for match in matches}
     if int(current):
-        return Profiles(vgpu.Parent(vgpu.Kind.TYPED, {}, {_type_id(int(current)): 1}), names)
+        return Profiles(vgpu.Parent(vgpu.Kind.TYPED, {}, {f"nvidia-{int(current)}": 1}), names)
     return Profiles(vgpu.Parent(vgpu.Kind.TYPED, dict.fromkeys(names, 1), {}), names)
 
 
 def named(type_id: str, name: str) -> vgpu.VGPUType:
-    """Return an NVIDIA vGPU type with its memory and slices as its name tells them, L40S-48Q.
-
-    They are ``None`` for a name of another form.
-    """
+    """Return an NVIDIA vGPU type with its memory and slices as its name tells them, L40S-48Q."""
     match = _NAME.fullmatch(name)
     if match is None:
         return vgpu.VGPUType(type_id, name)
@@ -148,8 +132,3 @@ def named(type_id: str, name: str) -> vgpu.VGPUType:
         memory_mib=int(match[2]) * _MIB or _MIB // 2,
         slices=int(match[1]) if match[1] else None,
     )
-
-
-def _type_id(number: int) -> str:
-    """Return the id of NVIDIA's vGPU type *number* as mediated devices have it, ``nvidia-35``."""
-    return f"nvidia-{number}"

@@ -110,10 +110,6 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 
 
 def _vendor(device: str) -> str:
-    """Return the PCI vendor id of the function with the sysfs folder *device*, as ``10de``.
-
-    :raises OSError: if the kernel does not report it
-    """
     return sysfs.attribute(device, "vendor").removeprefix("0x")
 
 
@@ -122,8 +118,6 @@ def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
 
     While it fails because a process has the card open, as every query of NVML does for a moment,
     run it again.
-
-    :raises Failed: if it still fails after *timeout_s*, or fails for another reason
     """
     ends = time.monotonic() + timeout_s
     for left in range(_TRIES - 1, -1, -1):
@@ -145,13 +139,10 @@ def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
 def obstacle(function: PciAddress, roots: Roots) -> str | None:
     """Return why no guest can get *function*, a virtual function without a type, and the remedy.
 
-    Return ``None`` if a guest can get it.
-
     :raises OSError: if the kernel does not report it, for example because the function is gone
     """
-    if reason := passthrough.without_iommu([function], roots):
-        return reason
-    if reason := passthrough.reserved([function], roots):
+    reason = passthrough.without_iommu([function], roots) or passthrough.reserved([function], roots)
+    if reason:
         return reason
     device = sysfs.device(function, roots)
     if strangers := passthrough.strangers([function], roots):
@@ -178,7 +169,7 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
 def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
     """Return why no guest can get one of *functions*, which have NVIDIA vGPU types.
 
-    Return ``None`` if guests can get all of them. NVIDIA's driver registers each function with VFIO
+    NVIDIA's driver registers each function with VFIO
     before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's vgpu-vfio-pci-core.c), so
     a function without ``vfio-dev`` indicates a kernel before Linux 6.1.
 

@@ -13,7 +13,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest, Room
 from nova_gpu.core.model import GPU
-from nova_gpu.host import address_bits
+from nova_gpu.host import processor
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 
@@ -122,20 +122,20 @@ def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Ans
 
 
 def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
-    host = address_bits.of_host(roots)
+    host = processor.of_host(roots)
     limit_gib = CONF.gpu.guest_mmio_gib
     default = address_space.DEFAULT_BITS
-    usable = host.usable or default
+    usable = host.usable_bits or default
     cpu_mode = _cpu_mode()
     # A guest without a CPU model gets QEMU's default, which lacks pages of 1 GiB; nova-gpu adds
     # them to any other model.
     gib_pages = host.gib_pages and cpu_mode != "none"
 
     def room(least: int, most: int) -> Room:
-        return Room(least, most, host.amd, limit_gib, gib_pages)
+        return Room(least, most, host.is_amd, limit_gib, gib_pages)
 
     if mode == "passthrough" or cpu_mode in AS_THE_HOST:
-        return room(host.processor or default, host.processor or default)
+        return room(host.address_bits or default, host.address_bits or default)
     if mode is not None and bits is not None:
         return room(bits, bits)
     if cpu_mode == "none":
@@ -174,9 +174,9 @@ def _remedy(
     host = of_host(roots)
     if is_asked and host.most > room.most and host.setting(cards, guest):
         return f"leave {_MODE} out of flavor and image, or give more bits"
-    processor = address_bits.of_host(roots)
-    bits = processor.usable or 0
-    smaller = Room(bits, bits, room.amd, gib_pages=processor.gib_pages)
+    facts = processor.of_host(roots)
+    bits = facts.usable_bits or 0
+    smaller = Room(bits, bits, room.amd, gib_pages=facts.gib_pages)
     if bits > room.most and smaller.setting(cards, guest):
         return f"set [libvirt]cpu_mode = host-model on hosts, which have {bits} bits"
     if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):

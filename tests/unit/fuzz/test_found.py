@@ -112,8 +112,8 @@ class FoundTest(base.BaseTestCase):
 
     def test_an_answer_about_nvml_of_other_types(self) -> None:
         card = '{"address": "0000:04:00.0", "name": 5, "nvlinks": [], "memory": null'
-        rest = ', "architecture": 9, "compute_capability": [1e999, 0], "uuid": "", "minor": 0}'
-        good = rest.replace("1e999", "9").replace('"minor"', '"mig": null, "minor"')
+        rest = ', "architecture": 9, "compute_capability": [1e999, 0], "uuid": ""}'
+        good = rest.replace("1e999", "9").replace('"uuid"', '"mig": null, "uuid"')
         fraction = card.replace("5", '"NVIDIA H200"').replace("null", "1.0")
         self.assertRaises(nvml.NoAnswer, nvml._parse, b"[" * 100_000)
         whole = fraction.replace("1.0", "1048576")

@@ -63,7 +63,6 @@ _CARD_OF_NVML = {
     "memory": 150754820096,
     "compute_capability": [9, 0],
     "uuid": "GPU-1",
-    "minor": 0,
     "nvlinks": [["00000000:05:00.0", 2]],
     "mig": [_INSTANCE_OF_NVML],
 }
@@ -114,7 +113,6 @@ class ReportedTest(base.FuzzTestCase):
             self.assertIsInstance(each.name, str | None)
             self.assertIsInstance(each.uuid, str | None)
             self.assertIsInstance(each.memory_mib, int | None)
-            self.assertIsInstance(each.minor, int | None)
             for instance in each.mig or ():
                 self.assertIsInstance(instance.gpu_instance, int)
                 self.assertIsInstance(instance.profile, str | None)

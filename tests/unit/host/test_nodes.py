@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pathlib
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -14,15 +12,14 @@ from nova_gpu.host import nodes
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 
 
-class NodesTestCase(base.BaseTestCase):
+class NodesTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root)
         self.roots = self.host.roots
 
     def own(self, address: str, driver: str | None = "nvidia") -> tuple[str, ...]:

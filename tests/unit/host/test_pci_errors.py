@@ -3,27 +3,22 @@ from __future__ import annotations
 
 import pathlib
 
-import fixtures
-from oslotest import base
-
 from nova_gpu.core import model
 from nova_gpu.core.health_verdict import ErrorCounts
 from nova_gpu.host import pci_errors
-from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
-from tests.fixtures import ailments, hosts, pci
+from tests.fixtures import ailments, pci
+from tests.unit.host.base import HostTestCase
 
 CARD, SOUND, PORT = "0000:81:00.0", "0000:81:00.1", "0000:80:01.0"
 
 
-class HealthTest(base.BaseTestCase):
+class HealthTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_bridge(PORT)
         self.host.add_gpu(CARD, "10de", "1e04", parent=PORT)
         self.host.add_device(SOUND, "10de", "10f7", class_code=pci.AUDIO, parent=PORT)
-        (self.card,) = discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+        self.card = self.gpu_at(CARD)
 
     def silent(self) -> list[str]:
         return [str(each) for each in pci_errors.silent(self.card, self.host.roots)]

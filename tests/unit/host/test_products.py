@@ -86,13 +86,3 @@ class TestParseOverrides(base.BaseTestCase):
         lines = ["10de:2335 name=A", "10DE:2335 name=B"]
         error = self.assertRaises(exception.InvalidOption, products.parse_overrides, lines)
         self.assertEqual("10de:2335 is described twice", error.reason)
-
-
-class TestMerge(base.BaseTestCase):
-    def test_each_fact_is_the_first_that_is_known(self) -> None:
-        merged = products.merge(
-            model.Product("10de", "2335", architecture="own"),
-            model.Product("10de", "2335", "H200", "hopper", 143771),
-            model.Product("10de", "2335", "H200 SXM 141GB", "hopper", 1, (9, 0)),
-        )
-        self.assertEqual(model.Product("10de", "2335", "H200", "own", 143771, (9, 0)), merged)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import pathlib
-
-import fixtures
-from oslotest import base
-
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.mig import gpu_instances
-from tests.fixtures import hosts, nvidia
+from tests.fixtures import nvidia
+from tests.unit.host.base import HostTestCase
 
 CARD, OTHER = "0000:18:00.0", "0000:19:00.0"
 
 
-class MIGTestCase(base.BaseTestCase):
+class MIGTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         layout = [(1, 0), (2, 0), (2, 1), (11, 0)]
         self.host.add_gpu(CARD, "10de", "2335", minor=3, mig=layout)
         self.mig = self.host.roots.proc / "driver/nvidia/capabilities/gpu3/mig"

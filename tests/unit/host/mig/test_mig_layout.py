@@ -2,16 +2,13 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core.model import MIGInstance
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.host.mig import mig_layout
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:18:00.0"
 SMALL, LARGE = "1g.18gb", "3g.71gb"
@@ -22,10 +19,9 @@ LAYOUT = (
 )
 
 
-class DividedTest(base.BaseTestCase):
+class DividedTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "2335", minor=3, mig=[(1, 0), (9, 0), (11, 0)])
 
     def divided(

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.mig import mig_layout
-from tests.fixtures import hosts
 from tests.fixtures import nvml as machines
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:19:00.0"
 # By number of the kind, of nvml.h: the id, how many, slices, MB and the name
@@ -40,11 +38,9 @@ class TestParse(base.BaseTestCase):
             self.assertIn(f"[gpu]mig_profile = '{entry}': {said}; write", str(error))
 
 
-class TestMake(base.BaseTestCase):
+class TestMake(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.folder / "host")
         self.host.add_gpu(CARD, "10de", "2335", driver="nvidia", minor=0)
         self.library = self.useFixture(machines.Library())
         self.say()
@@ -54,7 +50,7 @@ class TestMake(base.BaseTestCase):
         lines = {"mig": "0 0", **PROFILES, **ROOM}
         lines |= {key[4:]: more.pop(key) for key in [*more] if key.startswith("gpu_")}
         card = machines.Card(CARD, "NVIDIA H200", 9, 143771, "9.0", more=lines)
-        self.library.say(card, done=str(self.folder / "done"), **COMPUTE, **more)
+        self.library.say(card, done=str(self.root / "done"), **COMPUTE, **more)
 
     def make(self, profile: str = "1g.18gb", timeout_s: float = 60) -> int:
         return mig_layout.make(PciAddress.parse(CARD), profile, self.host.roots, timeout_s)
@@ -66,7 +62,7 @@ class TestMake(base.BaseTestCase):
         return f"{error}"
 
     def done(self) -> list[str]:
-        file = self.folder / "done"
+        file = self.root / "done"
         return file.read_text().splitlines() if file.exists() else []
 
     def test_as_many_as_there_is_room_for(self) -> None:
@@ -118,8 +114,8 @@ class TestMake(base.BaseTestCase):
         self.assertIn("0.5 s", self.refused(timeout_s=0.5))
 
     def test_without_the_library(self) -> None:
-        (self.folder / "pynvml.py").write_text("raise ImportError('no such')")
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
+        (self.root / "pynvml.py").write_text("raise ImportError('no such')")
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.root)))
         self.assertIn("nvidia-ml-py cannot be imported: no such", self.refused())
 
     def test_a_card_of_another_driver(self) -> None:

@@ -16,15 +16,15 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import kernel_log, kmsg
 from nova_gpu.host.nvidia.kernel_log import Xid
-from tests.fixtures import ailments, hosts
+from tests.fixtures import ailments
+from tests.unit.host.base import HostTestCase
 
 
-class TestRead(base.BaseTestCase):
+class TestRead(HostTestCase):
     """The real script in a real process"""
 
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.log = ailments.KernelLog(self.host)
         in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
         self.useFixture(in_process)

@@ -43,7 +43,6 @@ def cards() -> list[machines.Card]:
         for address, each in zip((FIRST, SECOND, THIRD), links, strict=True)
     ]
     lost = dataclasses.replace(found[0], address="0000:5d:00.0", more={"": machines.LOST})
-    found[0] = changed(found[0], minor="7")
     found[1] = changed(found[1], memory=machines.NOT_SUPPORTED, architecture="99")
     return [*found, lost]
 
@@ -151,7 +150,7 @@ class TestOneBadAnswer(NvmlTestCase):
         self.assertEqual(7, len(facts))
         told = facts[FIRST]
         self.assertEqual((None, None, None), (told.name, told.memory_mib, told.compute_capability))
-        self.assertEqual(("blackwell", 0), (told.architecture, told.minor))
+        self.assertEqual("blackwell", told.architecture)
         self.assertEqual({(6, 18)}, circle(facts))
         self.assertNotIn(SECOND, facts)
 
@@ -166,15 +165,14 @@ class TestOneBadAnswer(NvmlTestCase):
         good = {
             "address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
             "memory": 2**30, "compute_capability": [9, 0], "uuid": "GPU-1", "nvlinks": [],
-            "minor": 0, "mig": None,
+            "mig": None,
         }  # fmt: skip
-        expected = nvml.NvmlFacts("H200", "hopper", 1024, (9, 0), "GPU-1", (), 0)
+        expected = nvml.NvmlFacts("H200", "hopper", 1024, (9, 0), "GPU-1")
         unknown: dict[str, tuple[Any, dict[str, Any]]] = {
             "memory": (1.5, {"memory_mib": None}),
             "compute_capability": ([1e999, 0], {"compute_capability": None}),
             "name": (5, {"name": None}),
             "uuid": ({}, {"uuid": None}),
-            "minor": ("0", {"minor": None}),
             "mig": (3, {}),
             "nvlinks": ([[[]]], {"links": ()}),
             "architecture": ([], {"architecture": None}),
@@ -202,7 +200,7 @@ class TestQuery(NvmlTestCase):
         first = facts[FIRST]
         self.assertEqual(("H200", "hopper"), (first.name, first.architecture))
         self.assertEqual((143771, (9, 0)), (first.memory_mib, first.compute_capability))
-        self.assertEqual((nvidia.gpu_uuid(str(FIRST)), 7), (first.uuid, first.minor))
+        self.assertEqual(nvidia.gpu_uuid(str(FIRST)), first.uuid)
         self.assertEqual("", self.log.output)
 
     def test_what_the_library_refuses_or_is_too_new_is_none(self) -> None:

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
 import subprocess
 import sys
-import textwrap
 from collections.abc import Mapping
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import cards
 from tests.fixtures import nvml as machines
+from tests.unit.host.nvidia.test_nvml import NvmlTestCase
 
 FABRIC = f"3 0 0 {'0' * 32}"
 
@@ -40,18 +36,10 @@ def machine() -> list[machines.Card]:
     ]
 
 
-class TestHealth(base.BaseTestCase):
+class TestHealth(NvmlTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        nvml.report.cache_clear()
-        self.library = self.useFixture(machines.Library(*machine()))
-
-    def binding(self, source: str) -> None:
-        """In the place of nvidia-ml-py, which is missing or broken"""
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
-        (self.folder / "pynvml.py").write_text(textwrap.dedent(source))
+        self.library.say(*machine())
 
     def ask(self, *addresses: PciAddress) -> Mapping[PciAddress, NvmlHealth]:
         return nvml.health(addresses, 60)

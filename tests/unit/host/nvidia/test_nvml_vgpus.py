@@ -6,23 +6,14 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import fixtures
-from oslotest import base
-
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.host.nvidia import nvml, nvml_vgpus
+from nova_gpu.host.nvidia import nvml_vgpus
 from tests.fixtures import nvml as machines
+from tests.unit.host.nvidia.test_nvml import NvmlTestCase
 
 
-class TypesTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        nvml.report.cache_clear()
-        nvml._report_fact.cache_clear()
-        self.library = self.useFixture(machines.Library())
-
+class TypesTest(NvmlTestCase):
     def types(self, *cards: machines.Card) -> dict[str, VGPUType]:
         """Of the first card"""
         self.library.say(*cards)

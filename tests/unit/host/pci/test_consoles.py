@@ -1,23 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-import pathlib
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.host.pci import consoles as host_consoles
-from tests.fixtures import consoles, hosts, pci
+from tests.fixtures import consoles, pci
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:02:00.0", "0000:81:00.0"
 
 
-class ConsoleTestCase(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
-
-
-class TestConsole(ConsoleTestCase):
+class TestConsole(HostTestCase):
     def console(self, address: str) -> str | None:
         return host_consoles.console([model.PciAddress.parse(address)], self.host.roots)
 
@@ -60,7 +51,7 @@ class TestConsole(ConsoleTestCase):
         self.assertIn("fb0", str(self.console(ONE)))
 
 
-class TestFirmware(ConsoleTestCase):
+class TestFirmware(HostTestCase):
     def shown(self) -> str | None:
         card = model.PciAddress.parse(ONE)
         return host_consoles.firmware_framebuffer([card], self.host.roots)

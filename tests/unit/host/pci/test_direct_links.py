@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 import unittest
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.topology import topology
 from nova_gpu.host.pci import direct_links
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards
+from tests.unit.host.base import HostTestCase
 
 A, B, C, D = (f"0000:{bus:02x}:00.0" for bus in (0x04, 0x05, 0x88, 0x89))
 
@@ -58,10 +55,9 @@ class WithLinksTest(unittest.TestCase):
         self.assertEqual(gpus[:2], list(found[:2]))
 
 
-class TestLinks(base.BaseTestCase):
+class TestLinks(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.nodes = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
 
     def links(self) -> dict[str, list[str]]:

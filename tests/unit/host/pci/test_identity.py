@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.host.pci import identity
-from tests.fixtures import cards, hosts, nvidia, pci
+from tests.fixtures import cards, nvidia, pci
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:88:00.0"
 
 
-class IdentityTest(base.BaseTestCase):
+class IdentityTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.roots = self.host.roots
 
     def of(self, driver: str | None = "nvidia") -> identity.Identity:

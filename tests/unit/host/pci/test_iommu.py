@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-import pathlib
 import shutil
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.host.pci import iommu
 from tests.fixtures import hosts, pci
+from tests.unit.host.base import HostTestCase
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 
 
-class TestVfio(base.BaseTestCase):
+class TestVfio(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,))
         self.functions = [model.PciAddress.parse(each) for each in (CARD, AUDIO)]
 

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import os
-import pathlib
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.vfio import boot_configuration
-from tests.fixtures import hosts, pci
+from tests.fixtures import pci
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:81:00.0", "0000:82:00.0"
 
 
-class TestBoot(base.BaseTestCase):
+class TestBoot(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root)
         self.modules = self.root / "lib/modules" / os.uname().release
 
     def cards(self, *addresses: str) -> tuple[model.GPU, ...]:
-        named = frozenset(map(model.PciAddress.parse, addresses))
-        return discovery.discover(self.host.roots, Selection(frozenset(), named), {}, dict)
+        return tuple(map(self.gpu_at, addresses))
 
     def test_ids(self) -> None:
         self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))

@@ -4,24 +4,19 @@
 from __future__ import annotations
 
 import os
-import pathlib
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host.pci import discovery
 from nova_gpu.host.vfio import card_reset, rebinder
-from tests.fixtures import hosts, pci
+from tests.fixtures import pci
+from tests.unit.host.base import HostTestCase
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 PORT = "0000:3a:01.0"
 
 
-class ResetterTest(base.BaseTestCase):
+class ResetterTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_bridge(PORT)
 
     def means(self, timeout_s: float = 60) -> rebinder.Means:
@@ -38,9 +33,7 @@ class ResetterTest(base.BaseTestCase):
         )
         for address, method in zip((CARD, AUDIO), methods, strict=False):
             (self.host.devices / address / "reset_method").write_text(f"{method}\n")
-        gpu = discovery.card_at(model.PciAddress.parse(CARD), self.host.roots)
-        assert gpu is not None
-        return gpu
+        return self.gpu_at(CARD)
 
     def written(self) -> list[str]:
         """The functions that were reset"""

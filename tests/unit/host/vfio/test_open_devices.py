@@ -9,25 +9,16 @@ import unittest
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import model
-from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.vfio import open_devices, rebind_script
 from tests.fixtures import hosts, nodes, pci
+from tests.unit.host.base import HostTestCase
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 
 
-class TestNumbers(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root)
-
+class TestNumbers(HostTestCase):
     def numbers(self) -> set[tuple[int, int]]:
-        selection = Selection(frozenset(), addresses=frozenset({model.PciAddress.parse(CARD)}))
-        (gpu,) = discovery.discover(self.host.roots, selection, {}, dict)
-        return set(open_devices.numbers(gpu, self.host.roots))
+        return set(open_devices.numbers(self.gpu_at(CARD), self.host.roots))
 
     def device(self, path: pathlib.Path, number: str, subsystem: str | None = None) -> None:
         path.mkdir(parents=True)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import pathlib
 from types import MappingProxyType
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, mdev
-from tests.fixtures import hosts, vgpu
+from tests.fixtures import vgpu
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:3b:00.0", "0000:82:00.0"
 
 
-class TestDivided(base.BaseTestCase):
+class TestDivided(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu.host.vgpu.division"))
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
     told: division.TypesByFunction = MappingProxyType({})
 
@@ -180,12 +178,11 @@ class TestDivided(base.BaseTestCase):
         self.assertEqual(4, self.divided()[TWO].types["nvidia-64"].heads)
 
 
-class ReadingsTest(base.BaseTestCase):
+class ReadingsTest(HostTestCase):
     """A card of four functions, each with four types, that is looked at again and again"""
 
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(ONE, "10de", "2235", totalvfs=4)
         self.functions = vgpu.add_functions(self.host, ONE, 4)
         for function in self.functions:

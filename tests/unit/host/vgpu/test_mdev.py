@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import pathlib
-
-import fixtures
-from oslotest import base
-
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import mdev
-from tests.fixtures import hosts, pci, vgpu
+from tests.fixtures import pci, vgpu
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:3b:00.0"
 
 
-class MdevTestCase(base.BaseTestCase):
+class MdevTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "1bb3")
         self.device = f"{self.host.devices}/{CARD}"
         self.types = self.host.path(CARD) / "mdev_supported_types"

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import pathlib
-
-import fixtures
-from oslotest import base
-
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import sriov
-from tests.fixtures import hosts, vgpu
+from tests.fixtures import vgpu
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:82:00.0"
 
 
-class SriovTestCase(base.BaseTestCase):
+class SriovTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=32)
 
     def device(self, address: str) -> str:
@@ -32,12 +27,13 @@ class TestFunctions(SriovTestCase):
 
     def test_in_the_order_of_their_numbers(self) -> None:
         added = vgpu.add_functions(self.host, CARD, 12)
-        found = [str(each) for each in sriov.virtual_functions(self.device(CARD))]
-        self.assertEqual(added, found)
+        functions = sriov.virtual_functions(self.device(CARD))
+        found = [str(each) for each in functions.values()]
+        self.assertEqual((added, added), (found, list(functions)))
         self.assertEqual("0000:82:01.7", found[-1])
 
     def test_none(self) -> None:
-        self.assertEqual((), sriov.virtual_functions(self.device(CARD)))
+        self.assertEqual({}, sriov.virtual_functions(self.device(CARD)))
 
     def test_without_the_file_whose_reading_may_wait(self) -> None:
         vgpu.add_functions(self.host, CARD, 2)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
-
 import fixtures
 from oslotest import base
 
@@ -10,9 +8,10 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import virtual_functions
-from tests.fixtures import hosts, sriov_kernel
+from tests.fixtures import sriov_kernel
+from tests.unit.host.base import HostTestCase
 
-CARD, FUNCTION = "0000:3b:00.0", "0000:3b:00.1"
+CARD, FUNCTION, AMDS = "0000:3b:00.0", "0000:3b:00.1", "0000:af:00.0"
 
 
 class TestParse(base.BaseTestCase):
@@ -23,11 +22,7 @@ class TestParse(base.BaseTestCase):
         for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
             card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
             self.assertEqual(number, selection.value_of(card, numbers))
-        other = GPU(
-            address=PciAddress.parse("0000:af:00.0"),
-            product=Product("1002", "74a1"),
-            class_code=0x120000,
-        )
+        other = GPU(PciAddress.parse(AMDS), Product("1002", "74a1"), class_code=0x120000)
         self.assertIsNone(selection.value_of(other, numbers))
 
     def test_what_cannot_be_used(self) -> None:
@@ -44,19 +39,20 @@ class TestParse(base.BaseTestCase):
             self.assertIn(f"[gpu]virtual_functions = '{entry}'", str(error))
 
 
-class TestEnable(base.BaseTestCase):
+class EnableTestCase(HostTestCase):
+    def enable(self, number: int, card: str = CARD, timeout_s: float = 30) -> None:
+        virtual_functions.enable(PciAddress.parse(card), number, self.host.roots, timeout_s)
+
+    def refused(self, *arguments: object, **more: object) -> str:
+        error = self.assertRaises(exception.DeviceUnavailable, self.enable, *arguments, **more)
+        return f"{error}"
+
+
+class TestEnable(EnableTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=3, driver="i915")
         self.kernel = self.useFixture(sriov_kernel.SriovKernel(self.host))
-
-    def enable(self, number: int) -> None:
-        virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, 10)
-
-    def refused(self, number: int) -> str:
-        error = self.assertRaises(exception.DeviceUnavailable, self.enable, number)
-        return f"{error}"
 
     def test_once(self) -> None:
         for _ in range(2):
@@ -81,61 +77,44 @@ class TestEnable(base.BaseTestCase):
         self.assertIn("Device or resource busy", self.refused(1))
 
     def test_a_card_that_has_none(self) -> None:
-        self.host.add_gpu("0000:af:00.0", "1002", "74a1")
-        self.assertIn("it can have 0", self.of_amd(1))
+        self.host.add_gpu(AMDS, "1002", "74a1")
+        self.assertIn("it can have 0", self.refused(1, AMDS))
 
     def test_amds_are_made_by_gim_alone(self) -> None:
         """A write to sriov_numvfs is ENOENT always: neither amdgpu nor gim has a sriov_configure
         (amd/MxGPU-Virtualization, gim_shim/gim_drv.c), and the kernel's sriov_numvfs_store asks for
         that."""
-        self.host.add_gpu("0000:af:00.0", "1002", "74a1", totalvfs=8)
-        said = self.of_amd(8)
+        self.host.add_gpu(AMDS, "1002", "74a1", totalvfs=8)
+        said = self.refused(8, AMDS)
         self.assertIn("only AMD's module gim creates them", said)
         self.assertIn("modprobe gim vf_num=8", said)
         self.assertEqual([], self.kernel.done)
 
     def test_amds_that_gim_has_made(self) -> None:
-        self.host.add_gpu("0000:af:00.0", "1002", "74a1", totalvfs=8)
-        self.host.set_autoprobe("0000:af:00.0", enabled=False)
-        self.host.add_vf("0000:af:00.0", "0000:af:02.0")
-        function, card = map(PciAddress.parse, ("0000:af:02.0", "0000:af:00.0"))
-        virtual_functions.enable(card, 1, self.host.roots, 10)
+        self.host.add_gpu(AMDS, "1002", "74a1", totalvfs=8)
+        self.host.set_autoprobe(AMDS, enabled=False)
+        self.host.add_vf(AMDS, "0000:af:02.0")
+        function = PciAddress.parse("0000:af:02.0")
+        self.enable(1, AMDS)
         self.assertIsNone(virtual_functions.obstacle(function, self.host.roots))
-        self.assertIn("it has 1 already; unload the module gim", self.of_amd(2))
-        self.host.set_autoprobe("0000:af:00.0", enabled=True)
+        self.assertIn("it has 1 already; unload the module gim", self.refused(2, AMDS))
+        self.host.set_autoprobe(AMDS, enabled=True)
         said = virtual_functions.obstacle(function, self.host.roots)
         self.assertIn("sriov_drivers_autoprobe before gim is loaded", str(said))
 
-    def of_amd(self, number: int) -> str:
-        card = PciAddress.parse("0000:af:00.0")
-        error = self.assertRaises(
-            exception.DeviceUnavailable,
-            virtual_functions.enable,
-            card,
-            number,
-            self.host.roots,
-            10,
-        )
-        return f"{error}"
 
-
-class TestEnableNvidias(base.BaseTestCase):
+class TestEnableNvidias(EnableTestCase):
     """By a stand-in for NVIDIA's program, which is a program too."""
 
     def setUp(self) -> None:
         super().setUp()
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(folder / "host")
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=2, driver="nvidia")
-        self.device = self.host.path(CARD)
-        self.program = folder / "sriov-manage"
-        self.log = folder / "runs"
-        self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.host.vgpu.virtual_functions._TRY_AGAIN_S", 0.01)
-        )
-        self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.host.vgpu.virtual_functions.SRIOV_MANAGE", self.program)
-        )
+        device = self.host.path(CARD)
+        self.links = [f"ln -s ../{CARD[:-1]}{each + 4} {device}/virtfn{each}" for each in (0, 1)]
+        self.program = self.root / "sriov-manage"
+        self.log = self.root / "runs"
+        for name, value in (("_TRY_AGAIN_S", 0.01), ("SRIOV_MANAGE", self.program)):
+            self.useFixture(fixtures.MockPatchObject(virtual_functions, name, value))
 
     def write(self, *lines: str) -> None:
         self.program.write_text("\n".join(["#!/bin/sh", f"echo >> {self.log}", *lines]) + "\n")
@@ -144,18 +123,8 @@ class TestEnableNvidias(base.BaseTestCase):
     def runs(self) -> int:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
-    def enable(self, number: int, timeout_s: float = 30) -> None:
-        virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, timeout_s)
-
-    def refused(self, number: int, timeout_s: float = 30) -> str:
-        error = self.assertRaises(
-            exception.DeviceUnavailable, self.enable, number, timeout_s=timeout_s
-        )
-        return f"{error}"
-
     def test_once(self) -> None:
-        links = (f"ln -s ../{CARD[:-1]}{each + 4} {self.device}/virtfn{each}" for each in (0, 1))
-        self.write(f'[ "$*" = "-e {CARD}" ] || exit 1', *links)
+        self.write(f'[ "$*" = "-e {CARD}" ] || exit 1', *self.links)
         for _ in range(2):
             self.enable(2)
 
@@ -175,9 +144,8 @@ class TestEnableNvidias(base.BaseTestCase):
 
     def write_locked(self, times: int) -> None:
         """What the script says while a process has the card open (get_unbind_lock in it)"""
-        links = [f"ln -s ../{CARD[:-1]}{each + 4} {self.device}/virtfn{each}" for each in (0, 1)]
         locked = f"echo 'Cannot obtain unbindLock for {CARD}' >&2; exit 1"
-        self.write(f"[ $(wc -l < {self.log}) -gt {times} ] || {{ {locked}; }}", *links)
+        self.write(f"[ $(wc -l < {self.log}) -gt {times} ] || {{ {locked}; }}", *self.links)
 
     def test_again_while_somebody_asks_nvml(self) -> None:
         self.write_locked(times=2)
@@ -213,10 +181,9 @@ class TestEnableNvidias(base.BaseTestCase):
         self.assertIn("reported success and enabled 0", self.refused(2))
 
 
-class TestObstacle(base.BaseTestCase):
+class TestObstacle(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=31, driver="i915")
         self.host.set_autoprobe(CARD, enabled=False)
 

@@ -7,8 +7,7 @@ import ddt
 import fixtures
 from oslotest import base
 
-from nova_gpu.host import address_bits, processor
-from nova_gpu.host.address_bits import AddressBits
+from nova_gpu.host import processor
 from tests.fixtures import hosts, processors
 
 
@@ -19,20 +18,18 @@ class OfHostTest(base.BaseTestCase):
         return hosts.Host(root, processor=processor)
 
     def test_processors(self) -> None:
-        self.assertEqual(AddressBits(46, None, amd=False), address_bits.of_host(self.host().roots))
-        self.assertEqual(
-            AddressBits(48, None, amd=True),
-            address_bits.of_host(self.host(processors.EPYC).roots),
-        )
-
-    def test_families(self) -> None:
-        for kind, family in ((processors.SERVER, 6), (processors.EPYC, 0x19)):
-            self.assertEqual(family, processor.of_host(self.host(kind).roots).family)
+        for kind, expected in (
+            (processors.SERVER, (46, "GenuineIntel", 6)),
+            (processors.EPYC, (48, "AuthenticAMD", 0x19)),
+        ):
+            found = processor.of_host(self.host(kind).roots)
+            self.assertEqual(expected, (found.address_bits, found.vendor, found.family))
+            self.assertEqual((None, expected[0]), (found.iommu_bits, found.usable_bits))
 
     def test_pages_of_a_gib(self) -> None:
         for flags, has in (("fpu pdpe1gb rdtscp", True), ("fpu pdpe1gb_not", False)):
             host = self.host(processors.Processor("GenuineIntel", 46, flags=flags))
-            self.assertEqual(has, address_bits.of_host(host.roots).gib_pages)
+            self.assertEqual(has, processor.of_host(host.roots).gib_pages)
 
     # A Xeon's, a Core's, and a Xeon's whose widest page tables are narrower than its addresses.
     @ddt.data((0x8D2078C106F0466, 48), (0x1C0000C40660462, 39), (0x2F0262, 39))
@@ -42,18 +39,17 @@ class OfHostTest(base.BaseTestCase):
         processors.write_intel_iommu(host.roots.sysfs, "dmar0", 0x8D2078C10FF0866)
         processors.write_intel_iommu(host.roots.sysfs, "dmar1", cap)
         (host.roots.sysfs / "class/iommu/ivhd0/amd-iommu").mkdir(parents=True)
-        found = address_bits.of_host(host.roots)
-        self.assertEqual(bits, found.iommu)
-        self.assertEqual(bits, found.usable)
+        found = processor.of_host(host.roots)
+        self.assertEqual((bits, bits), (found.iommu_bits, found.usable_bits))
 
     def test_nothing_to_be_read(self) -> None:
         host = self.host()
         (host.roots.proc / "cpuinfo").write_text("processor\t: 0\nCPU implementer\t: 0x41\n")
-        self.assertIsNone(address_bits.of_host(host.roots).usable)
+        self.assertIsNone(processor.of_host(host.roots).usable_bits)
         (host.roots.proc / "cpuinfo").unlink()
-        self.assertEqual(AddressBits(None, None, amd=False), address_bits.of_host(host.roots))
+        self.assertEqual(processor.Processor(), processor.of_host(host.roots))
 
     def test_memory(self) -> None:
         host = self.host(processors.Processor("GenuineIntel", 46, memory_gib=512))
-        self.assertEqual(512 << 30, address_bits.installed_memory(host.roots))
-        self.assertEqual(0, address_bits.installed_memory(self.host().roots))
+        self.assertEqual(512 << 30, processor.installed_memory(host.roots))
+        self.assertEqual(0, processor.installed_memory(self.host().roots))
