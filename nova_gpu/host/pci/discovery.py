@@ -184,13 +184,12 @@ def _companions(
     devices: str, address: model.PciAddress, present: Collection[str]
 ) -> tuple[model.PciAddress, ...]:
     """Return the other functions of the card in its slot, but no virtual ones."""
-    functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
+    own = str(address)
+    names = (f"{own[:-1]}{number}" for number in _FUNCTIONS)
     return tuple(
-        function
-        for function in functions
-        if function != address
-        and str(function) in present
-        and not _is_virtual_function(f"{devices}/{function}")
+        model.PciAddress.parse(name)
+        for name in names
+        if name != own and name in present and not _is_virtual_function(f"{devices}/{name}")
     )
 
 
