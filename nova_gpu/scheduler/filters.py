@@ -89,17 +89,17 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         flavor = request.flavor
         if utils.request_is_rebuild(spec):
             machine_type = request.unfit_machine_type if flavor.asks_for_gpus else None
-            return _Hosts(None, None, machine_type).passes
+            return _judge_hosts(None, None, machine_type)
         try:
             requests, hypervisor = flavor.requests, flavor.hypervisor
         except exception.InvalidExtraSpec as e:
             text = str(e)
             return lambda host_state: _passes(host_state, text)
         if not requests:
-            passes, judged = _Hosts(None, hypervisor, None).passes, _without_gpus(spec, flavor)
+            passes, judged = _judge_hosts(None, hypervisor, None), _without_gpus(spec, flavor)
             return lambda host_state: passes(host_state) and _passes(host_state, judged(host_state))
         machine_type = request.unfit_machine_type if flavor.whole else None
-        passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
+        passes = _judge_hosts(flavor.whole, hypervisor, machine_type)
         # Placement's candidates have the amount of every request that quota counts; check the
         # others.
         short = [
@@ -133,46 +133,40 @@ def _require_partition(
         raise nova_exception.NoValidHost(reason=refused.format_message())
 
 
-class _Hosts:
-    """The verdicts on hosts for one request; hosts with the same report share a verdict."""
+def _judge_hosts(
+    request: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
+) -> Callable[[HostState], bool]:
+    """Return a predicate: whether a host passes. Hosts with the same report share a verdict.
 
-    def __init__(
-        self, request: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
-    ) -> None:
-        """Store the conditions of a request.
+    :param request: the request for whole cards, ``None`` without one
+    :param machine_type: the image's machine type if guests with it cannot have whole cards, else
+        ``None``
+    """
+    # By hypervisor type and id() of the parsed report, which the value refers to, so that its id()
+    # stays valid.
+    verdicts: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
 
-        :param request: the request for whole cards, ``None`` without one
-        :param hypervisor: the flavor's condition on the hypervisor type, ``None`` without one
-        :param machine_type: the image's machine type if guests with it cannot have whole cards,
-            else ``None``
-        """
-        self._asked = request
-        self._hypervisor = hypervisor
-        self._machine_type = machine_type
-        # By hypervisor type and id() of the parsed report, which the value refers to, so that its
-        # id() stays valid.
-        self._known: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
+    def why_not(hypervisor_type: str | None, host: HostStats | None) -> str | None:
+        if hypervisor and not hypervisor.matches(hypervisor_type):
+            return f"its hypervisor is {hypervisor_type}, not {hypervisor}"
+        if request and (reason := unfit(request, host)):
+            return reason
+        # A container has no use for a machine type.
+        if machine_type and names.word(hypervisor_type) == names.QEMU:
+            return machine_types.no_pci_express(machine_type)
+        return None
 
-    def passes(self, host_state: HostState) -> bool:
+    def passes(host_state: HostState) -> bool:
         try:
-            host = host_reports.host_stats(host_state) if self._asked else None
+            host = host_reports.host_stats(host_state) if request else None
         except exception.InvalidStats as e:
             return _passes(host_state, str(e))
         key = (host_state.hypervisor_type, id(host))
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = (host, self._why_not(host_state.hypervisor_type, host))
-        return _passes(host_state, known[1])
+        if key not in verdicts:
+            verdicts[key] = (host, why_not(host_state.hypervisor_type, host))
+        return _passes(host_state, verdicts[key][1])
 
-    def _why_not(self, hypervisor_type: str | None, host: HostStats | None) -> str | None:
-        if self._hypervisor and not self._hypervisor.matches(hypervisor_type):
-            return f"its hypervisor is {hypervisor_type}, not {self._hypervisor}"
-        if self._asked and (reason := unfit(self._asked, host)):
-            return reason
-        # A container has no use for a machine type.
-        if self._machine_type and names.word(hypervisor_type) == names.QEMU:
-            return machine_types.no_pci_express(self._machine_type)
-        return None
+    return passes
 
 
 def _without_gpus(

@@ -34,14 +34,11 @@ def report(host_state: HostState) -> Report | None:
     :raises InvalidStats: if the report cannot be parsed
     """
     text = host_state.stats.get(names.STATS)
-    if text is None:
-        return None
-    return _read(text)
+    return None if text is None else _read(text)
 
 
 @functools.lru_cache(maxsize=_MOST_REPORTS)
 def _read(text: str) -> Report:
-    """Return the report parsed from *text*, cached for all hosts and requests."""
     return stats.loads(text)
 
 

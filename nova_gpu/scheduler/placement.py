@@ -71,16 +71,6 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
     return bool(answer["allocation_requests"])
 
 
-def first_with_candidate(
-    context: nova_context.RequestContext, querystrings: Iterable[tuple[str, str]]
-) -> str | None:
-    """Return the name of the first query that has a candidate, ``None`` if no query has one.
-
-    :param querystrings: pairs of a name and a query
-    """
-    return next((name for name, query in querystrings if has_candidate(context, query)), None)
-
-
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
     """Return an upper limit for the number of instances that the free GPUs suffice for.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from nova_gpu.core import names
@@ -118,13 +118,6 @@ def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]
     """
     stated = ((word, word.of(extra_specs)) for word in WORDS if word.trait and word.about in about)
     return tuple(Demand(word, value) for word, value in stated if value)
-
-
-def condition_of(demands: Iterable[Demand], word: Word[Value]) -> Value | None:
-    """Return the condition of the demand by *word*, ``None`` if *demands* has none."""
-    stated: Any = next((demand.condition for demand in demands if demand.word is word), None)
-    value: Value | None = stated
-    return value
 
 
 def names_about(*about: About) -> tuple[str, ...]:
@@ -278,10 +271,7 @@ WORDS: tuple[Word[Any], ...] = (
         "to the other.",
         placement_policy.Topology,
         About.WHOLE,
-        Option(
-            "--topology",
-            "What all GPUs of an instance share: a NUMA node, or direct links",
-        ),
+        Option("--topology", "What all GPUs of an instance share: a NUMA node, or direct links"),
     ),
     _choice(
         names.TOPOLOGY_POLICY,

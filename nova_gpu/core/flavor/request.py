@@ -55,8 +55,8 @@ class GPURequest:
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
     @property
-    def architecture(self) -> Condition | None:
-        return extra_spec.condition_of(self.demands, extra_spec.GPU_ARCH)
+    def architecture(self) -> Stated | None:
+        return next((value for word, value in self.demands if word is extra_spec.GPU_ARCH), None)
 
     def conditions(self, group: GroupRequest) -> _Conditions:
         """Yield the conditions that a provider must satisfy to serve *group*.

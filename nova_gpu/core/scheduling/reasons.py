@@ -23,16 +23,9 @@ _NAMES_SHOWN = 8
 # Prefixes whose existing values are listed if a flavor requires a trait that no provider has.
 _LISTED = (names.TRAIT_ARCHITECTURE, names.TRAIT_MODEL, names.TRAIT_VGPU_TYPE, names.TRAIT_MEMORY)
 # The form in which a host gives GPUs of the other resource class
-_OTHERWISE = {
-    names.RESOURCE_CLASS: "in parts, as vGPUs",
-    names.VGPU_RESOURCE_CLASS: "whole",
-}
+_OTHERWISE = {names.RESOURCE_CLASS: "in parts, as vGPUs", names.VGPU_RESOURCE_CLASS: "whole"}
 # The prefixes of traits that every group of a resource class has
-_SIGNS = {
-    names.RESOURCE_CLASS: names.TRAIT_GPU,
-    names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE,
-}
-
+_SIGNS = {names.RESOURCE_CLASS: names.TRAIT_GPU, names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE}
 # What hosts do, and the one that was asked for, that are closed by a trait that begins so
 _CLOSED = {
     names.DRAINED: (

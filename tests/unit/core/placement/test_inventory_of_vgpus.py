@@ -58,4 +58,4 @@ class TraitsTest(unittest.TestCase):
 
     def test_are_the_drivers_own(self) -> None:
         self.assertTrue(names.is_own_trait(names.vgpu_type_trait("nvidia-64")))
-        self.assertTrue(names.is_own_trait(names.heads_trait(None)))
+        self.assertTrue(names.is_own_trait(names.trait(names.TRAIT_HEADS, None)))
