@@ -82,10 +82,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         return self._judge(spec, requested_gpus.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, request: Requested) -> Callable[[HostState], bool]:
-        """Return a predicate: whether a host passes for this request.
-
-        It evaluates here, once for all hosts, what does not depend on the host.
-        """
+        """Return a predicate; what does not depend on the host is evaluated once for all hosts."""
         flavor = request.flavor
         if utils.request_is_rebuild(spec):
             machine_type = request.unfit_machine_type if flavor.asks_for_gpus else None
@@ -123,10 +120,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 def _require_partition(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
-    """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free.
-
-    :raises NoValidHost: with the reason
-    """
+    """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free."""
     door = extensions.load(extensions.SHORTAGE)
     if door and (reason := door.shortage(spec, request, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, request)
@@ -172,11 +166,7 @@ def _judge_hosts(
 def _without_gpus(
     spec: objects.RequestSpec, request: FlavorRequest
 ) -> Callable[[HostState], str | None]:
-    """Return a function that returns why a host must not get an instance without devices.
-
-    The function returns ``None`` for a host that may get it, and for every host if the flavor
-    requests devices other than GPUs.
-    """
+    """Return a function that returns why a host must not get an instance without devices."""
     if not request.is_cpu_only:
         return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER
@@ -231,10 +221,7 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
 
 
 def unfit(request: GPURequest, host: HostStats | None) -> str | None:
-    """Return why a host with this report does not suit the request; ``None`` if it does.
-
-    :param host: the GPU groups of the host, ``None`` without a report
-    """
+    """Return why a host with this report (or none) does not suit; ``None`` if it does."""
     if host is None:
         return "it reports no GPUs"
     for part in request.groups:
@@ -259,7 +246,6 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 
 
 def _passes(host_state: HostState, reason: str | None) -> bool:
-    """Return whether *reason* is ``None``; otherwise log that it speaks against the host."""
     if reason is None:
         return True
     LOG.debug("%s does not pass: %s", host_state, reason)

@@ -90,10 +90,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         """Record the choice of the host that has the largest weight after this weigher.
 
         A weigher that runs later may change Nova's choice; the record is then wrong.
-
-        :param weighed: the hosts, each with the sum of the weights of the weighers before
-        :param multiplied: the weights of this weigher
         """
+        # Each of *weighed* has the sum of the weights of the weighers before.
         totals = [pair.weight + weight for pair, weight in zip(weighed, multiplied, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):

@@ -114,14 +114,13 @@ class Demand(NamedTuple):
 def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]:
     """Return the demands that a flavor makes by extra specs with the subjects *about*.
 
-    :raises InvalidExtraSpec: if one cannot be used
+    :raises InvalidExtraSpec: if a value cannot be used
     """
     stated = ((word, word.of(extra_specs)) for word in WORDS if word.trait and word.about in about)
     return tuple(Demand(word, value) for word, value in stated if value)
 
 
 def names_about(*about: About) -> tuple[str, ...]:
-    """Return the names of the extra specs with the subjects *about*."""
     return tuple(word.name for word in WORDS if word.about in about)
 
 
@@ -134,10 +133,7 @@ def _choice(
     *,
     reason: str = "it is not one of the allowed words",
 ) -> Word[parsers.Choice]:
-    """Return an extra spec whose allowed values are the members of *kind*.
-
-    :param reason: what is wrong with any other value
-    """
+    """Return an extra spec whose allowed values are the members of *kind*."""
     parse = functools.partial(parsers.parse_word, words=kind, reason=reason)
     return Word(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)
 

@@ -349,10 +349,7 @@ class FlavorRequest:
         return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
 
     def _refuse_stray_words(self) -> None:
-        """Refuse a flavor without whole GPUs that has a property about them.
-
-        :raises InvalidExtraSpec: with the property
-        """
+        """Refuse a flavor without whole GPUs that has a property about them."""
         of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
         for key in (*_PRODUCT_WORDS, *extra_spec.names_about(About.WHOLE)):
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
@@ -366,10 +363,7 @@ class FlavorRequest:
 
 
 def of(extra_specs: Mapping[str, str]) -> FlavorRequest:
-    """Return the request of a flavor with these extra specs.
-
-    Equal extra specs share one object.
-    """
+    """Return the request of a flavor; equal extra specs share one object."""
     return _of(tuple(extra_specs.items()))
 
 

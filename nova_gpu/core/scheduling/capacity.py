@@ -213,10 +213,6 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
 
 
 def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
-    """Return how the traits of *group* differ from those that *part* requests.
-
-    :param kind: the noun for the GPUs in the text, ``GPUs`` or ``vGPUs``
-    """
     for prefix in _TOLD:
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
@@ -243,7 +239,6 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 def _packed(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
-    """Return for how many instances the free GPUs of *groups* suffice, at most *most*."""
     if len(requests) == 1:
         part = requests[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)

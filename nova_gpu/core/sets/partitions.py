@@ -102,10 +102,7 @@ def _most_disjoint(sets: list[frozenset[Module]]) -> int:
 
 
 def refusal(partitions: Collection[Partition], taken: Collection[Module], count: int) -> str:
-    """Return why a guest of *count* cards cannot get a partition.
-
-    The text looks like ``6 of 8 free, no free partition of 4``.
-    """
+    """Return why no guest of *count* cards gets one: ``6 of 8 free, no free partition of 4``."""
     modules = frozenset[Module]().union(*(partition.modules for partition in partitions))
     state = f"{len(modules.difference(taken))} of {len(modules)} free"
     sizes = sorted({partition.size for partition in partitions})

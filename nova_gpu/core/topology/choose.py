@@ -170,10 +170,7 @@ def _islands(
 
 
 def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:
-    """Return *table* with the cost of touching one island of *level* added to each set.
-
-    :param table: the best sets within that island
-    """
+    """Return *table*, of one island of *level*, with the cost of touching it added to each set."""
     size = len(table) - 1
     result: _Table[_T] = []
     for count, (cost, members) in enumerate(table):
