@@ -139,7 +139,6 @@ def not_beside(
 def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
     """Return why the vGPUs that an instance holds do not match its flavor, ``None`` if they do.
 
-    :param held: the type of each vGPU
     :raises InvalidExtraSpec: if the flavor cannot be parsed
     """
     request = flavor.vgpus
@@ -164,8 +163,6 @@ def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
 
     Placement refuses too many vGPUs of one group, but a flavor with ``resources:VGPU`` in several
     request groups may get them from several groups.
-
-    :param held: the type of each vGPU
     """
     for facts in held:
         count = sum(vgpu_type.id == facts.id for vgpu_type in held)
@@ -181,8 +178,6 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
     """Return a mismatch in the product or the vGPU type's facts, ``None`` without one.
 
     Only for an instance that has just got its vGPUs, as in :func:`other_product`.
-
-    :param held: the group of each vGPU
     """
     for group in held:
         product = group.product

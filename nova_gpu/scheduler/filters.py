@@ -47,11 +47,8 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     """The filter that passes hosts whose hypervisor and GPUs suit the request.
 
     It compares the request with all GPUs of a host, free or not. Placement and the claim decide
-    which are free, because a host's report is up to a period old.
-
-    A host without a report of its GPUs, or with an invalid one, does not pass. This keeps GPU
-    instances off hosts with another virt driver. A new host hardly loses time by it: candidates
-    come from Placement, and a host publishes its GPUs there in the same step as its report.
+    which are free, because a host's report is up to a period old. A host without a valid report
+    does not pass, which keeps GPU instances off hosts with another virt driver.
     """
 
     # In a rebuild the instance's own host is the only candidate, and only the new image is checked.

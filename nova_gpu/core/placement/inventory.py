@@ -33,11 +33,7 @@ class Offer:
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """Return how many of *total* GPUs are neither free nor used.
-
-    That can be fewer than are reserved: a card that failed while an instance has it is both
-    reserved and used.
-    """
+    """Return how many GPUs are neither free nor used: a reserved card may also be in use."""
     return max(total - free - used, 0)
 
 

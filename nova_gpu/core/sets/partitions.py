@@ -80,10 +80,7 @@ def exactly(partitions: Iterable[Partition], modules: Collection[Module]) -> Par
 
 
 def room(partitions: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
-    """Return how many guests could get a partition at once, by the partition's size.
-
-    The guests are all of one size. Sizes without a free partition are left out.
-    """
+    """Return how many guests of one size could get a partition at once, by each free size."""
     by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
     for partition in free(partitions, taken):
         by_size[partition.size].append(partition.modules)
