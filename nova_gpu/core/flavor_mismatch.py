@@ -44,9 +44,6 @@ def gpu_mismatch(
 
     Only the traits that the virt driver sets are compared: Placement has checked the others. Each
     request group is compared with all of *held*: whether one GPU serves two groups is not checked.
-
-    :param request: the flavor's request for whole cards, ``None`` without one
-    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
     count = sum(part.count for part in held)
     want = request.count if request else 0

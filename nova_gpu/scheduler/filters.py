@@ -129,7 +129,6 @@ def _judge_hosts(
 ) -> Callable[[HostState], bool]:
     """Return a predicate: whether a host passes. Hosts with the same report share a verdict.
 
-    :param request: the request for whole cards, ``None`` without one
     :param machine_type: the image's machine type if guests with it cannot have whole cards, else
         ``None``
     """

@@ -109,8 +109,6 @@ def with_gpus(
 
     Hosts are ranked by :func:`nova_gpu.core.scheduling.rank.rank`; the steps between ranks are
     equal. A host without a valid report has the weight 0.
-
-    :param taken: the recent choices that hosts have not reported yet
     """
     distribution = request.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
@@ -152,8 +150,6 @@ def with_vgpus(
     Hosts are ranked by the number of vGPUs of the requested type that they have room for, the
     smallest first; the largest first if ``[gpu]distribution`` is ``spread``. The steps between
     ranks are equal.
-
-    :param taken: the recent choices that hosts have not reported yet
     """
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []

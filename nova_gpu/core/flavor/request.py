@@ -282,7 +282,6 @@ class FlavorRequest:
         release them, but cannot release GPUs. An invalid value releases none.
 
         :param image: the value of the image's property ``gpu:on_stop``, ``None`` without it
-        :param host: the host's ``[gpu]on_stop``
         """
         try:
             by_image = OnStop.RELEASE if image is None else parsers.parse_on_stop(image)

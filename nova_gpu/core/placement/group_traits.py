@@ -26,7 +26,6 @@ def of_group(
 ) -> frozenset[str]:
     """Return the traits that the provider of a group of GPUs or vGPUs must have.
 
-    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     :param present: the traits that the provider has now; those that the virt driver does not set
         are in the result too
     :param near: the values of ``gpu:near`` that some of the group's cards satisfy

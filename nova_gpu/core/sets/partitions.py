@@ -60,7 +60,6 @@ def choose(
 ) -> Partition | None:
     """Return the best free partition of exactly *count* cards, ``None`` if none is free.
 
-    :param taken: as for :func:`free`
     :param cost: returns a cost for modules that precedes all other criteria; lower is better
     """
     candidates = [partition for partition in free(partitions, taken) if partition.size == count]
@@ -115,8 +114,6 @@ def joined(
     """Return the addresses of each partition's cards, by the partition's id.
 
     A partition with a card that *modules* lacks is left out, as no instance could get it.
-
-    :param modules: the module number of each card, by address
     """
     cards = {module: address for address, module in modules.items()}
     return {

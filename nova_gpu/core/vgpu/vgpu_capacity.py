@@ -204,7 +204,6 @@ class Order(enum.StrEnum):
 def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
     """Return *count* of the *free* slots, in the order in which *order* chooses them.
 
-    :param free: the free slots of each card
     :raises ValueError: if there are fewer than *count*
     """
     left = {card: list(slots) for card, slots in free.items()}
