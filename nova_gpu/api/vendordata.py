@@ -14,7 +14,7 @@ nova-api, behind the filter ``authtoken``::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import webob
@@ -63,23 +63,16 @@ def of_instance(instance: objects.Instance) -> dict[str, Any]:
     Both are from its ``system_metadata``, which may be out of date: the instance may have given its
     GPUs back, or moved to a host without GPUs. Only ``resources`` show whether it has GPUs now.
     """
-    guest_devices: Sequence[devices.GuestDevice] = ()
-    if any(
+    has_gpus = any(
         resource.resource_class in names.RESOURCE_CLASSES for resource in instance.resources or ()
-    ):
-        guest_devices = devices.of_metadata(instance.system_metadata)
-    return (
-        {"devices": list(guest_devices), "nccl_topology": devices.nccl_topology(guest_devices)}
-        if guest_devices
-        else {}
     )
+    guest_devices = devices.of_metadata(instance.system_metadata) if has_gpus else []
+    topology = devices.nccl_topology(guest_devices)
+    return {"devices": guest_devices, "nccl_topology": topology} if guest_devices else {}
 
 
 def _instance(uuid: str) -> objects.Instance:
-    """Return the instance from Nova's database.
-
-    :raises nova.exception.NotFound: if it does not exist
-    """
+    """Return the instance from Nova's database, or raise nova.exception.NotFound."""
     context = nova_context.get_admin_context()
     mapping = objects.InstanceMapping.get_by_instance_uuid(context, uuid)
     if mapping.cell_mapping is None:

@@ -1,34 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of nova-gpu, named after what failed.
 
-::
-
-    GPUError
-    ├── InvalidValue            a wrong option, extra spec or file
-    │   ├── InvalidPciAddress
-    │   ├── InvalidExtraSpec    key, value, reason, what is allowed
-    │   ├── InvalidOption       [gpu] option, value, reason, remedy
-    │   ├── InvalidCDISpec      a CDI file: path, reason
-    │   └── InvalidStats        what a compute host reports: text, reason
-    ├── DiscoveryFailed         the host could not be read
-    ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
-    ├── FileChanged             a file that nova-gpu wrote was changed since
-    ├── NotClean                a card may not be given to the next tenant
-    ├── NotRepaired             nova-gpu verify --repair left a contradiction unrepaired
-    ├── PlacementFailed         Placement did not answer: url, reason
-    └── GuestError              a guest does not start: host, address, reason, remedy, others
-        ├── RequestMismatch         an instance does not hold what its flavor asks for
-        ├── GuestUnfit              a guest with this image and flavor cannot take the GPUs
-        └── GuestCannotStart        not on this host now; on another it may
-            ├── DeviceUnavailable       a device is missing, faulty or another guest's
-            ├── DomainsUnreadable       libvirt does not list its domains
-            ├── ProvidersUnknown        Placement does not list this host's GPU groups
-            ├── BindingFailed           a card was not bound to the driver it needs
-            │   └── CardInUse               because a process of the host has it open
-            ├── BetterElsewhere         another host fits better; this host has no fault
-            ├── DeviceNodeMissing       a node the guest needs is not there
-            └── GuestFilesUnavailable   the driver's files cannot be gathered
-
 They know nothing of Nova; the Nova side translates each of them once, at its border.
 """
 
@@ -107,9 +79,8 @@ class InvalidStats(InvalidValue):
 
 class DiscoveryFailed(GPUError):
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"The host's GPUs cannot be listed: {path}: {reason}; check [gpu]sysfs_root"
-        )
+        text = f"The host's GPUs cannot be listed: {path}: {reason}; check [gpu]sysfs_root"
+        super().__init__(text)
         self.path, self.reason = path, reason
 
 
@@ -222,6 +193,8 @@ class RequestMismatch(GuestError):
 
 
 class GuestUnfit(GuestError):
+    """A guest that cannot take the GPUs with its image and flavor."""
+
     _begin = "the guest cannot take its GPUs: "
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -234,7 +207,7 @@ class GuestCannotStart(GuestError):
 
 
 class DeviceUnavailable(GuestCannotStart):
-    pass
+    """A start that needs a device which is missing, faulty or another guest's."""
 
 
 # The client recognises the error by this text.
@@ -285,6 +258,8 @@ class CardInUse(BindingFailed):
 
 
 class BetterElsewhere(GuestCannotStart):
+    """A start on a host without fault, while another host fits better."""
+
     _begin = ""
 
 

@@ -18,10 +18,7 @@ BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its func
 
 
 def load(door: str) -> Any | None:
-    """Import and return a module of an extension, ``None`` if its folder is not installed.
-
-    :param door: the module's dotted name, one of the constants of this module
-    """
+    """Import and return a module of an extension, ``None`` if its folder is not installed."""
     package, folder, *_ = door.split(".")
     # Only next to the package that runs: an editable installation may lie elsewhere.
     folders = importlib.import_module(package).__path__

@@ -44,9 +44,6 @@ def gpu_mismatch(
 
     Only the traits that the virt driver sets are compared: Placement has checked the others. Each
     request group is compared with all of *held*: whether one GPU serves two groups is not checked.
-
-    :param request: the flavor's request for whole cards, ``None`` without one
-    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
     count = sum(part.count for part in held)
     want = request.count if request else 0
@@ -139,7 +136,6 @@ def not_beside(
 def vgpu_mismatch(flavor: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
     """Return why the vGPUs that an instance holds do not match its flavor, ``None`` if they do.
 
-    :param held: the type of each vGPU
     :raises InvalidExtraSpec: if the flavor cannot be parsed
     """
     request = flavor.vgpus
@@ -164,8 +160,6 @@ def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
 
     Placement refuses too many vGPUs of one group, but a flavor with ``resources:VGPU`` in several
     request groups may get them from several groups.
-
-    :param held: the type of each vGPU
     """
     for facts in held:
         count = sum(vgpu_type.id == facts.id for vgpu_type in held)
@@ -181,8 +175,6 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
     """Return a mismatch in the product or the vGPU type's facts, ``None`` without one.
 
     Only for an instance that has just got its vGPUs, as in :func:`other_product`.
-
-    :param held: the group of each vGPU
     """
     for group in held:
         product = group.product

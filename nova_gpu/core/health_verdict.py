@@ -147,7 +147,6 @@ def _of_fabric(health: NvmlHealth) -> str | None:
 def of_xid(code: int, text: str, instance: str | None = None) -> Unavailable:
     """Return the reason for a card of which NVIDIA's driver reported an Xid.
 
-    :param text: the driver's own text
     :param instance: the MIG instance that the Xid names, as ``9/0``
     """
     remedy = "see NVIDIA's Xid catalog and reset, repair or replace the card"

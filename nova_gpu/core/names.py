@@ -142,40 +142,18 @@ def word(value: str | None) -> str | None:
     return plain if plain not in ("", UNKNOWN.lower()) else None
 
 
-def _trait(prefix: str, value: str | None) -> str:
-    return (prefix + (word(value) or UNKNOWN).upper())[:_TRAIT_LENGTH]
-
-
-def architecture_trait(architecture: str | None) -> str:
-    return _trait(TRAIT_ARCHITECTURE, architecture)
-
-
-def hypervisor_trait(hypervisor_type: str) -> str:
-    return _trait(TRAIT_HYPERVISOR, hypervisor_type)
-
-
-def model_trait(name: str | None) -> str:
-    return _trait(TRAIT_MODEL, name)
-
-
-def memory_trait(memory_mib: int | None) -> str:
-    return _trait(TRAIT_MEMORY, None if memory_mib is None else str(memory_mib))
-
-
-def heads_trait(heads: int | None) -> str:
-    return _trait(TRAIT_HEADS, None if heads is None else str(heads))
-
-
-def near_trait(kind: str) -> str:
-    return _trait(TRAIT_NEAR, kind)
+def trait(prefix: str, value: str | int | None) -> str:
+    """Return the trait that states *value*, which is ``None`` if unknown, after *prefix*."""
+    text = word(None if value is None else str(value)) or UNKNOWN
+    return (prefix + text.upper())[:_TRAIT_LENGTH]
 
 
 def peer_access_trait() -> str:
-    return _trait(TRAIT_PEER_ACCESS, OVER_ROOT)
+    return trait(TRAIT_PEER_ACCESS, OVER_ROOT)
 
 
 def vgpu_type_trait(name: str) -> str:
-    return _trait(TRAIT_VGPU_TYPE, name)
+    return trait(TRAIT_VGPU_TYPE, name)
 
 
 def provider_name(nodename: str, key: model.GroupKey) -> str:

@@ -60,10 +60,6 @@ def without(querystring: str) -> Iterator[tuple[str, str]]:
 
 
 def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the query's parameters (name and value), but no longer forbid some traits.
-
-    :param prefix: the prefix of these traits
-    """
     for name, value in parse.parse_qsl(querystring):
         if name == "root_required":
             traits = value.split(",")

@@ -47,11 +47,8 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     """The filter that passes hosts whose hypervisor and GPUs suit the request.
 
     It compares the request with all GPUs of a host, free or not. Placement and the claim decide
-    which are free, because a host's report is up to a period old.
-
-    A host without a report of its GPUs, or with an invalid one, does not pass. This keeps GPU
-    instances off hosts with another virt driver. A new host hardly loses time by it: candidates
-    come from Placement, and a host publishes its GPUs there in the same step as its report.
+    which are free, because a host's report is up to a period old. A host without a valid report
+    does not pass, which keeps GPU instances off hosts with another virt driver.
     """
 
     # In a rebuild the instance's own host is the only candidate, and only the new image is checked.
@@ -82,24 +79,21 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         return self._judge(spec, requested_gpus.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, request: Requested) -> Callable[[HostState], bool]:
-        """Return a predicate: whether a host passes for this request.
-
-        It evaluates here, once for all hosts, what does not depend on the host.
-        """
+        """Return a predicate; what does not depend on the host is evaluated once for all hosts."""
         flavor = request.flavor
         if utils.request_is_rebuild(spec):
             machine_type = request.unfit_machine_type if flavor.asks_for_gpus else None
-            return _Hosts(None, None, machine_type).passes
+            return _judge_hosts(None, None, machine_type)
         try:
             requests, hypervisor = flavor.requests, flavor.hypervisor
         except exception.InvalidExtraSpec as e:
             text = str(e)
             return lambda host_state: _passes(host_state, text)
         if not requests:
-            passes, judged = _Hosts(None, hypervisor, None).passes, _without_gpus(spec, flavor)
+            passes, judged = _judge_hosts(None, hypervisor, None), _without_gpus(spec, flavor)
             return lambda host_state: passes(host_state) and _passes(host_state, judged(host_state))
         machine_type = request.unfit_machine_type if flavor.whole else None
-        passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
+        passes = _judge_hosts(flavor.whole, hypervisor, machine_type)
         # Placement's candidates have the amount of every request that quota counts; check the
         # others.
         short = [
@@ -123,66 +117,52 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 def _require_partition(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
-    """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free.
-
-    :raises NoValidHost: with the reason
-    """
+    """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free."""
     door = extensions.load(extensions.SHORTAGE)
     if door and (reason := door.shortage(spec, request, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, request)
         raise nova_exception.NoValidHost(reason=refused.format_message())
 
 
-class _Hosts:
-    """The verdicts on hosts for one request; hosts with the same report share a verdict."""
+def _judge_hosts(
+    request: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
+) -> Callable[[HostState], bool]:
+    """Return a predicate: whether a host passes. Hosts with the same report share a verdict.
 
-    def __init__(
-        self, request: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
-    ) -> None:
-        """Store the conditions of a request.
+    :param machine_type: the image's machine type if guests with it cannot have whole cards, else
+        ``None``
+    """
+    # By hypervisor type and id() of the parsed report, which the value refers to, so that its id()
+    # stays valid.
+    verdicts: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
 
-        :param request: the request for whole cards, ``None`` without one
-        :param hypervisor: the flavor's condition on the hypervisor type, ``None`` without one
-        :param machine_type: the image's machine type if guests with it cannot have whole cards,
-            else ``None``
-        """
-        self._asked = request
-        self._hypervisor = hypervisor
-        self._machine_type = machine_type
-        # By hypervisor type and id() of the parsed report, which the value refers to, so that its
-        # id() stays valid.
-        self._known: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
+    def why_not(hypervisor_type: str | None, host: HostStats | None) -> str | None:
+        if hypervisor and not hypervisor.matches(hypervisor_type):
+            return f"its hypervisor is {hypervisor_type}, not {hypervisor}"
+        if request and (reason := unfit(request, host)):
+            return reason
+        # A container has no use for a machine type.
+        if machine_type and names.word(hypervisor_type) == names.QEMU:
+            return machine_types.no_pci_express(machine_type)
+        return None
 
-    def passes(self, host_state: HostState) -> bool:
+    def passes(host_state: HostState) -> bool:
         try:
-            host = host_reports.host_stats(host_state) if self._asked else None
+            host = host_reports.host_stats(host_state) if request else None
         except exception.InvalidStats as e:
             return _passes(host_state, str(e))
         key = (host_state.hypervisor_type, id(host))
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = (host, self._why_not(host_state.hypervisor_type, host))
-        return _passes(host_state, known[1])
+        if key not in verdicts:
+            verdicts[key] = (host, why_not(host_state.hypervisor_type, host))
+        return _passes(host_state, verdicts[key][1])
 
-    def _why_not(self, hypervisor_type: str | None, host: HostStats | None) -> str | None:
-        if self._hypervisor and not self._hypervisor.matches(hypervisor_type):
-            return f"its hypervisor is {hypervisor_type}, not {self._hypervisor}"
-        if self._asked and (reason := unfit(self._asked, host)):
-            return reason
-        # A container has no use for a machine type.
-        if self._machine_type and names.word(hypervisor_type) == names.QEMU:
-            return machine_types.no_pci_express(self._machine_type)
-        return None
+    return passes
 
 
 def _without_gpus(
     spec: objects.RequestSpec, request: FlavorRequest
 ) -> Callable[[HostState], str | None]:
-    """Return a function that returns why a host must not get an instance without devices.
-
-    The function returns ``None`` for a host that may get it, and for every host if the flavor
-    requests devices other than GPUs.
-    """
+    """Return a function that returns why a host must not get an instance without devices."""
     if not request.is_cpu_only:
         return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER
@@ -237,10 +217,7 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
 
 
 def unfit(request: GPURequest, host: HostStats | None) -> str | None:
-    """Return why a host with this report does not suit the request; ``None`` if it does.
-
-    :param host: the GPU groups of the host, ``None`` without a report
-    """
+    """Return why a host with this report (or none) does not suit; ``None`` if it does."""
     if host is None:
         return "it reports no GPUs"
     for part in request.groups:
@@ -265,7 +242,6 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 
 
 def _passes(host_state: HostState, reason: str | None) -> bool:
-    """Return whether *reason* is ``None``; otherwise log that it speaks against the host."""
     if reason is None:
         return True
     LOG.debug("%s does not pass: %s", host_state, reason)

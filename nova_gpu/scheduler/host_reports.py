@@ -28,20 +28,17 @@ def host_stats(host_state: HostState) -> HostStats | None:
 def report(host_state: HostState) -> Report | None:
     """Return the parsed GPU report of a host, ``None`` if it has no report.
 
-    Hosts with equal reports share one object, so reports can be compared by ``is``. Hosts with
-    equal GPU groups likewise share the object of :func:`host_stats`.
+    Hosts with equal reports share one object, and hosts with equal GPU groups that of
+    :func:`host_stats`, so both can be compared by ``is``.
 
     :raises InvalidStats: if the report cannot be parsed
     """
     text = host_state.stats.get(names.STATS)
-    if text is None:
-        return None
-    return _read(text)
+    return None if text is None else _read(text)
 
 
 @functools.lru_cache(maxsize=_MOST_REPORTS)
 def _read(text: str) -> Report:
-    """Return the report parsed from *text*, cached for all hosts and requests."""
     return stats.loads(text)
 
 

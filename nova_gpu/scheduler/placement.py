@@ -71,16 +71,6 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
     return bool(answer["allocation_requests"])
 
 
-def first_with_candidate(
-    context: nova_context.RequestContext, querystrings: Iterable[tuple[str, str]]
-) -> str | None:
-    """Return the name of the first query that has a candidate, ``None`` if no query has one.
-
-    :param querystrings: pairs of a name and a query
-    """
-    return next((name for name, query in querystrings if has_candidate(context, query)), None)
-
-
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
     """Return an upper limit for the number of instances that the free GPUs suffice for.
 
@@ -206,10 +196,7 @@ def _has_free(
     resource_class: str,
     in_tree: str | None,
 ) -> bool:
-    """Return whether a single provider can serve *group* with free GPUs.
-
-    :param in_tree: as for :func:`providers`
-    """
+    """Return whether a single provider can serve *group* with free GPUs."""
     query = {"resources": f"{resource_class}:{max(group.count, 1)}", **_traits(group)}
     if in_tree:
         query["in_tree"] = in_tree
@@ -244,10 +231,7 @@ def offers(
 
 
 def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
-    """Return the inventory and usage of *resource_class* of the provider *uuid*.
-
-    Return ``None`` if the provider lacks the class or has been deleted.
-    """
+    """Return ``None`` if the provider lacks the class or has been deleted."""
     url = f"/resource_providers/{uuid}"
     inventories = _get(context, f"{url}/inventories", missing={"inventories": {}})["inventories"]
     usages = _get(context, f"{url}/usages", missing={"usages": {}})["usages"]

@@ -100,9 +100,8 @@ def gpu_candidates_filter(
 ) -> bool:
     """Refuse a request for which Placement has no candidate, after all other request filters.
 
-    A request is only refused if Nova's own query, a moment later, would find no candidate either.
-    The filter exists for the reason, which Nova does not give. Return whether the flavor requests
-    GPUs.
+    Nova's own query, a moment later, would find none either, but Nova gives no reason. Return
+    whether the flavor requests GPUs.
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
@@ -134,10 +133,7 @@ def _why_not(
     request_spec: objects.RequestSpec,
     requests: Sequence[Request],
 ) -> Reason | None:
-    """Return why Placement cannot serve all instances of the request, ``None`` if it can.
-
-    :raises PlacementFailed: if Placement gives no usable answer
-    """
+    """Return why Placement cannot serve all instances of the request, ``None`` if it can."""
     name = _host(request_spec)
     in_tree = placement.node(ctxt, name) if name else None
     wanted, unpinned = _wanted(request_spec, in_tree)
@@ -152,9 +148,9 @@ def _why_not(
         return None
 
     bound = in_tree is not None
-    closing = placement.first_with_candidate(ctxt, closed_hosts.without(querystring))
-    if closing is not None:
-        return reasons.closed(requests[0], closing, bound=bound)
+    for prefix, wider in closed_hosts.without(querystring):
+        if placement.has_candidate(ctxt, wider):
+            return reasons.closed(requests[0], prefix, bound=bound)
     known = placement.known_traits(ctxt)
     supplies = [placement.supplies(ctxt, request, in_tree) for request in requests]
     missing = reasons.missing(requests, supplies, known, bound=bound)
@@ -169,8 +165,6 @@ def _wanted(
     Nova sends the fallback if the first query has no candidate, for hosts that report no PCPU yet
     (``nova.scheduler.utils.resources_from_request_spec``). It is ``None`` for a request without
     dedicated CPUs, or if an option disables it.
-
-    :param in_tree: the UUID of the only compute node that the request permits, else ``None``
     """
     wanted = _resource_request(request_spec, in_tree)
     if not wanted.cpu_pinning_requested or CONF.workarounds.disable_fallback_pcpu_query:

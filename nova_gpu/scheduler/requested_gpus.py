@@ -34,10 +34,7 @@ class Requested:
 
 
 def from_spec(spec: objects.RequestSpec) -> Requested:
-    """Return the GPU request in *spec*.
-
-    A flavor without extra specs, or an image without properties, counts as one that states nothing.
-    """
+    """Return the GPU request in *spec*."""
     specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     image = spec.image if "image" in spec else None
     properties: Any = image.properties if image is not None and "properties" in image else {}

@@ -90,10 +90,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         """Record the choice of the host that has the largest weight after this weigher.
 
         A weigher that runs later may change Nova's choice; the record is then wrong.
-
-        :param weighed: the hosts, each with the sum of the weights of the weighers before
-        :param multiplied: the weights of this weigher
         """
+        # Each of *weighed* has the sum of the weights of the weighers before.
         totals = [pair.weight + weight for pair, weight in zip(weighed, multiplied, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):
@@ -111,8 +109,6 @@ def with_gpus(
 
     Hosts are ranked by :func:`nova_gpu.core.scheduling.rank.rank`; the steps between ranks are
     equal. A host without a valid report has the weight 0.
-
-    :param taken: the recent choices that hosts have not reported yet
     """
     distribution = request.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
@@ -154,8 +150,6 @@ def with_vgpus(
     Hosts are ranked by the number of vGPUs of the requested type that they have room for, the
     smallest first; the largest first if ``[gpu]distribution`` is ``spread``. The steps between
     ranks are equal.
-
-    :param taken: the recent choices that hosts have not reported yet
     """
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []

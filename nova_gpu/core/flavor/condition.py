@@ -121,10 +121,7 @@ def check_syntax(key: str, text: str) -> None:
 
 
 def _check(words: Sequence[str]) -> None:
-    """Refuse words that are no condition for ComputeCapabilitiesFilter, and hence none here.
-
-    :raises ValueError: with the reason
-    """
+    """Refuse words that are no condition for ComputeCapabilitiesFilter, and hence none here."""
     if not words:
         raise ValueError("it is empty")
     if words[0] in _NUMERIC:
@@ -138,10 +135,6 @@ def _check(words: Sequence[str]) -> None:
 
 
 def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
-    """Split the *words* of a condition into the operator and its operands.
-
-    :raises ValueError: with the reason
-    """
     _check(words)
     first = words[0]
     if first in _ORDERINGS:
@@ -159,10 +152,7 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
 
 
 def _joined(words: Sequence[str]) -> Sequence[str]:
-    """Return *words* with each name in the form of :func:`names.word`.
-
-    Successive words that are no operators become one name: ``H200 SXM`` is ``h200_sxm``.
-    """
+    """Join successive words that are no operators to one name: ``H200 SXM`` is ``h200_sxm``."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] not in _OPERATORS and word not in _OPERATORS:
@@ -173,10 +163,7 @@ def _joined(words: Sequence[str]) -> Sequence[str]:
 
 
 def _value(name: str) -> str:
-    """Return a name in a flavor's condition in the form of :func:`names.word`.
-
-    :raises ValueError: with the reason, if it is no name or stands for an unknown value
-    """
+    """Return a name in a flavor's condition in the form of :func:`names.word`."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a name: letters, digits and . _ + - between them")
     value = names.word(name)

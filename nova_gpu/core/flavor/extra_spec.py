@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from nova_gpu.core import names
@@ -114,21 +114,13 @@ class Demand(NamedTuple):
 def demands(extra_specs: Mapping[str, str], *about: About) -> tuple[Demand, ...]:
     """Return the demands that a flavor makes by extra specs with the subjects *about*.
 
-    :raises InvalidExtraSpec: if one cannot be used
+    :raises InvalidExtraSpec: if a value cannot be used
     """
     stated = ((word, word.of(extra_specs)) for word in WORDS if word.trait and word.about in about)
     return tuple(Demand(word, value) for word, value in stated if value)
 
 
-def condition_of(demands: Iterable[Demand], word: Word[Value]) -> Value | None:
-    """Return the condition of the demand by *word*, ``None`` if *demands* has none."""
-    stated: Any = next((demand.condition for demand in demands if demand.word is word), None)
-    value: Value | None = stated
-    return value
-
-
 def names_about(*about: About) -> tuple[str, ...]:
-    """Return the names of the extra specs with the subjects *about*."""
     return tuple(word.name for word in WORDS if word.about in about)
 
 
@@ -141,10 +133,7 @@ def _choice(
     *,
     reason: str = "it is not one of the allowed words",
 ) -> Word[parsers.Choice]:
-    """Return an extra spec whose allowed values are the members of *kind*.
-
-    :param reason: what is wrong with any other value
-    """
+    """Return an extra spec whose allowed values are the members of *kind*."""
     parse = functools.partial(parsers.parse_word, words=kind, reason=reason)
     return Word(name, meaning, parsers.allowed(kind), parse, about, tuple(kind), option=option)
 
@@ -278,10 +267,7 @@ WORDS: tuple[Word[Any], ...] = (
         "to the other.",
         placement_policy.Topology,
         About.WHOLE,
-        Option(
-            "--topology",
-            "What all GPUs of an instance share: a NUMA node, or direct links",
-        ),
+        Option("--topology", "What all GPUs of an instance share: a NUMA node, or direct links"),
     ),
     _choice(
         names.TOPOLOGY_POLICY,

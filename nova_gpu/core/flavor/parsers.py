@@ -40,8 +40,7 @@ def allowed(words: type[enum.StrEnum]) -> str:
 def parse_word(key: str, text: str, words: type[Choice], reason: str) -> Choice:
     """Return the member of *words* that *text* names, in any capitalisation.
 
-    :param reason: what is wrong with any other value
-    :raises InvalidExtraSpec: if *text* names no member
+    :raises InvalidExtraSpec: with *reason* if *text* names no member
     """
     try:
         return words(text.strip().lower())
@@ -54,10 +53,9 @@ def stated(key: str, extra_specs: Mapping[str, str], words: type[Choice]) -> Cho
 
     :raises InvalidExtraSpec: if the value names no member
     """
-    text = extra_specs.get(key)
-    return (
-        None if text is None else parse_word(key, text, words, "it is not one of the allowed words")
-    )
+    if (text := extra_specs.get(key)) is None:
+        return None
+    return parse_word(key, text, words, "it is not one of the allowed words")
 
 
 def is_true(text: str | None) -> bool:

@@ -145,6 +145,5 @@ def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
 
 
 def _alone(key: str, extra_specs: Mapping[str, str], other: str) -> exception.InvalidExtraSpec:
-    """Return the error for a policy *key* without the extra spec *other* that it qualifies."""
     reason, allowed = f"the flavor does not have {other}", f"{key} together with {other}"
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)

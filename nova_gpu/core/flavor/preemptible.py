@@ -44,7 +44,6 @@ class Preemptible:
     def of(cls, extra_specs: Mapping[str, str], on_stop: OnStop | None) -> Preemptible | None:
         """Return the terms of a flavor, ``None`` if its GPUs may not be taken.
 
-        :param on_stop: the flavor's ``gpu:on_stop``, ``None`` without it
         :raises InvalidExtraSpec: if a value is not allowed, or if a stopped instance would keep its
             GPUs
         """

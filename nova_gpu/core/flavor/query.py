@@ -100,9 +100,8 @@ def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ..
 def _verdicts(
     request: Request, group: GroupRequest, known: Collection[str]
 ) -> dict[str, str] | None:
-    """Return the traits that a provider of *group* must or must not have.
+    """Map each trait that *group* needs to ``required`` or ``forbidden``.
 
-    The result maps each trait to ``required`` or ``forbidden``.
     Return ``None`` if no known trait satisfies a condition.
     """
     verdicts = {names.TRAIT_GPU: "required"}

@@ -55,8 +55,8 @@ class GPURequest:
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
     @property
-    def architecture(self) -> Condition | None:
-        return extra_spec.condition_of(self.demands, extra_spec.GPU_ARCH)
+    def architecture(self) -> Stated | None:
+        return next((value for word, value in self.demands if word is extra_spec.GPU_ARCH), None)
 
     def conditions(self, group: GroupRequest) -> _Conditions:
         """Yield the conditions that a provider must satisfy to serve *group*.
@@ -282,7 +282,6 @@ class FlavorRequest:
         release them, but cannot release GPUs. An invalid value releases none.
 
         :param image: the value of the image's property ``gpu:on_stop``, ``None`` without it
-        :param host: the host's ``[gpu]on_stop``
         """
         try:
             by_image = OnStop.RELEASE if image is None else parsers.parse_on_stop(image)
@@ -349,10 +348,7 @@ class FlavorRequest:
         return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
 
     def _refuse_stray_words(self) -> None:
-        """Refuse a flavor without whole GPUs that has a property about them.
-
-        :raises InvalidExtraSpec: with the property
-        """
+        """Refuse a flavor without whole GPUs that has a property about them."""
         of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
         for key in (*_PRODUCT_WORDS, *extra_spec.names_about(About.WHOLE)):
             if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
@@ -366,10 +362,7 @@ class FlavorRequest:
 
 
 def of(extra_specs: Mapping[str, str]) -> FlavorRequest:
-    """Return the request of a flavor with these extra specs.
-
-    Equal extra specs share one object.
-    """
+    """Return the request of a flavor; equal extra specs share one object."""
     return _of(tuple(extra_specs.items()))
 
 

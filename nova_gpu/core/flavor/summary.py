@@ -23,10 +23,7 @@ def kind_of(resource_class: str, count: int = 2) -> str:
 
 
 def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
-    """Return what *group* requests, without the number: ``GPUs (architecture fermi)``.
-
-    :param count: 1 for the singular
-    """
+    """Return what *group* requests, without the number: ``GPUs (architecture fermi)``."""
     noun = kind(request, count)
     parts = []
     # Traits that the request filter derived from a word are shown as that word.

@@ -61,10 +61,7 @@ def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
 
 
 def _check(flavor: FlavorRequest) -> None:
-    """Check a flavor as the scheduler and the host do.
-
-    :raises InvalidExtraSpec: for the first property that they would refuse
-    """
+    """Check a flavor as the scheduler and the host do."""
     flavor.check()
     spelled_out = dict(flavor.extra_specs)
     for request in flavor.requests:

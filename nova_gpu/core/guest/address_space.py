@@ -150,12 +150,7 @@ def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> b
 
 
 def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, ports: int) -> bool:
-    """Return whether OVMF can place BARs that take *span* bytes.
-
-    :param end: the end of the guest's memory, as an address
-    :param used: how many of *bits* OVMF uses, ``None`` if it does not trust the processor's number
-    """
-    if used is None:
+    if used is None:  # OVMF does not trust the processor's number of bits.
         # The window then lies behind the memory, wherever that ends.
         return span <= DEFAULT_HOLE and up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
     size = 1 << used - _OVMF_EIGHTH

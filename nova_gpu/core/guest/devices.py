@@ -112,10 +112,7 @@ def _of_card(
 
 
 def of_part(index: int, facts: VGPUType) -> GuestDevice:
-    """Return the metadata of a vGPU or MIG instance of the type *facts*.
-
-    :param index: the device's number in the guest's nvidia-smi
-    """
+    """Return the metadata of a vGPU or MIG instance of the type *facts*."""
     return {
         "index": index,
         "model": facts.name or facts.id,

@@ -17,10 +17,7 @@ def has_pci_express(machine_type: str) -> bool:
 
 
 def no_pci_express(machine_type: str | None) -> str:
-    """Return the reason that a guest of this type cannot have a card.
-
-    :param machine_type: a type without PCI Express, ``None`` if the domain has none
-    """
+    """Return the reason that a guest of this type, which has no PCI Express, cannot have a card."""
     return f"its machine type is {machine_type or 'not set'}, which has no PCI Express ports"
 
 

@@ -65,8 +65,6 @@ def cliques(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
     """Return the number of each card's clique, by address.
 
     Cards of one product are one clique; a product with a single card has none.
-
-    :param cards: the cards of one guest, all of which can access each other's memory
     """
     by_product: dict[str, list[PciAddress]] = {}
     for card in cards:

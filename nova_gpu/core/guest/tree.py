@@ -192,8 +192,6 @@ def _buses(root: Sequence[Sequence[GPU]]) -> int:
 
     It needs its own number, one behind each of its ports, and for a switch one inside of the switch
     and one behind each of the switch's ports.
-
-    :param root: for each port of the expander, the cards behind it; several are behind a switch
     """
     return 1 + sum(1 if len(port) == 1 else 2 + len(port) for port in root)
 
@@ -212,10 +210,7 @@ class Cell:
 
 
 def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]:
-    """Return one cell for each of *nodes*, with vCPUs and memory divided as equally as possible.
-
-    :param nodes: the host's NUMA nodes that the guest's cards are on
-    """
+    """Return one cell for each of *nodes*, with vCPUs and memory divided as equally as possible."""
     parts = (_shares(total, len(nodes)) for total in (vcpus, memory_mib))
     return tuple(
         Cell(node, cpus, len(memory)) for node, cpus, memory in zip(nodes, *parts, strict=True)

@@ -26,7 +26,6 @@ def of_group(
 ) -> frozenset[str]:
     """Return the traits that the provider of a group of GPUs or vGPUs must have.
 
-    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     :param present: the traits that the provider has now; those that the virt driver does not set
         are in the result too
     :param near: the values of ``gpu:near`` that some of the group's cards satisfy
@@ -34,13 +33,13 @@ def of_group(
     others = {trait for trait in present if not names.is_own_trait(trait)}
     own = {
         names.TRAIT_GPU,
-        names.architecture_trait(product.architecture),
-        names.hypervisor_trait(hypervisor_type),
-        names.model_trait(product.name),
-        names.memory_trait(product.memory_mib),
+        names.trait(names.TRAIT_ARCHITECTURE, product.architecture),
+        names.trait(names.TRAIT_HYPERVISOR, hypervisor_type),
+        names.trait(names.TRAIT_MODEL, product.name),
+        names.trait(names.TRAIT_MEMORY, product.memory_mib),
         f"{names.TRAIT_NUMA_ISLAND}{islands.numa}",
         f"{names.TRAIT_NVLINK_ISLAND}{islands.nvlink}",
-        *map(names.near_trait, near),
+        *(names.trait(names.TRAIT_NEAR, kind) for kind in near),
     }
     if product.compute_capability:
         major, minor = product.compute_capability
@@ -56,7 +55,7 @@ def of_type(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
     :param standard: all traits of os-traits; the result includes those for its number of heads and
         for resolutions that they can show
     """
-    own = {names.vgpu_type_trait(facts.id), names.heads_trait(facts.heads)}
+    own = {names.vgpu_type_trait(facts.id), names.trait(names.TRAIT_HEADS, facts.heads)}
     if facts.name:
         own.add(names.vgpu_type_trait(facts.name))
     for trait in standard:

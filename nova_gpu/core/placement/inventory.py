@@ -33,11 +33,7 @@ class Offer:
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """Return how many of *total* GPUs are neither free nor used.
-
-    That can be fewer than are reserved: a card that failed while an instance has it is both
-    reserved and used.
-    """
+    """Return how many GPUs are neither free nor used: a reserved card may also be in use."""
     return max(total - free - used, 0)
 
 
@@ -72,7 +68,6 @@ def inventory_of(
 ) -> Mapping[str, Mapping[str, int | float]]:
     """Return the inventory of a group of vGPUs, the sum over its cards.
 
-    :param rooms: the room of each card for the group's vGPU type
     :param most: how many of the type one guest can have, ``None`` if unknown
     :returns: the body of one provider's inventories, keyed by resource class; empty if no card
         carries any, because Placement does not accept an inventory with a total of 0

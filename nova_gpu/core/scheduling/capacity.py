@@ -88,7 +88,6 @@ def answers(
 ) -> list[Answer]:
     """Return one answer for each host, those with the most instances first.
 
-    :param requests: the flavor's request groups with GPUs
     :param amounts: what one instance needs of the node's own resources, by resource class
     :param isolate: whether the groups of one instance must be of different providers
     """
@@ -164,8 +163,6 @@ def ways(
     A combination has, for each request group in *requests*, the index in *groups* of the group that
     serves it. Combinations that leave the fewest GPUs free come first. Only the first
     :data:`_MOST_WAYS` are tried.
-
-    :param isolate: whether the request groups must be served by different groups
     """
     choices = []
     for way in _possible(requests, groups, isolate):
@@ -213,10 +210,6 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
 
 
 def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
-    """Return how the traits of *group* differ from those that *part* requests.
-
-    :param kind: the noun for the GPUs in the text, ``GPUs`` or ``vGPUs``
-    """
     for prefix in _TOLD:
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
@@ -230,10 +223,7 @@ def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
 
 
 def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]) -> bool:
-    """Return whether each group in *way* that gives exact sets has a free set of the size.
-
-    :param counts: how many GPUs each request group takes, in the order of *way*
-    """
+    """Return whether each group in *way* that gives exact sets has a free set of the size."""
     taken = dict.fromkeys(way, 0)
     for index, count in zip(way, counts, strict=True):
         taken[index] += count
@@ -243,7 +233,6 @@ def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]
 def _packed(
     requests: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
-    """Return for how many instances the free GPUs of *groups* suffice, at most *most*."""
     if len(requests) == 1:
         part = requests[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)

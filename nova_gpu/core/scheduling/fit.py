@@ -71,8 +71,6 @@ def most_free(request: VGPURequest, divided: Divided) -> int:
     If several types serve it, the number is that of the type of which most fit: types share cards,
     so their numbers do not add up. A type that is given in exact sets counts 0 if no set of the
     size is free.
-
-    :param divided: the part of the host's report about its divided cards
     """
     known = divided.facts or ((None, None),) * len(divided.vgpus)
     sets = divided.sets or ((),) * len(divided.vgpus)

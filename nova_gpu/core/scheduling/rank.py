@@ -49,10 +49,7 @@ def rank(request: GPURequest, report: Report, distribution: Distribution) -> Ran
 
 
 def _of_part(request: GPURequest, part: GroupRequest, report: Report) -> _Part:
-    """Return the first four numbers of a rank for the request group *part*.
-
-    They are those of the host's best group of cards.
-    """
+    """Return the first four numbers of a rank: those of the host's best group of cards."""
     cells = [
         _of_cells(request, part, cells, _far(request, part, report, number))
         for number, cells in fit.giving(report, request, part)

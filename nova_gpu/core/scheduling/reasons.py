@@ -23,16 +23,9 @@ _NAMES_SHOWN = 8
 # Prefixes whose existing values are listed if a flavor requires a trait that no provider has.
 _LISTED = (names.TRAIT_ARCHITECTURE, names.TRAIT_MODEL, names.TRAIT_VGPU_TYPE, names.TRAIT_MEMORY)
 # The form in which a host gives GPUs of the other resource class
-_OTHERWISE = {
-    names.RESOURCE_CLASS: "in parts, as vGPUs",
-    names.VGPU_RESOURCE_CLASS: "whole",
-}
+_OTHERWISE = {names.RESOURCE_CLASS: "in parts, as vGPUs", names.VGPU_RESOURCE_CLASS: "whole"}
 # The prefixes of traits that every group of a resource class has
-_SIGNS = {
-    names.RESOURCE_CLASS: names.TRAIT_GPU,
-    names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE,
-}
-
+_SIGNS = {names.RESOURCE_CLASS: names.TRAIT_GPU, names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE}
 # What hosts do, and the one that was asked for, that are closed by a trait that begins so
 _CLOSED = {
     names.DRAINED: (
@@ -68,9 +61,7 @@ def missing(
     *,
     bound: bool = False,
 ) -> Reason | None:
-    """Return a reason for the first request group that no provider can serve.
-
-    Return ``None`` if each group can be served by itself.
+    """Return a reason for the first request group that no provider can serve, ``None`` without any.
 
     :param supplies: for each request, the supplies of its groups; read only until a reason is found
     :param known: the traits that some provider has
@@ -173,10 +164,7 @@ def shortage(
 
 
 def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """Return a reason that says: GPUs are free, but no NVSwitch partition of the requested size.
-
-    :param free: the number of free GPUs, of *total*
-    """
+    """Return a reason that says: GPUs are free, but no NVSwitch partition of the requested size."""
     begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
     return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
@@ -193,8 +181,7 @@ def nowhere(
     """Return why no provider has all traits that *group* requests.
 
     :param unmet: the traits of the group that no provider satisfies, even alone
-    :param known: the traits that some provider has
-    :param bound: whether the search was limited to the only host that the request permits
+    :param known, bound: as for :func:`missing`
     """
     if bound:
         return Reason.of_both(f"the requested host has no {summary.gpus(request, group)}")
@@ -230,11 +217,8 @@ def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> 
 
 
 def too_few(request: Request, instances: int, most: int | None) -> Reason | None:
-    """Return a reason that says: not all instances of the multi-create request fit.
+    """Return a reason if not all instances of a multi-create request fit, else ``None``.
 
-    Return ``None`` if they fit, or if that is unknown.
-
-    :param instances: how many instances the request creates
     :param most: how many instances there is room for, ``None`` if unknown
     """
     if not most or most >= instances:
@@ -251,7 +235,6 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
     """Return a reason that says: only hosts that are closed to the request have free GPUs.
 
     :param prefix: the prefix of the traits that close them, DRAINED or KEPT_UNTIL
-    :param bound: whether the search was limited to the only host that the request permits
     """
     hosts, host = _CLOSED[prefix]
     if bound:
@@ -262,10 +245,7 @@ def closed(request: Request, prefix: str, *, bound: bool = False) -> Reason:
 
 
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
-    """Return a reason that says: fitting GPUs are free, but not on a host with the other resources.
-
-    :param resources: the other resources that the instance requests, by resource class
-    """
+    """Return a reason that says: fitting GPUs are free, but not on a host with *resources*."""
     rest = [
         f"{amount} {resource_class}"
         for resource_class, amount in sorted(resources.items())

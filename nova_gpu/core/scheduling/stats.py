@@ -58,10 +58,7 @@ _CELL = len(topology.LEVELS) + 1
 
 
 def _check_numbers(*numbers: Any, least: int = 0) -> None:
-    """Refuse numbers that are not integers, or are below *least*.
-
-    :raises ValueError: for the first such number
-    """
+    """Refuse numbers that are not integers, or are below *least*."""
     for number in numbers:
         if type(number) is not int or number < least:
             raise ValueError(f"{number!r} is not a whole number of at least {least}")
@@ -258,7 +255,9 @@ def loads(text: str) -> Report:
         return Report(
             _host(fields["hypervisor"], groups),
             _free(fields["free"], len(groups)) if "free" in fields else None,
-            _reserved(fields[_RESERVED]) if _RESERVED in fields else NOTHING,
+            Reserved(fields[_RESERVED]["vcpus"], fields[_RESERVED]["memory_mib"])
+            if _RESERVED in fields
+            else NOTHING,
             _divided(fields["divided"]) if "divided" in fields else UNDIVIDED,
             _free_partitions(fields["free_partitions"], len(groups))
             if "free_partitions" in fields
@@ -270,10 +269,6 @@ def loads(text: str) -> Report:
 
 
 def _group(fields: Mapping[str, Any]) -> GroupStats:
-    """Parse one element of ``groups``.
-
-    :raises ValueError, TypeError, AttributeError, KeyError: if it is invalid
-    """
     islands = fields.get("islands", _NO_ISLANDS)
     return _shared_group(
         fields["product"],
@@ -316,19 +311,7 @@ def forget() -> None:
     _host.cache_clear()
 
 
-def _reserved(fields: Mapping[str, Any]) -> Reserved:
-    """Parse ``reserved_per_free_gpu``.
-
-    :raises ValueError, TypeError, KeyError: if it is invalid
-    """
-    return Reserved(fields["vcpus"], fields["memory_mib"])
-
-
 def _divided(fields: Mapping[str, Any]) -> Divided:
-    """Parse ``divided``, the cards that are given as vGPUs.
-
-    :raises ValueError, TypeError, KeyError: if it is invalid
-    """
     vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
     facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
     sets = tuple(tuple((size, n) for size, n in entry) for entry in fields.get("sets", ()))
@@ -336,21 +319,11 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
 
 
 def _check_entries(name: str, entries: Sequence[Any], groups: int) -> None:
-    """Refuse a list that does not have an entry for each group.
-
-    :param name: the list's name in the report
-    :param groups: the number of groups
-    :raises ValueError: if *entries* does not have the length *groups*
-    """
     if len(entries) != groups:
         raise ValueError(f"{name} must have an entry for each group")
 
 
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
-    """Parse ``free``, the free GPUs of each group.
-
-    :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
-    """
     free = tuple(tuple(map(tuple, cells)) for cells in lists)
     _check_entries("free", free, groups)
     for cells in free:
@@ -364,10 +337,6 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
 
 
 def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Parse ``free_partitions``: for each group, how many more guests of each size fit.
-
-    :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
-    """
     partitions = tuple(tuple((size, count) for size, count in sets) for sets in lists)
     _check_entries("free_partitions", partitions, groups)
     for sets in partitions:
@@ -376,10 +345,6 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
 
 
 def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
-    """Parse ``near``: for each group, the numbers of free GPUs near network functions and disks.
-
-    :raises ValueError, TypeError: if *lists* is invalid or has another length than *groups*
-    """
     distances = tuple(map(tuple, lists))
     _check_entries("near", distances, groups)
     for numbers in distances:

@@ -60,7 +60,6 @@ def choose(
 ) -> Partition | None:
     """Return the best free partition of exactly *count* cards, ``None`` if none is free.
 
-    :param taken: as for :func:`free`
     :param cost: returns a cost for modules that precedes all other criteria; lower is better
     """
     candidates = [partition for partition in free(partitions, taken) if partition.size == count]
@@ -80,10 +79,7 @@ def exactly(partitions: Iterable[Partition], modules: Collection[Module]) -> Par
 
 
 def room(partitions: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
-    """Return how many guests could get a partition at once, by the partition's size.
-
-    The guests are all of one size. Sizes without a free partition are left out.
-    """
+    """Return how many guests of one size could get a partition at once, by each free size."""
     by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
     for partition in free(partitions, taken):
         by_size[partition.size].append(partition.modules)
@@ -102,10 +98,7 @@ def _most_disjoint(sets: list[frozenset[Module]]) -> int:
 
 
 def refusal(partitions: Collection[Partition], taken: Collection[Module], count: int) -> str:
-    """Return why a guest of *count* cards cannot get a partition.
-
-    The text looks like ``6 of 8 free, no free partition of 4``.
-    """
+    """Return why no guest of *count* cards gets one: ``6 of 8 free, no free partition of 4``."""
     modules = frozenset[Module]().union(*(partition.modules for partition in partitions))
     state = f"{len(modules.difference(taken))} of {len(modules)} free"
     sizes = sorted({partition.size for partition in partitions})
@@ -121,8 +114,6 @@ def joined(
     """Return the addresses of each partition's cards, by the partition's id.
 
     A partition with a card that *modules* lacks is left out, as no instance could get it.
-
-    :param modules: the module number of each card, by address
     """
     cards = {module: address for address, module in modules.items()}
     return {

@@ -68,9 +68,8 @@ def _choose(board: Board, count: int) -> Partition | None:
 
 
 def traits(table: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
-    """Return the traits that describe a board on the provider of its cards.
+    """Return the traits of the provider of a board's cards.
 
-    :param table: all partitions of the board
     :param free: the modules that an instance could get now
     """
     sets = ("_".join(map(str, sorted(partition.modules))) for partition in table)

@@ -74,7 +74,6 @@ def beside(
 
     Return ``None`` if the flavor has none, or the instance has no device that it names.
 
-    :param gpus: the GPUs to choose from
     :param neighbours: the devices that the instance has by Nova's own passthrough
     """
     wanted = nearness.wanted(arrangement.near, neighbours)
@@ -95,8 +94,6 @@ def choose(
 ) -> tuple[PciAddress, ...]:
     """Return the best set of *count* GPUs in *free*, sorted by address.
 
-    :param places: the place of each GPU in *free*
-    :param beside: the requirement ``gpu:near``, ``None`` without one
     :raises ValueError: if *free* has fewer than *count*
     """
     if not 0 <= count <= len(free):
@@ -134,8 +131,6 @@ def _best(
 
     Costs of disjoint sets add up. So the best sets over two islands together are combinations of
     the best sets of each.
-
-    :param order: the levels by which *members* are still to be divided into islands
     """
     if not order:
         return _alike(members, beside)
@@ -170,10 +165,7 @@ def _islands(
 
 
 def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:
-    """Return *table* with the cost of touching one island of *level* added to each set.
-
-    :param table: the best sets within that island
-    """
+    """Return *table*, of one island of *level*, with the cost of touching it added to each set."""
     size = len(table) - 1
     result: _Table[_T] = []
     for count, (cost, members) in enumerate(table):

@@ -95,11 +95,7 @@ def of_places(one: Placed, other: Placed) -> Nearness:
 
 
 def distance(one: Placed, others: Collection[Placed]) -> int:
-    """Return the distance of *one* from the nearest of *others*.
-
-    It is 0 behind one switch, 1 on one root, 2 on one NUMA node, and :data:`FAR` otherwise, if
-    unknown or if there are no *others*.
-    """
+    """Return the distance of *one* from the nearest of *others*, :data:`FAR` without any."""
     distances = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
     return min(distances, default=FAR)
 

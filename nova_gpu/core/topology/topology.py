@@ -123,10 +123,7 @@ def nesting(of: Sequence[Place]) -> tuple[int, ...]:
 
 
 def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
-    """Return the first depth in *order* whose islands divide an island of the next level.
-
-    Return ``None`` if each island lies within one island of the level before it.
-    """
+    """Return the first depth in *order* whose islands divide an island of the next level."""
     for depth, (outer, inner) in enumerate(itertools.pairwise(order)):
         around: dict[int, object] = {}
         for place in of:

@@ -183,9 +183,6 @@ def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
 
     Return ``None`` for ids that are too large. The ids stay the same as long as the MIG instance
     exists; its position in a list of all MIG instances would not.
-
-    :param gpu_instance: the id that NVIDIA's driver gives the GPU instance on its card
-    :param compute_instance: the id of the compute instance in that GPU instance
     """
     if compute_instance in range(_COMPUTE_INSTANCES) and gpu_instance in range(_GPU_INSTANCES):
         return gpu_instance * _COMPUTE_INSTANCES + compute_instance

@@ -79,10 +79,7 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
 
 
 def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[Slot]:
-    """Return the slots of the type's MIG instances that new instances can get.
-
-    Left out are those in *taken*, also under a former profile, and those that share memory.
-    """
+    """Leave out slots in *taken*, also under a former profile, and those that share memory."""
     places = {slot.place for slot in taken}
     return [
         slot
@@ -125,10 +122,7 @@ def _available(card: DividedCard, type_id: str) -> int:
 
 
 def _left(card: DividedCard, facts: VGPUType) -> int | None:
-    """Return how many more vGPUs of the type *facts* fit next to those made, ``None`` if unknown.
-
-    Calculated from the sizes of the types, not from what the driver reports as available.
-    """
+    """Return how many more vGPUs fit next to those made, by the types' sizes; or ``None``."""
     most = carried(card, facts.id)
     if most is None:
         return None
@@ -143,10 +137,7 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
-    """Return how many vGPUs of type *facts* one vGPU of type *other* displaces.
-
-    The number is rounded up. If it is unknown, it counts as all that the card carries.
-    """
+    """Return how many vGPUs of *facts* one of *other* displaces, rounded up; all if unknown."""
     if other.id == facts.id:
         return 1
     if None not in (other.profile, facts.profile) and other.profile != facts.profile:
@@ -157,10 +148,7 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
 
 
 def _most(card: DividedCard, type_id: str) -> int | None:
-    """Return how many vGPUs of the type can exist on the card at once, ``None`` if unknown.
-
-    A card with virtual functions has one at each.
-    """
+    """Return how many vGPUs of the type can exist on the card at once, ``None`` if unknown."""
     most = carried(card, type_id)
     parents = card.parents.values()
     if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
@@ -216,7 +204,6 @@ class Order(enum.StrEnum):
 def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
     """Return *count* of the *free* slots, in the order in which *order* chooses them.
 
-    :param free: the free slots of each card
     :raises ValueError: if there are fewer than *count*
     """
     left = {card: list(slots) for card, slots in free.items()}

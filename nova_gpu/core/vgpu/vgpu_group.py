@@ -80,10 +80,7 @@ class SharedCard:
         return not self.reasons and type_id not in self.unavailable_types
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
-        """Yield all slots of the type that the card can have, free or not.
-
-        :param total: how many vGPUs of the type the card carries at most
-        """
+        """Yield all slots of the type that the card, which carries *total*, can have."""
         if self.card.has_instances:
             yield from vgpu_capacity.instances(self.card, type_id)
             return
@@ -116,10 +113,7 @@ class VGPUGroup:
 
 
 def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
-    """Return a group for each vGPU type of each product among *cards*, by its key.
-
-    :param cards: the divided cards, by address
-    """
+    """Return a group for each vGPU type of each product among *cards*, by its key."""
     by_key: dict[GroupKey, VGPUGroup] = {}
     for address, shared in cards.items():
         for type_id, facts in shared.card.types.items():

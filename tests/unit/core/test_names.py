@@ -72,12 +72,12 @@ class ProviderNameTest(unittest.TestCase):
 class TraitsTest(unittest.TestCase):
     def test_words_become_traits(self) -> None:
         for trait, expected in (
-            (names.architecture_trait("fermi"), "CUSTOM_GPU_ARCH_FERMI"),
-            (names.architecture_trait("Xe-HPC"), "CUSTOM_GPU_ARCH_XE_HPC"),
-            (names.architecture_trait(None), "CUSTOM_GPU_ARCH_UNKNOWN"),
-            (names.model_trait("Tesla M2090"), "CUSTOM_GPU_MODEL_TESLA_M2090"),
-            (names.model_trait("H100 [SXM5 80GB]"), "CUSTOM_GPU_MODEL_H100_SXM5_80GB"),
-            (names.hypervisor_trait("LXC"), "CUSTOM_GPU_HYPERVISOR_LXC"),
+            (names.trait(names.TRAIT_ARCHITECTURE, "fermi"), "CUSTOM_GPU_ARCH_FERMI"),
+            (names.trait(names.TRAIT_ARCHITECTURE, "Xe-HPC"), "CUSTOM_GPU_ARCH_XE_HPC"),
+            (names.trait(names.TRAIT_ARCHITECTURE, None), "CUSTOM_GPU_ARCH_UNKNOWN"),
+            (names.trait(names.TRAIT_MODEL, "Tesla M2090"), "CUSTOM_GPU_MODEL_TESLA_M2090"),
+            (names.trait(names.TRAIT_MODEL, "H100 [SXM5 80GB]"), "CUSTOM_GPU_MODEL_H100_SXM5_80GB"),
+            (names.trait(names.TRAIT_HYPERVISOR, "LXC"), "CUSTOM_GPU_HYPERVISOR_LXC"),
         ):
             self.assertEqual(expected, trait)
 
@@ -94,7 +94,7 @@ class TraitsTest(unittest.TestCase):
             self.assertEqual(names.word(name), names.word(names.word(name)))
 
     def test_fit_placement(self) -> None:
-        self.assertEqual(255, len(names.model_trait("x" * 300)))
+        self.assertEqual(255, len(names.trait(names.TRAIT_MODEL, "x" * 300)))
 
     def test_unknown_is_nobodys_word(self) -> None:
         for value in (None, "", "unknown", "UNKNOWN", "--"):

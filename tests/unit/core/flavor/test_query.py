@@ -12,11 +12,15 @@ KNOWN = frozenset(
 )
 
 
+def whole(extra_specs: dict[str, str]) -> request.GPURequest:
+    found = request.of(extra_specs).whole
+    assert found is not None
+    return found
+
+
 def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[str, str] | None:
     """What is added to *flavor*, beside an image that names traits of GPUs."""
-    asked = request.of(flavor).whole
-    assert asked is not None
-    specs = query.extra_specs(flavor, asked, known, image_says=True)
+    specs = query.extra_specs(flavor, whole(flavor), known, image_says=True)
     if specs is None:
         return None
     return {key: value for key, value in specs.items() if flavor.get(key) != value}
@@ -24,8 +28,7 @@ def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[s
 
 class ResolvedTest(unittest.TestCase):
     def test_conditions_become_traits_of_each_group(self) -> None:
-        asked = request.of({"gpus": "= 2", "gpu_arch": "s!= fermi", "hypervisor": "LXC"}).whole
-        assert asked is not None
+        asked = whole({"gpus": "= 2", "gpu_arch": "s!= fermi", "hypervisor": "LXC"})
         found = query.resolved(asked, KNOWN)
         assert found is not None
         ((count, required, forbidden),) = (
@@ -36,9 +39,7 @@ class ResolvedTest(unittest.TestCase):
         self.assertEqual({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN"}, forbidden)
 
     def test_what_nothing_satisfies(self) -> None:
-        asked = request.of({"gpus": "= 2", "gpu_arch": "<in> hop"}).whole
-        assert asked is not None
-        self.assertIsNone(query.resolved(asked, KNOWN))
+        self.assertIsNone(query.resolved(whole({"gpus": "= 2", "gpu_arch": "<in> hop"}), KNOWN))
 
 
 class ExtraSpecsTest(unittest.TestCase):
@@ -61,8 +62,7 @@ class ExtraSpecsTest(unittest.TestCase):
             "trait:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
             "trait:HW_CPU_X86_AVX2": "required",
         }
-        asked = request.of(flavor).whole
-        assert asked is not None
+        asked = whole(flavor)
         self.assertEqual(
             {
                 "gpus": "= 2",
@@ -155,10 +155,8 @@ class ExtraSpecsTest(unittest.TestCase):
             ({"gpu:topology": "numa"}, False),
             ({"gpus": "2", "gpu:topology": "numa"}, True),
         ):
-            asked = request.of({"gpus": "1"} | specs).whole
-            assert asked is not None
             with self.subTest(specs=specs):
-                self.assertEqual(expected, query.needs_known(asked))
+                self.assertEqual(expected, query.needs_known(whole({"gpus": "1"} | specs)))
 
     def test_again_changes_nothing(self) -> None:
         for flavor in (
@@ -166,12 +164,10 @@ class ExtraSpecsTest(unittest.TestCase):
             {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"},
             {"resources1:PGPU": "1", "resources2:PGPU": "2", "gpu_arch": "fermi"},
         ):
-            asked = request.of(flavor).whole
-            assert asked is not None
+            asked = whole(flavor)
             once = query.extra_specs(flavor, asked, KNOWN)
             assert once is not None
-            again = request.of(once).whole
-            assert again is not None
+            again = whole(once)
             with self.subTest(flavor=flavor):
                 self.assertEqual(once, query.extra_specs(once, again, KNOWN))
                 self.assertEqual(asked.count, again.count)
@@ -185,8 +181,7 @@ class ExtraSpecsTest(unittest.TestCase):
             "trait:CUSTOM_GPU_MODEL_X": "required",
             "trait:HW_CPU_X86_AVX2": "required",
         }
-        asked = request.of(flavor).whole
-        assert asked is not None
+        asked = whole(flavor)
         for image_says in (False, True):
             self.assertEqual(
                 {
@@ -218,8 +213,7 @@ class ExtraSpecsTest(unittest.TestCase):
 
     def test_beside_another_group_of_the_flavors(self) -> None:
         flavor = {"gpus": "1", "resources_net:CUSTOM_NIC": "1"}
-        asked = request.of(flavor).whole
-        assert asked is not None
+        asked = whole(flavor)
         for policy, expected in (({}, "none"), ({"group_policy": "isolate"}, "isolate")):
             specs = query.extra_specs(flavor | policy, asked, KNOWN)
             assert specs is not None
@@ -326,10 +320,8 @@ class VGPUQueryTest(unittest.TestCase):
             ({"gpus": "1", "resources1:PGPU": "1", "resources:VGPU": "1"}, "_nova_vgpu"),
         ):
             flavor = {**specs, **trait, "vgpu_type": "a"}
-            whole, parts = request.of(flavor).whole, asked(**flavor)
-            assert whole is not None
             both: dict[str, str] | None = flavor
-            for each in (whole, parts):
+            for each in (whole(flavor), asked(**flavor)):
                 both = query.extra_specs(both or {}, each, ())
             with self.subTest(specs):
                 found = [key for key in both or () if key.endswith("ARCH_FERMI")]
@@ -337,9 +329,7 @@ class VGPUQueryTest(unittest.TestCase):
 
     def test_beside_whole_gpus(self) -> None:
         flavor = {"gpus": "1", "gpu_arch": "fermi", "vgpus": "1", "vgpu_type": "nvidia-35"}
-        whole = request.of(flavor).whole
-        assert whole is not None
-        specs = query.extra_specs(flavor, whole, ())
+        specs = query.extra_specs(flavor, whole(flavor), ())
         assert specs is not None
         both = query.extra_specs(specs, asked(**specs), ())
         self.assertEqual(

@@ -25,6 +25,12 @@ def refusal(extra_specs: dict[str, str]) -> str:
     raise AssertionError(f"{extra_specs} is read as {found}")
 
 
+def whole(extra_specs: dict[str, str]) -> request.GPURequest:
+    found = request.of(extra_specs).whole
+    assert found is not None
+    return found
+
+
 def asked(**specs: str) -> request.VGPURequest:
     found = request.of(specs).vgpus
     assert found is not None
@@ -33,10 +39,9 @@ def asked(**specs: str) -> request.VGPURequest:
 
 class WholeTest(unittest.TestCase):
     def test_the_blueprints_flavor(self) -> None:
-        asked = request.of(
+        asked = whole(
             {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC", "cpu_arch": "x86_64"}
-        ).whole
-        assert asked is not None
+        )
         self.assertEqual(2, asked.count)
         self.assertEqual(condition.parse_name("gpu_arch", "fermi"), asked.architecture)
         self.assertEqual(condition.parse_name("hypervisor", "lxc"), asked.hypervisor)
@@ -56,7 +61,7 @@ class WholeTest(unittest.TestCase):
                 self.assertIsNone(request.of(specs).whole)
 
     def test_novas_own_keys(self) -> None:
-        asked = request.of(
+        asked = whole(
             {
                 "resources:PGPU": "2",
                 f"trait:{FERMI}": "required",
@@ -66,13 +71,12 @@ class WholeTest(unittest.TestCase):
                 "trait_other:CUSTOM_GPU": "required",
                 "trait:CUSTOM_GPU_MODEL_X": "perhaps",
             }
-        ).whole
-        assert asked is not None
+        )
         expected = GroupRequest("", 2, frozenset({FERMI, "HW_GPU_API_VULKAN"}), frozenset({KEPLER}))
         self.assertEqual((2, (expected,), True), (asked.count, asked.groups, asked.counted))
 
     def test_suffixed_groups_are_summed_with_their_own_traits(self) -> None:
-        asked = request.of(
+        asked = whole(
             {
                 "resources1:PGPU": "1",
                 "trait1:CUSTOM_ANY": "required",
@@ -80,8 +84,7 @@ class WholeTest(unittest.TestCase):
                 f"trait_gpu:{FERMI}": "required",
                 f"trait:{KEPLER}": "required",
             }
-        ).whole
-        assert asked is not None
+        )
         self.assertEqual(4, asked.count)
         self.assertEqual(
             (
@@ -97,8 +100,7 @@ class WholeTest(unittest.TestCase):
             {"gpus": "2", "resources1:PGPU": "1", "resources2:PGPU": "1"},
         ):
             with self.subTest(specs=specs):
-                asked = request.of(specs).whole
-                assert asked is not None
+                asked = whole(specs)
                 self.assertEqual((2, True), (asked.count, asked.counted))
 
     def test_contradictions_and_nonsense(self) -> None:
@@ -214,12 +216,11 @@ class VGPUOfEachTest(unittest.TestCase):
                 self.assertEqual(text, summary.all_of(asked(**specs)))
 
     def test_beside_whole_cards(self) -> None:
-        for whole in ("gpus", "resources:PGPU", "resources1:PGPU"):
-            specs = {whole: "1", "vgpus": "1", "gpu_arch": "fermi", "gpu:memory_mib": "2048"}
+        for amount in ("gpus", "resources:PGPU", "resources1:PGPU"):
+            specs = {amount: "1", "vgpus": "1", "gpu_arch": "fermi", "gpu:memory_mib": "2048"}
             with self.subTest(specs):
                 self.assertEqual([], list(asked(**specs).demands))
-                found = request.of(specs).whole
-                assert found is not None
+                found = whole(specs)
                 self.assertEqual(
                     ["gpu_arch", "gpu:memory_mib"],
                     [key for key, _, _ in found.conditions(found.groups[0])],

@@ -9,7 +9,9 @@ from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import group_traits
 from nova_gpu.core.topology.topology import Islands
+from nova_gpu.core.vgpu.vgpu import VGPUType
 
+STANDARD = frozenset(os_traits.get_traits())
 FERMI = Product("10de", "1091", "Tesla M2090", "fermi", 6144, (2, 0))
 
 
@@ -56,3 +58,38 @@ class TraitsTest(unittest.TestCase):
         present = {"CUSTOM_RACK_7", "OWNER_NOVA"} | old
         found = group_traits.of_group(FERMI, "LXC", present)
         self.assertEqual({"CUSTOM_RACK_7", "OWNER_NOVA"}, found & present)
+
+
+class VGPUTraitsTest(unittest.TestCase):
+    def test_of_a_type_that_is_known(self) -> None:
+        facts = VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (1024, 768), 4)
+        self.assertEqual(
+            {
+                "CUSTOM_GPU_VGPU_TYPE_NVIDIA_64",
+                "CUSTOM_GPU_VGPU_TYPE_GRID_P4_2Q",
+                "CUSTOM_GPU_HEADS_4",
+                "HW_GPU_MAX_DISPLAY_HEADS_4",
+                "HW_GPU_RESOLUTION_W320H240",
+                "HW_GPU_RESOLUTION_W640H480",
+                "HW_GPU_RESOLUTION_W800H600",
+                "HW_GPU_RESOLUTION_W1024H600",
+                "HW_GPU_RESOLUTION_W1024H768",
+            },
+            group_traits.of_type(facts, STANDARD),
+        )
+
+    def test_of_one_that_is_not(self) -> None:
+        self.assertEqual(
+            {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148", "CUSTOM_GPU_HEADS_UNKNOWN"},
+            group_traits.of_type(VGPUType("nvidia-1148"), STANDARD),
+        )
+
+    def test_of_heads_that_have_no_standard_trait(self) -> None:
+        self.assertEqual(
+            {"CUSTOM_GPU_VGPU_TYPE_A", "CUSTOM_GPU_HEADS_3"},
+            group_traits.of_type(VGPUType("a", heads=3), STANDARD),
+        )
+
+    def test_are_the_drivers_own(self) -> None:
+        self.assertTrue(names.is_own_trait(names.vgpu_type_trait("nvidia-64")))
+        self.assertTrue(names.is_own_trait(names.trait(names.TRAIT_HEADS, None)))

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import unittest
 
+from nova_gpu.core import names
 from nova_gpu.core.placement import inventory
+from nova_gpu.core.vgpu.vgpu_capacity import Room
 
 
 class InventoryTest(unittest.TestCase):
@@ -29,3 +31,16 @@ class InventoryTest(unittest.TestCase):
 
     def test_never_more_reserved_than_there_is(self) -> None:
         self.assertEqual(4, inventory.inventory(4, 5)["PGPU"]["reserved"])
+
+
+class VGPUInventoryTest(unittest.TestCase):
+    def test_what_is_left_is_what_can_be_had(self) -> None:
+        # A card that is part full, one that another type has, one that is empty
+        rooms = [Room(4, 1, 3), Room(4, 0, 0), Room(4, 0, 4)]
+        found = inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
+        self.assertEqual((12, 4, 12), (found["total"], found["reserved"], found["max_unit"]))
+        self.assertEqual(sum(room.free for room in rooms), 12 - 4 - 1)
+
+    def test_of_nothing_there_is_none(self) -> None:
+        self.assertEqual({}, inventory.inventory_of([]))
+        self.assertEqual({}, inventory.inventory_of([Room(0, 0, 0)]))

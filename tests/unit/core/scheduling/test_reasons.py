@@ -148,15 +148,14 @@ class ShortageTest(unittest.TestCase):
         )
 
     def test_what_was_wanted_is_said(self) -> None:
-        asked = request.of(
-            {
+        asked = asked_for(
+            **{
                 "gpus": "2",
                 "gpu_arch": "s!= fermi",
                 "hypervisor": "KVM",
                 "trait:CUSTOM_GPU_MODEL_A": "required",
             }
-        ).whole
-        assert asked is not None
+        )
         self.assertIn(
             "GPUs (architecture s!= fermi, hypervisor kvm (qemu), CUSTOM_GPU_MODEL_A)",
             getattr(reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]), "log_text", ""),
