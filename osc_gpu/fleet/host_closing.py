@@ -71,10 +71,7 @@ def remove_stale(connection: Any) -> None:
 
 
 def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
-    """Add and remove traits of the provider *node*; create *added* ones that Placement lacks.
-
-    :raises CommandError: if Placement refuses that
-    """
+    """Add and remove traits of the provider *node*; create *added* ones that Placement lacks."""
     for trait in added:
         rest.put(connection, f"/traits/{trait}")
     url = f"/resource_providers/{node}/traits"

@@ -56,10 +56,7 @@ class _Moving:
         return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:
-        """Wait until the server has no task and another status than *but_not*, and return it.
-
-        :raises Stopped: if that takes too long
-        """
+        """Wait until the server has no task and another status than *but_not*, and return it."""
         for server in rest.polled(self._server, self.patience_s):
             if not server.task_state and server.status != but_not:
                 return server
@@ -120,10 +117,7 @@ class _Step(_Moving):
         self.wait_for_source()
 
     def _expect_as_planned(self, server: Any) -> None:
-        """Refuse a server whose status, host or task is not that of the plan.
-
-        :raises Stopped: with its present state
-        """
+        """Refuse a server whose status, host or task is not that of the plan."""
         state = server.status, server.compute_host, server.task_state
         if state != (_STATUS[self.move.way], self.here, None):
             busy = f", busy with {server.task_state}" if server.task_state else ""
