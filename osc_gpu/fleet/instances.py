@@ -17,7 +17,7 @@ from nova_gpu.core.flavor.parsers import Consent
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling.capacity import Group, Host
 from osc_gpu import closed_hosts, consumers, flavors, hosts, providers, query, rest, servers
-from osc_gpu.fleet.planning import fleet, movability
+from osc_gpu.fleet.planning import fleet
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
 from osc_gpu.providers import Provider
 from osc_gpu.resource_request import Size
@@ -188,10 +188,7 @@ def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
 
 
 def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
-    """Return how many GPUs a consumer has, by its uuid and the index of their group.
-
-    :param groups: the number of GPUs of each group, by consumer
-    """
+    """Return how many GPUs a consumer has, by its uuid and the index of their group."""
     counts_by_consumer: dict[str, dict[int, int]] = defaultdict(dict)
     for number, amounts in enumerate(groups):
         for consumer, amount in amounts.items():
@@ -231,7 +228,7 @@ def _instance(
     if server is None:
         return stays(_NOT_NOVAS)
     if consumer != server.id:
-        return stays(movability.WAITS)
+        return stays(fleet.WAITS)
     request = servers.request_of(server)
     try:
         wishes = extra_spec.MOVE.of(request.extra_specs) or Consent.LIVE
@@ -239,12 +236,13 @@ def _instance(
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:
         return stays(f"its flavor cannot be used: {e}")
-    if reason := _obstacle(server, up=up, near=near, all_of=_counts(wanted, held)):
+    all_of = sum(part.count for part in wanted.groups) == sum(held.values())
+    if reason := _obstacle(server, up=up, near=near, all_of=all_of):
         return stays(reason)
     traits = frozenset[str]().union(*(groups[number].traits for number in held))
     qemu = names.known_values(names.TRAIT_HYPERVISOR, traits) == {names.QEMU}
     live = qemu and names.RESOURCE_CLASS not in traits  # vGPUs of a KVM guest
-    way, reason = movability.way(server.status, wishes, live=live, keeps_disk=qemu)
+    way, reason = fleet.permitted_way(server.status, wishes, live=live, keeps_disk=qemu)
     if way is None:
         return stays(reason)
     like = tuple(_kept_traits(traits, way))
@@ -254,10 +252,6 @@ def _instance(
     )
     there = Need(parts, amounts, wanted.isolate)
     return Instance(consumer, server.name, host, there, mine, way)
-
-
-def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
-    return sum(part.count for part in wanted.groups) == sum(held.values())
 
 
 def _obstacle(server: Any, *, up: bool, near: bool, all_of: bool) -> str:

@@ -194,10 +194,7 @@ class Defragment(_Planner):
 
 
 def _node(connection: Any, host: str) -> str:
-    """Return the uuid of the compute node called *host*, with GPUs or without.
-
-    :raises CommandError: if there is none
-    """
+    """Return the uuid of the compute node called *host*, with GPUs or without."""
     nodes = hosts.nodes_by_name(connection)
     if host not in nodes:
         raise exceptions.CommandError(f"Nova has no host called {host}")
@@ -205,10 +202,7 @@ def _node(connection: Any, host: str) -> str:
 
 
 def _node_with_gpus(connection: Any, host: str) -> str:
-    """Return the uuid of the compute node called *host*, if it has GPUs.
-
-    :raises CommandError: if there is none, or it has no GPUs
-    """
+    """Return the uuid of the compute node called *host*, if it has GPUs."""
     roots = {gpu_provider["root_provider_uuid"] for gpu_provider in hosts.gpu_providers(connection)}
     named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
     if host not in named:

@@ -111,10 +111,7 @@ class _Step(_Moving):
         self.wait_for_source()
 
     def _expect_as_planned(self, server: Any) -> None:
-        """Refuse a server whose status, host or task is not that of the plan.
-
-        :raises Stopped: with its present state
-        """
+        """Refuse a server whose status, host or task is not that of the plan."""
         state = server.status, server.compute_host, server.task_state
         if state != (_STATUS[self.move.way], self.here, None):
             busy = f", busy with {server.task_state}" if server.task_state else ""

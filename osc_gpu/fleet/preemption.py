@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -48,7 +49,6 @@ class _Wanted:
     """Equal requests for which GPUs are taken from preemptible instances.
 
     :param need: what each of them takes of a host
-    :param count: their number
     :param whose: their description in messages
     :param short: their description in a cell of a table
     :param takers: their description in an item of a victim's metadata
@@ -96,6 +96,7 @@ class Preempt(base_command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add = parser.add_argument
+        add_seconds = functools.partial(add, metavar="<seconds>", type=base_command.seconds)
         add(
             "flavor",
             metavar="<flavor>",
@@ -112,10 +113,8 @@ class Preempt(base_command.Lister):
             help="Number of instances of the flavor to make room for (default: 1)",
         )
         projects.add_option(parser, "Project whose preemptible instances may be preempted")
-        add(
+        add_seconds(
             "--since",
-            metavar="<seconds>",
-            type=base_command.seconds,
             help=f"Without a flavor: the maximum age of a request in seconds (default: {_SINCE_S})",
         )
         add(
@@ -123,17 +122,13 @@ class Preempt(base_command.Lister):
             action="store_true",
             help="Notify the instances, and take their GPUs when the notice is over",
         )
-        add(
+        add_seconds(
             "--notice",
-            metavar="<seconds>",
-            type=base_command.seconds,
             default=_NOTICE_S,
             help=f"Seconds from the notice to the end of an instance (default: {_NOTICE_S})",
         )
-        add(
+        add_seconds(
             "--keep",
-            metavar="<seconds>",
-            type=base_command.seconds,
             default=_KEEP_S,
             help="Seconds for which --apply closes the victims' hosts to preemptible instances "
             f"(default: {_KEEP_S})",
@@ -143,10 +138,8 @@ class Preempt(base_command.Lister):
             action="store_true",
             help="Let preemptible instances have GPUs of all hosts again; preempt none",
         )
-        add(
+        add_seconds(
             "--watch",
-            metavar="<seconds>",
-            type=base_command.seconds,
             help="With --apply and without a flavor: do not end, and look for requests again after "
             "so many seconds",
         )
@@ -280,7 +273,7 @@ class _Run:
         options, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if options.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
-            return None, [], preemption_candidates.NONE  # and no notice is pending
+            return None, [], Candidates({}, (), ())  # and no notice is pending
         fleet = instances.read(snapshot)
         self._kept.open(fleet)
         candidates = preemption_candidates.read(
@@ -368,8 +361,8 @@ class _Run:
             self._say(f"{candidate.in_words}: it cannot be notified that its GPUs are taken: {e}")
             return None
         self._say(
-            f"{candidate.in_words}: told that it is {candidate.end.in_words} at {_at(due)}, "
-            f"for {wanted.whose}"
+            f"{candidate.in_words}: told that it is {candidate.end.in_words} at "
+            f"{preemption_candidates.in_utc(due)}, for {wanted.whose}"
         )
         return due
 
@@ -455,17 +448,7 @@ def _short(
 
 
 def _row(candidate: Candidate, due: datetime.datetime | None, wanted: _Wanted) -> tuple[Any, ...]:
-    server = candidate.server
-    who = (
-        server.id,
-        server.name,
-        server.project_id,
-        candidate.instance.host,
-        candidate.instance.gpus,
-    )
+    server, instance = candidate.server, candidate.instance
+    who = server.id, server.name, server.project_id, instance.host, instance.gpus
     whose = base_command.Short(wanted.whose, wanted.short)
-    return *who, str(candidate.end), _at(due) if due else "", whose
-
-
-def _at(due: datetime.datetime) -> str:
-    return f"{due.isoformat(timespec='seconds')}Z"
+    return *who, str(candidate.end), preemption_candidates.in_utc(due) if due else "", whose

@@ -114,9 +114,6 @@ class Candidates:
         return victims.without(fleet, self.leaving)
 
 
-NONE = Candidates({}, (), ())
-
-
 def need_of(connection: rest.Snapshot, flavor: Any) -> Need:
     """Return the resources that one instance of a flavor takes of its host.
 
@@ -131,9 +128,7 @@ def need_of(connection: rest.Snapshot, flavor: Any) -> Need:
 
 
 def room(connection: rest.Snapshot, need: Need, projects: Collection[str]) -> Mapping[str, int]:
-    """Return how many more instances like *need* fit on each host if all candidates left.
-
-    The keys are the names of the hosts.
+    """Return how many more instances like *need* fit on each host, by name, if all candidates left.
 
     :param projects: the IDs of the projects whose instances may be preempted
     """
@@ -316,10 +311,13 @@ def noticed_time(server: Any) -> datetime.datetime | None:
     return None
 
 
+def in_utc(time: datetime.datetime) -> str:
+    return f"{time.isoformat(timespec='seconds')}Z"
+
+
 def notify(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
     """Write a notice into the server's metadata: when its GPUs are taken, and for *takers*."""
-    text = f"{due.isoformat(timespec='seconds')}Z"
-    metadata = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
+    metadata = {names.PREEMPT_AT: in_utc(due), names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
         connection.compute.set_server_metadata(server, **metadata)
 

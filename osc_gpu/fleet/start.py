@@ -74,11 +74,7 @@ class StartServer(base_command.Command):
             raise (_NoGPUs if waits else exceptions.CommandError)(self._state(server))
 
     def _step(self, doing: str, server: Any, action: Any) -> Any:
-        """Call *action* with the server, and return it once Nova has no task for it.
-
-        :param doing: what the step does, for messages
-        :raises CommandError: if Nova refuses the step, or it takes too long
-        """
+        """Call *action* with the server, and return it once Nova has no task for it."""
         self.say(f"{server.name}: {doing}")
         with rest.clean_refusals("Nova"):
             try:

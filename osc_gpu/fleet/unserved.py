@@ -83,13 +83,8 @@ def read(
         unserved += [server for server in group if _failed_to_start(connection, server, earliest)]
         for server in unserved:
             host = server.hypervisor_hostname if server.status == _STOPPED else ""
-            key = (
-                name,
-                specs,
-                server.availability_zone or "",
-                host,
-                servers.boots_from_volume(server),
-            )
+            volume = servers.boots_from_volume(server)
+            key = (name, specs, server.availability_zone or "", host, volume)
             servers_by_request[key].append(server)
     made = [
         Unserved(item[0].flavor, zone, host, volume, tuple(sorted(item, key=_age)))

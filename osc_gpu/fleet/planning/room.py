@@ -46,7 +46,7 @@ class Room:
         for number, spot in enumerate(self.spots):
             self.on[spot.host].add(number)
         self.moves: list[tuple[int, Spot, Spot]] = []
-        self._ways: dict[Need, list[tuple[int, list[Held]]]] = {}
+        self._ways: dict[Need, dict[int, list[Held]]] = {}
         self._fitting: dict[object, int] = {}
 
     def move(self, number: int, spot: Spot) -> None:
@@ -93,7 +93,7 @@ class Room:
     def spots_for(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
         """Yield the spots with room for the instance on other hosts that are not *closed*."""
         need, here = self.fleet.instances[number].need, self.spots[number].host
-        for host, ways in self._ways_of(need):
+        for host, ways in self.could_have(need).items():
             own = self.own[host]
             if host == here or host in closed:
                 continue
@@ -116,19 +116,15 @@ class Room:
                 sets.append((group, tuple(sorted(chosen.modules))))
         return tuple(sets)
 
-    def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
+    def could_have(self, need: Need) -> Mapping[int, list[Held]]:
         """Return the hosts that would have room for an instance like *need* if they were empty.
 
         With each host come the numbers of GPUs by group that the instance could get there.
         """
         if need not in self._ways:
-            ways = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
-            self._ways[need] = [way for way in ways if way[1]]
+            ways = {n: _ways(need, host) for n, host in enumerate(self.fleet.hosts)}
+            self._ways[need] = {host: those for host, those in ways.items() if those}
         return self._ways[need]
-
-    def could_have(self, need: Need) -> list[int]:
-        """Return the hosts that would have room for an instance like *need* if they were empty."""
-        return [host for host, _ in self._ways_of(need)]
 
     def fitting(self, need: Need, host: int, without: Collection[int] = ()) -> int:
         """Return how many more like *need* fit on *host* after instances *without* have left."""

@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from osc_gpu.fleet.planning.fleet import Fleet, Need, Spot
 from osc_gpu.fleet.planning.room import Room
@@ -44,10 +44,12 @@ class Place:
         # The least number of moves on the hosts so far, by how many instances fit then
         least: list[int | None] = [0] + [None] * self.count
         for host in room.could_have(self.need):
-            place = _least_by_fit(room, self.need, host, self.count)
             joined = list(least)
-            for before, cost in enumerate(least):
-                for fit, leaving in enumerate(place):
+            for fit in range(self.count + 1):
+                leaving = room.least_leaving(self.need, host, fit)
+                if leaving is None:
+                    break
+                for before, cost in enumerate(least):
                     at = min(before + fit, self.count)
                     if cost is None:
                         continue
@@ -58,9 +60,6 @@ class Place:
             if least[self.count] == 0:
                 break
         return least[self.count]
-
-    def closed(self) -> Collection[int]:
-        return ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,22 +73,8 @@ class Empty:
         there = room.on[self.host]
         return len(there) if len(room.movable(self.host)) == len(there) else None
 
-    def closed(self) -> Collection[int]:
-        """Return the hosts to which nothing may be moved."""
-        return (self.host,)
-
 
 Goal = Place | Empty
-
-
-def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
-    """Return how many must leave the host until 0, 1, ... fit, up to *most* or what can fit."""
-    best = [0]
-    while len(best) <= most:
-        if (least := room.least_leaving(need, host, len(best))) is None:
-            break
-        best.append(least)
-    return best
 
 
 class TooLarge(Exception):
@@ -111,6 +96,7 @@ def exact(fleet: Fleet, goal: Goal) -> Steps | None:
     if least is None:
         return None
     alike = _alike(fleet)
+    closed = (goal.host,) if isinstance(goal, Empty) else ()
     order = itertools.count()
     waiting: list[tuple[int, int, int, Steps]] = [(least, 0, next(order), ())]
     best = {_state(room, movable, alike): (0, 0)}
@@ -129,7 +115,7 @@ def exact(fleet: Fleet, goal: Goal) -> Steps | None:
             if (who := (alike[number], room.spots[number])) in tried:
                 continue
             tried.add(who)
-            for spot in list(room.spots_for(number, goal.closed())):
+            for spot in list(room.spots_for(number, closed)):
                 way = fleet.instances[number].way
                 assert way is not None
                 reached = (len(steps) + 1, cost + way.cost)
@@ -219,7 +205,7 @@ class _Quick:
     def place(self, need: Need, count: int | None) -> int | None:
         """Make room for *count*, or for the most; return ``None`` if *count* fit, else how many."""
         self._kept = need
-        hosts = self.room.could_have(need)
+        hosts = list(self.room.could_have(need))
         made: frozenset[int] = frozenset()
         while True:
             have = sum(self.room.fitting(need, host) for host in hosts)

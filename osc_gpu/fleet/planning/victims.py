@@ -96,13 +96,9 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
         for instance in leaving:
             if instance.host == host.name:
                 for group, amount in instance.held:
-                    modules = dict(instance.sets).get(group, ())
-                    board = groups[group].board
-                    groups[group] = dataclasses.replace(
-                        groups[group],
-                        used=groups[group].used - amount,
-                        board=board and board.freed(modules),
-                    )
+                    was, modules = groups[group], dict(instance.sets).get(group, ())
+                    board = was.board and was.board.freed(modules)
+                    groups[group] = dataclasses.replace(was, used=was.used - amount, board=board)
                 _add(free, instance.need.amounts, 1)
         hosts.append(dataclasses.replace(host, free=free, groups=tuple(groups)))
     gone = {instance.uuid for instance in leaving}

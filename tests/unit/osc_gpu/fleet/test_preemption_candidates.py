@@ -152,7 +152,7 @@ class PreemptibleTest(unittest.TestCase):
                 (said,) = found.stays
                 self.assertTrue(said.startswith(f"a stays: {reason}"), said)
         self.assertEqual(("a stays: x",), self.read(server(), barred={"a": "x"}).stays)
-        self.assertEqual(preemption_candidates.NONE, self.read(server(specs={"gpus": "2"})))
+        self.assertEqual(Candidates({}, (), ()), self.read(server(specs={"gpus": "2"})))
 
     def test_who_leaves_is_gone(self) -> None:
         """Nobody goes in its place where a run ended in the midst."""

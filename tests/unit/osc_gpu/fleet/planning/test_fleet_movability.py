@@ -4,7 +4,7 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core.flavor.parsers import Consent
-from osc_gpu.fleet.planning import movability
+from osc_gpu.fleet.planning import fleet
 from osc_gpu.fleet.planning.fleet import Way
 
 
@@ -12,7 +12,7 @@ class WayTest(unittest.TestCase):
     def way(
         self, status: str, said: Consent, *, live: bool = False, keeps_disk: bool = True
     ) -> Way | None:
-        found, why = movability.way(status, said, live=live, keeps_disk=keeps_disk)
+        found, why = fleet.permitted_way(status, said, live=live, keeps_disk=keeps_disk)
         self.assertEqual(found is None, bool(why), "a reason, where it stays")
         return found
 
