@@ -21,10 +21,6 @@ from nova_gpu.virt.verify import repair
 from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves, Orphans
 
 
-def _abandoned() -> AbandonedMoves:
-    return AbandonedMoves(CONF.host)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndedMoves:
     """The cleanup after resizes and migrations from and to one host.
@@ -37,7 +33,9 @@ class EndedMoves:
     assigned: Assigned
     releases: Releases
     parts: Callable[[], domains.Parts]
-    _abandoned: AbandonedMoves = dataclasses.field(default_factory=_abandoned)
+    _abandoned: AbandonedMoves = dataclasses.field(
+        default_factory=lambda: AbandonedMoves(CONF.host)
+    )
     _orphans: Orphans = dataclasses.field(default_factory=Orphans)
 
     def settle(self) -> None:
@@ -51,7 +49,7 @@ class EndedMoves:
         now = self.ledger.now
         if now.records and now.records.has_moves:
             self._abandoned.end(
-                client, self.host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
+                client, self.host.get_hostname(), lambda u: self.ledger.now.had_by(u)
             )
         classes = {
             uuid: device.resource_class_of(key)

@@ -37,6 +37,7 @@ LOG = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
 _PATIENCE_AT_START_S = 60.0
 
+# The tasks during which the instance's next guest gets the same devices
 _REBUILDING = (
     task_states.REBUILDING,
     task_states.REBUILD_BLOCK_DEVICE_MAPPING,
@@ -71,7 +72,7 @@ class Releases:
         :param known: the proofs that devices are clean
         """
         self._proofs = known
-        self._retries = vgpus.Retries(lambda card: device.function(card))
+        self._retries = vgpus.Retries(device.function)
         # The quarantine entries that could not be written, by the card's address.
         self._unwritten: dict[PciAddress, Entry] = {}
         self._vgpus = parts
@@ -104,7 +105,7 @@ class Releases:
         usage = self._ledger.now
         had = usage.had_by(instance.uuid).union(recorded)
         reached = usage.reached.get(instance.uuid, frozenset())
-        rebuilding = _is_rebuilding(instance)
+        rebuilding = instance.task_state in _REBUILDING
         comes_back = rebuilding or usage.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
         products = {} if comes_back else self.products(had - reached)
@@ -407,8 +408,3 @@ def _is_same_card(one: Entry, other: Entry) -> bool:
     if one.product != other.product or not (one.seen and other.seen):
         return False
     return identity.same(one.seen.identity, other.seen.identity) is not False
-
-
-def _is_rebuilding(instance: objects.Instance) -> bool:
-    """Return whether Nova rebuilds the instance, so that its next guest gets the same devices."""
-    return instance.task_state in _REBUILDING

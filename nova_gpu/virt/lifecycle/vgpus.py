@@ -214,13 +214,6 @@ class VGPUs:
     def _reserve_failed(self) -> None:
         self.cards.reserve_parts(Source.STARTS, self._failed.unavailable())
 
-    def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
-        """Reserve the slots for the instance until its next start ends or its domain is removed.
-
-        A live migration needs it, because for a while no domain of this host names the slots.
-        """
-        self._ledger.keep(instance_uuid, frozenset(slots))
-
     def make_again(self) -> None:
         """Make the vGPUs of this host's instances again, after a host boot has removed them.
 
@@ -258,12 +251,11 @@ class VGPUs:
         """
         those = self._to_release(devices)
         cards = {self._card_of(dev) for dev in those}
-        release = functools.partial(self._release, clean=clean, instance_uuid=instance_uuid)
 
         def release_of(card: PciAddress) -> None:
             for dev in those:
                 if self._card_of(dev) == card:
-                    release(dev)
+                    self._release(dev, clean, instance_uuid)
 
         threads.for_each(release_of, cards)
         if those:
