@@ -38,7 +38,6 @@ def gpus(
     The GPUs are numbered from 0: whole cards by address, then vGPUs by slot.
 
     :param guest: a nova.virt.libvirt.guest.Guest
-    :param shared: the cards that are divided into vGPUs
     :param modules: the number of each card's module on a board with NVSwitches
     :returns: an empty map if the guest's XML cannot be read: Nova's own fields are then shown alone
     """

@@ -23,10 +23,7 @@ from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves, Orphans
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndedMoves:
-    """The cleanup after resizes and migrations from and to one host.
-
-    :param parts: return the mapping from device nodes and PCI functions to the host's devices
-    """
+    """The cleanup after resizes and migrations from and to one host."""
 
     host: libvirt_host.Host
     ledger: Ledger
@@ -48,9 +45,8 @@ class EndedMoves:
         client: Any = self.assigned.placement()
         now = self.ledger.now
         if now.records and now.records.has_moves:
-            self._abandoned.end(
-                client, self.host.get_hostname(), lambda u: self.ledger.now.had_by(u)
-            )
+            nodename = self.host.get_hostname()
+            self._abandoned.end(client, nodename, lambda uuid: self.ledger.now.had_by(uuid))
         classes = {
             uuid: device.resource_class_of(key)
             for key, uuid in self.assigned.provider_uuids().items()

@@ -11,7 +11,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.core import boundary, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.virt import reaching
 from nova_gpu.virt.cards import Cards
@@ -135,7 +135,8 @@ class Periods:
                 reaching.settle(self.host, self.ledger, self.usage_reader, self.reporter)
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
-                stay = self.assigned.whole.reserved() | self.releases.left()
+                dirty = device.cards(self.ledger.now.left())
+                stay = self.assigned.whole.reserved() | dirty
                 self.discovery.ways.host_hooks.looked(self.assigned.whole.cards(), stay)
                 self.discovery.ways.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet

@@ -156,10 +156,7 @@ class Stops:
     # A start
 
     def is_released(self, instance: objects.Instance, request: FlavorRequest) -> bool:
-        """Return whether the instance released its GPUs at a stop and has none now.
-
-        :param request: the request of its flavor
-        """
+        """Return whether the instance released its GPUs at a stop and has none now."""
         if not (request.asks_for_gpus or request.vgpu_words) or _gpus(instance):
             return False
         return names.RELEASED in instance.system_metadata
@@ -170,7 +167,6 @@ class Stops:
 
         It gets them if it released its own at a stop. If the start fails, they are released.
 
-        :param request: the request of its flavor
         :raises NoneFree: if it gets none: too few are free, its host is drained or reserved, or its
             project's limit is reached or cannot be read
         :raises ProvidersUnknown: if the providers of this host's groups are unknown
@@ -403,7 +399,6 @@ def _ways(
 ) -> Iterator[placement_client.Amounts]:
     """Yield each combination of amounts from *groups* that has enough free GPUs for *request*.
 
-    :param request: a request group of the *flavor*
     :param groups: the groups of the request's resource class, by the uuid of their provider
     :param known: the traits of all groups of this host
     """
