@@ -34,10 +34,7 @@ UNSEEN = Unavailable(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cards:
-    """The inspection of one host's cards, whole and divided.
-
-    It decides which of them instances can get.
-    """
+    """The inspection of one host's cards, whole and divided."""
 
     discovery: Discovery
     watch: Watch

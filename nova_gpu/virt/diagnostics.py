@@ -6,13 +6,14 @@ From that microversion on Nova's answer has fixed fields, and none for GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oslo_log import log as logging
 
 from nova_gpu.core import availability, device, exception, names
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.availability import Reasons
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.sets.partitions import Module
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
@@ -37,7 +38,6 @@ def gpus(
     The GPUs are numbered from 0: whole cards by address, then vGPUs by slot.
 
     :param guest: a nova.virt.libvirt.guest.Guest
-    :param shared: the cards that are divided into vGPUs
     :param modules: the number of each card's module on a board with NVSwitches
     :returns: an empty map if the guest's XML cannot be read: Nova's own fields are then shown alone
     """
@@ -52,41 +52,31 @@ def gpus(
         return {}
     cards_by_address = {}
     devices = [
-        *((str(card), _facts(offer, card, modules)) for card in sorted(device.cards(named))),
-        *(
-            (str(slot), _facts_of_vgpu(cards, slot, modules))
-            for slot in sorted(device.slots(named))
-        ),
+        *((str(card), _of_card(offer, card)) for card in sorted(device.cards(named))),
+        *((str(slot), _of_vgpu(cards, slot)) for slot in sorted(device.slots(named))),
     ]
-    for index, (address, own) in enumerate(devices):
-        facts = {"address": address, **dict(own)}
+    for index, (address, card) in enumerate(devices):
+        facts = {"address": address, **(_facts(*card, modules) if card else {})}
         cards_by_address.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
     return cards_by_address
 
 
-def _facts(
-    offer: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of a whole card as names and values; nothing if no group has the card."""
+def _of_card(offer: CardGroups, address: PciAddress) -> tuple[GPU, Reasons] | None:
     for group in offer.values():
         if gpu := group.gpus.get(address):
-            yield "product", gpu.product.key
-            yield "name", gpu.product.name
-            yield "numa_node", gpu.numa_node
-            yield "trouble", availability.text(group.unavailable.get(address, ()))
-            if address in modules:
-                yield "module", modules[address]
+            return gpu, group.unavailable.get(address, ())
+    return None
 
 
-def _facts_of_vgpu(
-    cards: Iterable[SharedCard], slot: Slot, modules: Mapping[PciAddress, Module]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of the vGPU's card as names and values; nothing if the card is gone."""
-    for card in cards:
-        if card.has(slot):
-            yield "product", card.gpu.product.key
-            yield "name", card.gpu.product.name
-            yield "numa_node", card.gpu.numa_node
-            yield "trouble", availability.text(card.reasons)
-            if card.gpu.address in modules:
-                yield "module", modules[card.gpu.address]
+def _of_vgpu(cards: Iterable[SharedCard], slot: Slot) -> tuple[GPU, Reasons] | None:
+    return next(((card.gpu, card.reasons) for card in cards if card.has(slot)), None)
+
+
+def _facts(gpu: GPU, reasons: Reasons, modules: Mapping[PciAddress, Module]) -> dict[str, Any]:
+    facts = {
+        "product": gpu.product.key,
+        "name": gpu.product.name,
+        "numa_node": gpu.numa_node,
+        "trouble": availability.text(reasons),
+    }
+    return facts | ({"module": modules[gpu.address]} if gpu.address in modules else {})

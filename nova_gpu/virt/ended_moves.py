@@ -21,23 +21,18 @@ from nova_gpu.virt.verify import repair
 from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves, Orphans
 
 
-def _abandoned() -> AbandonedMoves:
-    return AbandonedMoves(CONF.host)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndedMoves:
-    """The cleanup after resizes and migrations from and to one host.
-
-    :param parts: return the mapping from device nodes and PCI functions to the host's devices
-    """
+    """The cleanup after resizes and migrations from and to one host."""
 
     host: libvirt_host.Host
     ledger: Ledger
     assigned: Assigned
     releases: Releases
     parts: Callable[[], domains.Parts]
-    _abandoned: AbandonedMoves = dataclasses.field(default_factory=_abandoned)
+    _abandoned: AbandonedMoves = dataclasses.field(
+        default_factory=lambda: AbandonedMoves(CONF.host)
+    )
     _orphans: Orphans = dataclasses.field(default_factory=Orphans)
 
     def settle(self) -> None:
@@ -50,9 +45,8 @@ class EndedMoves:
         client: Any = self.assigned.placement()
         now = self.ledger.now
         if now.records and now.records.has_moves:
-            self._abandoned.end(
-                client, self.host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
-            )
+            nodename = self.host.get_hostname()
+            self._abandoned.end(client, nodename, lambda uuid: self.ledger.now.had_by(uuid))
         classes = {
             uuid: device.resource_class_of(key)
             for key, uuid in self.assigned.provider_uuids().items()

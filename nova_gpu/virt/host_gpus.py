@@ -35,7 +35,6 @@ from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration.migrate_data import Moves
 from nova_gpu.virt.periodic import Periods
 from nova_gpu.virt.publication import Publication
-from nova_gpu.virt.reaching import Reaching
 from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage import domains
@@ -118,11 +117,10 @@ class HostGPUs:
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
         xids = Xids(host_discovery.roots)
         cards = Cards(*(host_discovery, watch, published, vgpus, proofs, releases, reporter, xids))
-        reaching = Reaching(host, ledger, usage, reporter)
         ended_moves = EndedMoves(host, ledger, assigned, releases, parts)
         self.periods = Periods(
             *(host, ledger, host_discovery, cards, vgpus, assigned, proofs, usage, releases),
-            *(reaching, ended_moves, stops, lost_reasons, reconciliation, repeats),
+            *(reporter, ended_moves, stops, lost_reasons, reconciliation, repeats),
         )
 
     @property

@@ -45,7 +45,6 @@ class _Of(enum.Enum):
 class _Cause:
     """A cause of a failed start that a message of libvirt or QEMU identifies.
 
-    :param of: what is at fault
     :param pattern: the regular expression that finds the cause in the message; the text of its
         group ``others``, such as another domain's name, is not shown to the instance's user
     :param reason: the cause in nova-gpu's words; ``{who}`` stands for the text of group ``who``

@@ -11,8 +11,9 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.core import boundary, exception
+from nova_gpu.core import boundary, device, exception
 from nova_gpu.host import service_socket
+from nova_gpu.virt import reaching
 from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.inventory.assignment import Assigned
@@ -22,8 +23,8 @@ from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
-from nova_gpu.virt.reaching import Reaching
 from nova_gpu.virt.repeated_warnings import Repeats
+from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
 from nova_gpu.virt.verify.startup_check import Reconciliation
@@ -58,7 +59,7 @@ class Periods:
     proofs: Proofs
     usage_reader: UsageReader
     releases: Releases
-    reaching: Reaching
+    reporter: Reporter
     ended_moves: EndedMoves
     stops: Stops
     lost_reasons: LostReasons
@@ -131,10 +132,11 @@ class Periods:
                     if knows:
                         self.usage_reader.look_again()
                         self.vgpus.make_again()
-                self.reaching.settle()
+                reaching.settle(self.host, self.ledger, self.usage_reader, self.reporter)
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
-                stay = self.assigned.whole.reserved() | self.releases.left()
+                dirty = device.cards(self.ledger.now.left())
+                stay = self.assigned.whole.reserved() | dirty
                 self.discovery.ways.host_hooks.looked(self.assigned.whole.cards(), stay)
                 self.discovery.ways.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet

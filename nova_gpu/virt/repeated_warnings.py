@@ -11,10 +11,7 @@ import contextlib
 import contextvars
 import functools
 import logging as python_logging
-from collections.abc import Callable, Iterator
-from typing import TypeVar
-
-Item = TypeVar("Item")
+from collections.abc import Iterator
 
 _PACKAGE = __name__.partition(".")[0]
 # The logger, the text, the instance and the error of a log record
@@ -56,20 +53,6 @@ class Repeats:
 
 
 _current: contextvars.ContextVar[Repeats | None] = contextvars.ContextVar("repeats", default=None)
-
-
-def carried(function: Callable[[Item], None]) -> Callable[[Item], None]:
-    """Wrap *function* for another thread, so that repeats are dropped there as in this thread."""
-    repeats = _current.get()
-
-    def call(item: Item) -> None:
-        token = _current.set(repeats)
-        try:
-            function(item)
-        finally:
-            _current.reset(token)
-
-    return call
 
 
 class _Filter(python_logging.Filter):

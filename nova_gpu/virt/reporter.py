@@ -49,10 +49,7 @@ class Reporter:
     # Guests
 
     def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
-        """Report that an instance's guest is about to start here with devices that are new to it.
-
-        :param products: the product of each new device, by device
-        """
+        """Report that a guest of *instance* is about to start here with devices new to it."""
         with self._lock:
             for product in products:
                 if (instance.uuid, product) in self._released:
@@ -65,8 +62,6 @@ class Reporter:
         """Report that the instance no longer has these devices on this host.
 
         Report a device once: after a failed start Nova removes the domain twice.
-
-        :param products: the product of each released device, by device
         """
         with self._lock:
             news = {
@@ -80,10 +75,7 @@ class Reporter:
     # Cards
 
     def quarantined(self, card: GPU, reason: str, owner: Owner | None = None) -> None:
-        """Send the notification that *card* is in quarantine; the caller has logged that.
-
-        :param owner: the instance that has the card, if any
-        """
+        """Send the notification that *card* is in quarantine; the caller has logged that."""
         self._emit(EventType.QUARANTINE, {card.address: card.product}, owner, reason)
 
     def report(
@@ -96,9 +88,7 @@ class Reporter:
         """Report which whole cards are offered now, no longer offered, faulty, or recovered.
 
         :param gpus: the host's cards, except divided ones
-        :param unavailable: the cards that instances cannot get, with the reasons
         :param card_groups: the groups of whole cards that are published
-        :param owners: the instances that have the cards
         """
         groups = {a: group for group in card_groups.values() for a in group.gpus}
         cards = {gpu.address: gpu for gpu in gpus}
@@ -213,7 +203,6 @@ class Reporter:
 
         Log an error. Send a notification for the guest, and one for each instance that has the GPU.
 
-        :param usage: the present snapshot of the ledger
         :param products: return the product of each device that it is given, without unknown ones
         """
         now = {

@@ -50,11 +50,7 @@ class Sets(Protocol):
         return
 
     def look_at_parts(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """Note the vGPU types of *card*, and return those that no guest can use, with the reasons.
-
-        :param divided: the vGPU types and functions of *card*
-        :returns: the reason, by the type's id
-        """
+        """Note the vGPU types of *card*; return why no guest can use some of them, by type id."""
         return _NOTHING
 
     # Queries
@@ -154,7 +150,6 @@ def of_machines(roots: Roots, ledger: Ledger | None) -> Sets:
 def unfit_types(divided: DividedCard, name: str, reason: str | None) -> Mapping[str, str]:
     """Return why no guest can use the vGPU types that occupy the whole card, by the type's id.
 
-    :param divided: the vGPU types of a card on a board with NVSwitches
     :param name: the name of the card
     :param reason: why the board's sets cannot be activated; ``None`` makes the result empty
     """
@@ -186,8 +181,6 @@ def withheld(sets: Sets, card: GPU, divided: DividedCard) -> Mapping[str, str]:
     """Return why new guests cannot get the vGPU types that occupy the whole *card*, by type id.
 
     The result is empty if they can.
-
-    :param divided: the vGPU types and functions of *card*
     """
     reason = sets.why_not(card, in_parts=True)
     return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else _NOTHING

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -15,7 +16,6 @@ from nova import utils
 from oslo_context import context as request_context
 
 from nova_gpu.conf import CONF
-from nova_gpu.virt import repeated_warnings
 
 Item = TypeVar("Item")
 
@@ -58,12 +58,13 @@ def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]
 
 def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
     """Wrap *function* for another thread, so that its messages carry the caller's request id."""
-    context, carried = request_context.get_current(), repeated_warnings.carried(function)
+    request, variables = request_context.get_current(), contextvars.copy_context()
 
     def call(item: Item) -> None:
-        if context is not None:
-            context.update_store()
-        carried(item)
+        if request is not None:
+            request.update_store()
+        # Also :mod:`nova_gpu.virt.repeated_warnings`; two threads cannot enter one context.
+        variables.copy().run(function, item)
 
     return call
 

@@ -73,9 +73,13 @@ class Cleaning:
             with (
                 boundary.crossed(exception.NotClean, exception.BindingFailed),
                 self._delivery.share.one(),
-                _timed(),
             ):
-                yield
+                begin, is_clean = time.monotonic(), False
+                try:
+                    yield
+                    is_clean = True
+                finally:
+                    counters.cleaned(time.monotonic() - begin, clean=is_clean)
         except exception.NotClean:
             raise
         except exception.BindingFailed as error:
@@ -105,14 +109,3 @@ def words(was_reset: bool) -> str:
     """Return the text about how a device was cleaned, for the proof that it is clean."""
     steps = ["reset"] * was_reset + ["[gpu]clean_command"] * bool(CONF.gpu.clean_command)
     return " and ".join(steps) or "its guest's processes have ended"
-
-
-@contextlib.contextmanager
-def _timed() -> Iterator[None]:
-    begin = time.monotonic()
-    try:
-        yield
-    except BaseException:
-        counters.cleaned(time.monotonic() - begin, clean=False)
-        raise
-    counters.cleaned(time.monotonic() - begin, clean=True)

@@ -9,7 +9,7 @@ everything else stays for the operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -94,7 +94,7 @@ def release(
             LOG.warning(
                 "Removed GPUs %s from the shut-off domain that a failed move left here: the "
                 "instance is on %s. If the domain is not needed, remove it with virsh.",
-                *(_list(devices), instance.host),
+                *(", ".join(sorted(map(str, devices))), instance.host),
                 instance=instance,
             )
 
@@ -106,7 +106,3 @@ def _may_come_back(
         return True
     moves = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
     return any(m.instance_uuid == instance.uuid and m.status != "error" for m in moves)
-
-
-def _list(devices: Iterable[Device]) -> str:
-    return ", ".join(sorted(map(str, devices)))

@@ -37,6 +37,7 @@ LOG = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
 _PATIENCE_AT_START_S = 60.0
 
+# The tasks during which the instance's next guest gets the same devices
 _REBUILDING = (
     task_states.REBUILDING,
     task_states.REBUILD_BLOCK_DEVICE_MAPPING,
@@ -64,14 +65,12 @@ class Releases:
         parts: vgpus.VGPUs,
         known: proofs.Proofs,
     ) -> None:
-        """Store the objects that releases use.
+        """Store the arguments.
 
         :param mended: called with the address of each card that was reset
-        :param parts: the host's vGPUs and MIG instances
-        :param known: the proofs that devices are clean
         """
         self._proofs = known
-        self._retries = vgpus.Retries(lambda card: device.function(card))
+        self._retries = vgpus.Retries(device.function)
         # The quarantine entries that could not be written, by the card's address.
         self._unwritten: dict[PciAddress, Entry] = {}
         self._vgpus = parts
@@ -104,7 +103,7 @@ class Releases:
         usage = self._ledger.now
         had = usage.had_by(instance.uuid).union(recorded)
         reached = usage.reached.get(instance.uuid, frozenset())
-        rebuilding = _is_rebuilding(instance)
+        rebuilding = instance.task_state in _REBUILDING
         comes_back = rebuilding or usage.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
         products = {} if comes_back else self.products(had - reached)
@@ -173,10 +172,7 @@ class Releases:
             self._is_resumed = True
 
     def _follow(self, gpus: Collection[GPU]) -> None:
-        """Rename the quarantine files of cards whose addresses have changed, and log each.
-
-        If that fails, log a warning.
-        """
+        """Rename the quarantine files of cards whose addresses have changed, and log each."""
         try:
             moved = quarantine.follow(self._folder, gpus, self._roots, self._discovery.identities)
         except OSError as error:
@@ -233,10 +229,6 @@ class Releases:
         self._reserve(self.unavailable())
         if cards:
             self._discovery.ways.sets.part()
-
-    def left(self) -> frozenset[PciAddress]:
-        """Return the whole cards that no guest or instance has and that are not cleaned yet."""
-        return device.cards(self._ledger.now.left())
 
     def quarantine(
         self,
@@ -295,10 +287,7 @@ class Releases:
         self._vgpus.cards.reserve(reasons)
 
     def _write(self, new: Entry) -> None:
-        """Write a quarantine entry, unless the card has one that lasts longer.
-
-        :raises OSError: if the entry cannot be written
-        """
+        """Write a quarantine entry, unless the card has one that lasts longer."""
         entry = _in_force(quarantine.load(self._folder).get(new.address))
         # An entry that ends at the host's boot does not replace one that an operator must release.
         if not (entry and new.until_boot and not entry.until_boot and _is_same_card(entry, new)):
@@ -306,10 +295,7 @@ class Releases:
         self._unwritten.pop(new.address, None)
 
     def write_again(self) -> None:
-        """Write the proofs and quarantine entries that could not be written before.
-
-        Call this in each period.
-        """
+        """Write the proofs and quarantine entries that could not be written before."""
         self._proofs.write_again()
         for new in tuple(self._unwritten.values()):
             with contextlib.suppress(OSError):  # logged at the first attempt
@@ -318,7 +304,6 @@ class Releases:
     def quarantine_fault(self, card: GPU, fault: Unavailable, until_boot: str | None) -> None:
         """Put a faulty card into quarantine, unless it already is for at least as long.
 
-        :param until_boot: as for :meth:`quarantine`
         :raises OSError: as :meth:`quarantine` does
         """
         entry = None
@@ -339,10 +324,7 @@ class Releases:
         return [card for card in self._published.cards() if card.address in addresses]
 
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
-        """Clean those of *cards* that no guest has now, in parallel, and wait for it.
-
-        :param owner: the instance that had the cards, if known
-        """
+        """Clean those of *cards* that no guest has now, in parallel, and wait for it."""
         if released := list(cards):
 
             def release(card: GPU) -> None:
@@ -407,8 +389,3 @@ def _is_same_card(one: Entry, other: Entry) -> bool:
     if one.product != other.product or not (one.seen and other.seen):
         return False
     return identity.same(one.seen.identity, other.seen.identity) is not False
-
-
-def _is_rebuilding(instance: objects.Instance) -> bool:
-    """Return whether Nova rebuilds the instance, so that its next guest gets the same devices."""
-    return instance.task_state in _REBUILDING

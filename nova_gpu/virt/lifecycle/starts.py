@@ -132,7 +132,9 @@ class Starts:
                 elif self.stops.is_released(instance, flavor):
                     flavor = request.of({})  # the instance gets GPUs at its next start
                 held = self._held(instance)
-                devices, grants = _devices(held), _given(held)
+                holdings = list(itertools.chain.from_iterable(held.values()))
+                devices = frozenset(holding.device for holding in holdings)
+                grants = [holding.grant for holding in holdings]
                 # First, because devices are back in the pool as soon as a hold ends or is refused.
                 before = stack.enter_context(self.holding(instance.uuid, devices))
                 self._compare(
@@ -154,9 +156,11 @@ class Starts:
                 self.vgpus.make(instance.uuid, devices)
             if spawning or arriving or again:
                 # A rebuilt instance is spawned with devices that it had *before*.
-                self._report(instance, held, before)
+                products = {holding.device: holding.group.product for holding in holdings}
+                new = {dev: product for dev, product in products.items() if dev not in before}
+                self.reporter.claimed(instance, new)
             if devices:
-                words = ", ".join(str(holding.device) for own in held.values() for holding in own)
+                words = ", ".join(str(holding.device) for holding in holdings)
                 LOG.info("Starting with GPUs %s", words, instance=instance)
             with (
                 _in_novas_words(instance, spawning),
@@ -285,11 +289,12 @@ class Starts:
             return guest
         with _in_novas_words(instance, spawning=False):
             flavor_request, held = records.request_of(instance), self._held(instance)
-            self._refuse_unheld(instance, _devices(held))
+            holdings = list(itertools.chain.from_iterable(held.values()))
+            self._refuse_unheld(instance, {holding.device for holding in holdings})
             elements: list[GuestDevice] = []
-            for delivery, own in self._deliveries(_given(held)):
+            for delivery, own in self._deliveries([holding.grant for holding in holdings]):
                 elements += delivery.render(instance, flavor_request, guest, own)
-            if any(held.values()):
+            if holdings:
                 parts = [holding.group.facts for holding in held[self.assigned.parts]]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
@@ -331,7 +336,6 @@ class Starts:
     ) -> None:
         """Compare the instance's devices with its flavor.
 
-        :param again: whether the instance got these devices for this start, having released others
         :raises RequestMismatch: if the flavor requests other devices
         :raises BetterElsewhere: while *spawning*, if the cards are not as close to each other, or
             to the instance's network functions and disks, as the flavor requires
@@ -381,20 +385,6 @@ class Starts:
             flavor_request.whole.arrangement, cards, self.neighbours(instance)
         )
 
-    def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
-        """Send notifications of the devices that the instance has newly got: not in *before*."""
-        new = (holding for own in held.values() for holding in own if holding.device not in before)
-        self.reporter.claimed(instance, {holding.device: holding.group.product for holding in new})
-
-
-def _devices(held: Held) -> frozenset[Device]:
-    return frozenset(holding.device for own in held.values() for holding in own)
-
-
-def _given(held: Held) -> list[Grant]:
-    """Return the objects that the deliveries take: cards first, then slots."""
-    return [holding.grant for own in held.values() for holding in own]
-
 
 def _devices_of(grants: Collection[Grant]) -> list[Device]:
     return [grant.address if isinstance(grant, GPU) else grant for grant in grants]
@@ -411,9 +401,6 @@ def _tell(
 
     Nova saves the metadata when the guest has started. They are saved here if a config drive with
     dynamic vendordata is made before that: the vendordata service reads the saved metadata.
-
-    :param cards: the whole cards
-    :param parts: the vGPU types of the other devices
     """
     guest_list = [
         *cards,

@@ -92,7 +92,7 @@ class Stops:
             return
         try:
             with boundary.crossed():
-                if own := _has_gpus(instance) and self._to_give_back(instance):
+                if own := _gpus(instance) and self._to_give_back(instance):
                     self._give_back(instance, own)
         except boundary.Failure as error:
             LOG.warning(
@@ -139,11 +139,7 @@ class Stops:
             instance.system_metadata[names.RELEASED] = "true"
             instance.save()
             self.tracker.take_back(instance, own)
-        LOG.info(
-            "Released GPUs %s",
-            ", ".join(sorted(map(str, devices))),
-            instance=instance,
-        )
+        LOG.info("Released GPUs %s", ", ".join(sorted(map(str, devices))), instance=instance)
         self._count_none(instance, {holding.provider_uuid for holding in own})
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
@@ -160,11 +156,8 @@ class Stops:
     # A start
 
     def is_released(self, instance: objects.Instance, request: FlavorRequest) -> bool:
-        """Return whether the instance released its GPUs at a stop and has none now.
-
-        :param request: the request of its flavor
-        """
-        if not (request.asks_for_gpus or request.vgpu_words) or _has_gpus(instance):
+        """Return whether the instance released its GPUs at a stop and has none now."""
+        if not (request.asks_for_gpus or request.vgpu_words) or _gpus(instance):
             return False
         return names.RELEASED in instance.system_metadata
 
@@ -174,7 +167,6 @@ class Stops:
 
         It gets them if it released its own at a stop. If the start fails, they are released.
 
-        :param request: the request of its flavor
         :raises NoneFree: if it gets none: too few are free, its host is drained or reserved, or its
             project's limit is reached or cannot be read
         :raises ProvidersUnknown: if the providers of this host's groups are unknown
@@ -369,10 +361,6 @@ def _gpus(instance: objects.Instance) -> list[objects.Resource]:
     ]
 
 
-def _has_gpus(instance: objects.Instance) -> bool:
-    return bool(_gpus(instance))
-
-
 def _count(request: FlavorRequest) -> int:
     """Return how many GPUs the flavor requests; 0 if its extra specs cannot be parsed."""
     try:
@@ -386,12 +374,6 @@ def _remedy(request: FlavorRequest) -> str:
     with contextlib.suppress(exception.InvalidExtraSpec):
         return _MOVES if request.on_stop_move else _ELSEWHERE
     return _ELSEWHERE
-
-
-def _required(instance: objects.Instance) -> Collection[str]:
-    """Return the traits that the instance's image requires."""
-    traits: Collection[str] = instance.image_meta.properties.get("traits_required", ())
-    return traits
 
 
 def _group(client: Any, key: GroupKey, uuid: str) -> Group:
@@ -417,7 +399,6 @@ def _ways(
 ) -> Iterator[placement_client.Amounts]:
     """Yield each combination of amounts from *groups* that has enough free GPUs for *request*.
 
-    :param request: a request group of the *flavor*
     :param groups: the groups of the request's resource class, by the uuid of their provider
     :param known: the traits of all groups of this host
     """
@@ -425,7 +406,8 @@ def _ways(
     if parts is None:
         return
     uuids = list(groups)
-    image = frozenset(filter(request_group.is_gpu_trait, _required(instance)))
+    of_image = instance.image_meta.properties.get("traits_required", ())
+    image = frozenset(filter(request_group.is_gpu_trait, of_image))
     for way in capacity.ways(parts, list(groups.values()), isolate=flavor.is_isolated):
         if not image <= frozenset().union(*(groups[uuids[index]].traits for index in way)):
             continue

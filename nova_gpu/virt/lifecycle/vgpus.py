@@ -51,11 +51,7 @@ class VGPUs:
     """The vGPUs of one host: divides its cards, and makes, cleans and removes their vGPUs."""
 
     def __init__(self, host: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
-        """Store the arguments, and read nova-gpu's records of made vGPUs.
-
-        :param host: the discovery of the host's cards
-        :param known: the proofs that MIG instances are clean
-        """
+        """Store the arguments, and read nova-gpu's records of made vGPUs."""
         self._proofs = known
         self._discovery = host
         self._roots = host.roots
@@ -91,7 +87,6 @@ class VGPUs:
         return [card.card for card in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
-        """Return the cards of :meth:`shared_with_containers`."""
         return [card.gpu for card in self.shared_with_containers()]
 
     def shared_with_containers(self) -> list[SharedCard]:
@@ -111,7 +106,6 @@ class VGPUs:
         }
 
     def way(self, slot: Slot) -> Delivery:
-        """Return the delivery of the part at *slot*."""
         return self._discovery.ways.part(self.cards.look.kind(slot))
 
     # Made and removed
@@ -214,13 +208,6 @@ class VGPUs:
     def _reserve_failed(self) -> None:
         self.cards.reserve_parts(Source.STARTS, self._failed.unavailable())
 
-    def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
-        """Reserve the slots for the instance until its next start ends or its domain is removed.
-
-        A live migration needs it, because for a while no domain of this host names the slots.
-        """
-        self._ledger.keep(instance_uuid, frozenset(slots))
-
     def make_again(self) -> None:
         """Make the vGPUs of this host's instances again, after a host boot has removed them.
 
@@ -258,12 +245,11 @@ class VGPUs:
         """
         those = self._to_release(devices)
         cards = {self._card_of(dev) for dev in those}
-        release = functools.partial(self._release, clean=clean, instance_uuid=instance_uuid)
 
         def release_of(card: PciAddress) -> None:
             for dev in those:
                 if self._card_of(dev) == card:
-                    release(dev)
+                    self._release(dev, clean, instance_uuid)
 
         threads.for_each(release_of, cards)
         if those:
@@ -273,7 +259,6 @@ class VGPUs:
         """Begin to release the parts among *left*; do not wait for it. Call this once in a period.
 
         :param left: the dirty devices, parts or whole cards, that no guest has
-        :param clean: as for :meth:`release`
         """
         self._ledger.was_used(self._made.read_again())
 
@@ -333,12 +318,7 @@ class VGPUs:
             self._made.remove(slot, instance_uuid)
 
     def _prove(self, slot: Slot, instance_uuid: str | None) -> None:
-        """Write the proof that the MIG instance at *slot* is clean; do nothing for other parts.
-
-        Those need no proof, because they are made for each guest.
-
-        :raises OSError: if the proof cannot be written
-        """
+        """Write the proof that the MIG instance at *slot* is clean; other parts need none."""
         for card in self.shared_with_containers():
             if card.has(slot) and not card.lacks(slot):
                 self._proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)

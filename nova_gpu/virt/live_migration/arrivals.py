@@ -91,4 +91,4 @@ def prepare(host: Moves, instance: objects.Instance) -> None:
         return
     slots = migrate_data.recorded(instance.migration_context.new_resources)
     with instance.mutated_migration_context(), host.starts.starting(instance, arriving=True):
-        host.vgpus.keep(instance.uuid, slots)
+        host.starts.ledger.keep(instance.uuid, slots)

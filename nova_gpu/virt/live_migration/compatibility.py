@@ -45,12 +45,9 @@ def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
 
 
 def not_alike(has: str | None, gets: str) -> str | None:
-    """Return why a guest cannot move from the vGPU *has* to the vGPU *gets*.
-
-    Return ``None`` if no fact prevents it.
+    """Return why a guest cannot move from the vGPU *has* to the vGPU *gets*, or ``None``.
 
     :param has: the source's text about its vGPU (:meth:`Moves.described`), ``None`` if it sent none
-    :param gets: the destination's text about its vGPU
     """
     mine, its = (_FACTS.sub("", text or "") for text in (has, gets))
     if has is None or mine != its:

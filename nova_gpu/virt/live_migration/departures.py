@@ -93,7 +93,7 @@ def leaving(
     slots = host.assigned.parts.devices(instance.resources)
     new = [pair for _, pair in migrate_data.pairs(instance)]
     # The domain is gone some time before Nova cleans up after the migration.
-    host.vgpus.keep(instance.uuid, slots)
+    host.starts.ledger.keep(instance.uuid, slots)
     try:
         yield MovingGuest(guest, slots, new)
     except Exception as error:  # a migration ends with any error of Nova's

@@ -107,24 +107,15 @@ class Moves:
 
     def described(self, holdings: Held) -> dict[Slot, str]:
         """Return the text about each vGPU that hosts compare (:func:`compatibility.not_alike`)."""
-        cards = {
-            holding.device: card.gpu
-            for holding in holdings
-            if (card := holding.group.card_of(holding.device)) is not None
-        }
-        facts = compatibility.facts_of(
-            {gpu.address: gpu for gpu in cards.values()}.values(), self.roots
-        )
-        return {
-            holding.device: self._words(holding) + facts.get(cards[holding.device].address, "")
-            if holding.device in cards
-            else self._words(holding)
-            for holding in holdings
-        }
-
-    def _words(self, holding: Holding[VGPUGroup, Slot]) -> str:
-        way = self.vgpus.way(holding.device)
-        return f"{holding.device.type_id} of {holding.group.product.key}, {way.words}"
+        cards = {holding.device: holding.group.card_of(holding.device) for holding in holdings}
+        gpus = {card.gpu.address: card.gpu for card in cards.values() if card}
+        facts = compatibility.facts_of(gpus.values(), self.roots)
+        texts = {}
+        for slot, group in ((holding.device, holding.group) for holding in holdings):
+            texts[slot] = f"{slot.type_id} of {group.product.key}, {self.vgpus.way(slot).words}"
+            if card := cards[slot]:
+                texts[slot] += facts.get(card.gpu.address, "")
+        return texts
 
     def stays(self, instance: objects.Instance) -> None:
         """Reserve the vGPUs of a guest that runs here after a live migration, or still runs here.
@@ -138,7 +129,7 @@ class Moves:
         if not (here := self.assigned.parts.devices(resources)):
             return
         # Reserved first: this service may not know them, if an earlier one made them.
-        self.vgpus.keep(instance.uuid, here)
+        self.starts.ledger.keep(instance.uuid, here)
         try:
             with self.starts.holding(instance.uuid, frozenset()):
                 pass

@@ -2,30 +2,22 @@
 from __future__ import annotations
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import availability, exception
+from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, vgpu
-from tests.fixtures.compute import Compute
+from tests.unit.virt import test_host_gpus
+from tests.unit.virt.test_host_gpus import DIVIDED
+from tests.unit.virt.test_host_gpus import ONE as WELL
+from tests.unit.virt.test_host_gpus import TWO as ILL
 
-WELL, ILL, DIVIDED, NEW = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0", "0000:d8:00.0"
+NEW = "0000:d8:00.0"
 
 
-class CardsTest(base.BaseTestCase):
-    """A host with two cards that are given whole and one that is given in parts"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        self.host.add_gpu(WELL, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(ILL, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(DIVIDED, "10de", "1bb3")
-        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
-        self.compute = self.useFixture(Compute(self.host))
-        self.gpus = self.compute.gpus
-        self.cards = self.gpus.periods.cards
+class CardsTest(test_host_gpus.HostTestCase):
+    @property
+    def cards(self) -> Cards:
+        return self.gpus.periods.cards
 
     def offered(self) -> dict[str, str | None]:
         """The whole cards, each with why nobody new is given it"""

@@ -14,10 +14,12 @@ from tests.fixtures.compute import Compute, devices
 ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
 
 
-class HostGPUsTest(base.BaseTestCase):
+class HostTestCase(base.BaseTestCase):
+    """A host with two cards that are given whole and one that is given in parts"""
+
     def setUp(self) -> None:
         super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
@@ -27,12 +29,14 @@ class HostGPUsTest(base.BaseTestCase):
         self.gpus = self.compute.gpus
         self.provider = self.compute.provider("2335")
 
+    def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
+        raise ZeroDivisionError("by a bug")
+
+
+class HostGPUsTest(HostTestCase):
     def inventory(self) -> tuple[int, int]:
         found = self.compute.tree.data(self.provider).inventory["PGPU"]
         return found["total"], found["reserved"]
-
-    def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
-        raise ZeroDivisionError("by a bug")
 
     def test_look_that_fails_gives_nobody_a_card(self) -> None:
         """Until one does not"""

@@ -193,45 +193,37 @@ OTHER = (
 ELSEWHERE = (
     (
         "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory",
-        exception.BetterElsewhere,
         "too little free memory",
     ),
     (
         "-object memory-backend-file,id=ram-node0,mem-path=/dev/hugepages/libvirt/qemu/9-vm01: "
         "unable to map backing store for guest RAM: Cannot allocate memory",
-        exception.BetterElsewhere,
         "too few free huge pages",
     ),
     (
         "qemu_prealloc_mem: preallocating memory failed: Bad address",
-        exception.BetterElsewhere,
         "too few free huge pages",
     ),
     (
         "os_mem_prealloc: Insufficient free host memory pages available to allocate guest RAM",
-        exception.BetterElsewhere,
         "too few free huge pages",
     ),
     (
         "internal error: Unable to find any usable hugetlbfs mount for 1048576 KiB",
-        exception.BetterElsewhere,
         "too few free huge pages",
     ),
     (
         "internal error: hugetlbfs filesystem is not mounted or disabled by administrator config",
-        exception.BetterElsewhere,
         "too few free huge pages",
     ),
     (
         "cannot fork child process: Cannot allocate memory",
-        exception.BetterElsewhere,
         "too little free memory",
     ),
-    (
-        "unsupported configuration: Only one vgpu device can have 'ramfb' enabled",
-        exception.GuestUnfit,
-        "boot screen",
-    ),
+)
+RAMFB = (
+    "unsupported configuration: Only one vgpu device can have 'ramfb' enabled",
+    "boot screen",
 )
 
 
@@ -265,11 +257,12 @@ class TranslateTest(unittest.TestCase):
 
     def test_said_of_host_and_request(self) -> None:
         warned = "qemu: warning: vfio 0000:01:00.0: Could not enable error recovery for the device"
-        for message, error, reason in ELSEWHERE:
+        for message, reason in (*ELSEWHERE, RAMFB):
             with self.subTest(message=message):
                 found = libvirt_errors.translate(f"{warned}\n{message}", NAMES)
-                assert found is not None
+                error = exception.BetterElsewhere if reason != RAMFB[1] else exception.GuestUnfit
                 self.assertIsInstance(found, error)
+                assert found is not None
                 self.assertIn(reason, found.reason)
                 self.assertNotIn("0000:", found.user_text)
         self.assertIsNone(libvirt_errors.translate(warned, NAMES))
@@ -383,7 +376,7 @@ class UnusableTest(unittest.TestCase):
             if reason != "the host's vfio refuses it" and reason != "could not be reset":
                 text = message.replace("0000:02:00.0", "0000:3b:00.4")
                 self.assertEqual([], self.unusable(text), text)
-        for message, _, _ in ELSEWHERE:
+        for message, _ in (*ELSEWHERE, RAMFB):
             self.assertEqual([], self.unusable(f"vfio 0000:3b:00.4: {message}"), message)
         self.assertEqual(
             frozenset(), libvirt_errors.unusable(ValueError(self.TEXT), self.FUNCTIONS)

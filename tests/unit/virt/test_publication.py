@@ -5,33 +5,18 @@ from __future__ import annotations
 
 import fixtures
 from nova import objects
-from oslotest import base
 
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt.inventory.card_inventory import CardInventory
-from tests.fixtures import hosts, vgpu
+from tests.fixtures import hosts
 from tests.fixtures.compute import Compute
+from tests.unit.virt import test_host_gpus
+from tests.unit.virt.test_host_gpus import ONE
 
-ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
 
-
-class PublicationTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(DIVIDED, "10de", "1bb3")
-        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
-        self.compute = self.useFixture(Compute(self.host))
-        self.provider = self.compute.provider("2335")
-
+class PublicationTest(test_host_gpus.HostTestCase):
     def resources(self) -> set[objects.Resource]:
         return set(self.compute.tree.data(self.provider).resources["PGPU"])
-
-    def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
-        raise ZeroDivisionError("by a bug")
 
     def test_free(self) -> None:
         """Whole ones, and shared ones with room"""

@@ -46,7 +46,7 @@ class ReachingTest(base.BaseTestCase):
         self.see({uuids.guest: frozenset({OTHER})})
         usage = UsageReader(self.host, self.ledger, lambda: None)
         self.useFixture(fixtures.MockPatchObject(usage, "look_again"))
-        self.reaching = reaching.Reaching(self.host, self.ledger, usage, reporter.Reporter())
+        self.parts = self.host, self.ledger, usage, reporter.Reporter()
 
     def see(self, reached: Mapping[str, frozenset[PciAddress]]) -> None:
         self.ledger.saw_domains({uuids.guest: frozenset({OWN, OTHER})}, reached)
@@ -58,7 +58,7 @@ class ReachingTest(base.BaseTestCase):
 
     def settle(self) -> bool:
         """Whether the guest runs on"""
-        self.reaching.settle()
+        reaching.settle(*self.parts)
         return self.guest.running
 
     def test_it_is_noted_and_goes_on(self) -> None:

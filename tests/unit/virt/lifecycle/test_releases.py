@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import types
 import unittest
 from unittest import mock
 
@@ -51,9 +50,12 @@ class DomainGoesTest(unittest.TestCase):
         return next((state for state in State if A in now.devices(state)), None)
 
     def test_rebuilt_in_its_place(self) -> None:
-        self.assertEqual(State.MOVING, self.go(task_states.REBUILD_SPAWNING))
-        self.assertEqual(State.MOVING, self.state())
-        self.assertEqual({A}, self.ledger.now.kept_by(UUID))
+        for task in (task_states.REBUILDING, task_states.REBUILD_SPAWNING):
+            self.ledger.let_go(UUID)
+            self.ledger.saw_domains({UUID: frozenset({A})})
+            self.assertEqual(State.MOVING, self.go(task))
+            self.assertEqual(State.MOVING, self.state())
+            self.assertEqual({A}, self.ledger.now.kept_by(UUID))
 
     def test_deleted(self) -> None:
         self.ledger.keep(UUID, [A])
@@ -65,16 +67,3 @@ class DomainGoesTest(unittest.TestCase):
         with self.ledger.hold(UUID, frozenset({A}), dict):
             self.assertEqual(State.STARTING, self.go(None))
             self.assertEqual({A}, self.ledger.now.held_for(UUID))
-
-
-class RebuildTest(unittest.TestCase):
-    def test_task_states(self) -> None:
-        for state, rebuilding in (
-            (task_states.REBUILDING, True),
-            (task_states.REBUILD_SPAWNING, True),
-            (task_states.DELETING, False),
-            (None, False),
-        ):
-            with self.subTest(state=state):
-                instance = types.SimpleNamespace(task_state=state)
-                self.assertEqual(rebuilding, releases._is_rebuilding(instance))
