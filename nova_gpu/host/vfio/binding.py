@@ -134,9 +134,9 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
 
 
 def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
-    """Return false for a function that the operator has bound to a driver, with which it stays.
+    """Return whether VFIO has the function, or no driver has, as after an attempt that failed.
 
-    It has none if an earlier attempt failed.
+    One that the operator has bound to another driver stays.
     """
     return driver is None or iommu.is_with_vfio(function, roots)
 

@@ -12,10 +12,10 @@ vfio_pci_dev_set_try_reset), but it does not report whether it did.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
-import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -31,7 +31,6 @@ from nova_gpu.host.vfio.rebinder import Means
 SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
 
 _BUS = "bus"
-_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _LOOK_AGAIN_S = 0.2
 _REMEDY = "see the kernel's log about it; if the card stays in this state, boot the host"
 # Killed processes that have not ended: nothing else may be tried with such a card.
@@ -90,8 +89,12 @@ def _has_method(function: model.PciAddress, roots: Roots) -> bool:
 
 def _is_alone(device: str) -> bool:
     """Return whether the function is the only one on its bus."""
-    bus = os.listdir(os.path.dirname(os.path.realpath(device)))
-    return len([name for name in bus if _FUNCTION.fullmatch(name)]) == 1
+    neighbours = 0
+    for name in os.listdir(os.path.dirname(os.path.realpath(device))):
+        with contextlib.suppress(exception.InvalidPciAddress):
+            model.PciAddress.parse(name)
+            neighbours += 1
+    return neighbours == 1
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None:
