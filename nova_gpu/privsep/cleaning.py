@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import nova.privsep
 
+import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -12,7 +13,6 @@ from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.vfio import card_reset, open_devices
-from nova_gpu.privsep import vfio
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -24,7 +24,9 @@ def reset(address: str) -> None:
     :raises NotClean: if it is not reset, or does not answer afterwards
     """
     card = _card(model.PciAddress.parse(address))
-    card_reset.reset(card, vfio.means(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset)
+    card_reset.reset(
+        card, nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), required=CONF.gpu.require_reset
+    )
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -34,7 +36,7 @@ def end_processes(address: str) -> list[str]:
     :param address: a GPU's address, or the slot of a MIG instance
     :raises NotClean: if a process does not end
     """
-    means, gpu = vfio.means(CONF.gpu.clean_timeout), device.parse(address)
+    means, gpu = nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), device.parse(address)
     card = _card(device.function(gpu))
     if not means.roots.shows_all_processes():
         raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)

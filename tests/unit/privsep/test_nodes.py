@@ -10,7 +10,7 @@ import nova_gpu.privsep.nodes
 from nova_gpu.core import exception
 from nova_gpu.host import roots as host_roots
 from tests.fixtures.nodes import Nodes
-from tests.unit.privsep import base
+from tests.fixtures.verbs import VerbTestCase
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 EVERY = [
@@ -19,7 +19,7 @@ EVERY = [
 ]
 
 
-class NodesTestCase(base.VerbTestCase):
+class NodesTestCase(VerbTestCase):
     def setUp(self) -> None:
         super().setUp(Nodes.FILES if os.getuid() else Nodes.DEVICES)
         self.host.add_gpu(ONE, "1002", "74a1")

@@ -6,18 +6,21 @@ from __future__ import annotations
 import os
 import pathlib
 
+import nova_gpu.privsep.cleaning
+import nova_gpu.privsep.nodes
+import nova_gpu.privsep.vfio
+import nova_gpu.privsep.vgpu
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import privileged_cards
-from nova_gpu.privsep import cleaning, nodes, vfio, vgpu
-from tests.unit.privsep import base
+from tests.fixtures.verbs import VerbTestCase
 
 NIC, CARD, NOT_CHOSEN = "0000:51:00.0", "0000:3b:00.0", "0000:82:00.0"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 
 
-class OursTest(base.VerbTestCase):
+class OursTest(VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.add_device(NIC, "8086", "1592", class_code=0x020000, driver="ice", totalvfs=8)
@@ -36,31 +39,35 @@ class OursTest(base.VerbTestCase):
     def test_others(self) -> None:
         before = self.files()
         refused = {
-            cleaning.reset: exception.NotClean,
-            cleaning.run_command: exception.NotClean,
-            cleaning.end_processes: exception.NotClean,
-            vfio.give_to_guests: exception.BindingFailed,
-            lambda a: vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
-            lambda a: vgpu.make_mig_instances(a, "1g.18gb"): exception.DeviceUnavailable,
-            lambda a: vgpu.make(f"{a}/nvidia-64/0", INSTANCE): exception.DeviceUnavailable,
+            nova_gpu.privsep.cleaning.reset: exception.NotClean,
+            nova_gpu.privsep.cleaning.run_command: exception.NotClean,
+            nova_gpu.privsep.cleaning.end_processes: exception.NotClean,
+            nova_gpu.privsep.vfio.give_to_guests: exception.BindingFailed,
+            lambda a: nova_gpu.privsep.vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
+            lambda a: nova_gpu.privsep.vgpu.make_mig_instances(
+                a, "1g.18gb"
+            ): exception.DeviceUnavailable,
+            lambda a: nova_gpu.privsep.vgpu.make(
+                f"{a}/nvidia-64/0", INSTANCE
+            ): exception.DeviceUnavailable,
         }
         for address in (NIC, NOT_CHOSEN):
             for verb, error in refused.items():
                 self.assertEqual(
                     privileged_cards.REASON, self.assertRaises(error, verb, address).reason
                 )
-            self.assertEqual([], nodes.open_to_guests(address, ["/dev/kfd"]))
+            self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address, ["/dev/kfd"]))
         self.assertEqual(before, self.files())
 
     def test_what_the_option_does_not_say(self) -> None:
         before = self.files()
         for asked in (4, 7):
             error = self.assertRaises(
-                exception.DeviceUnavailable, vgpu.enable_functions, CARD, asked
+                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.enable_functions, CARD, asked
             )
             self.assertIn(f"requests {asked} for it, but the option has 8", error.reason)
         error = self.assertRaises(
-            exception.DeviceUnavailable, vgpu.make_mig_instances, CARD, "1g.18gb"
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make_mig_instances, CARD, "1g.18gb"
         )
         self.assertIn("the option has nothing", error.reason)
         self.assertEqual(before, self.files())

@@ -7,12 +7,12 @@ import os
 import nova_gpu.privsep.vfio
 from nova_gpu.core import exception
 from tests.fixtures import kernel
-from tests.unit.privsep import base
+from tests.fixtures.verbs import VerbTestCase
 
 CARD = "0000:81:00.0"
 
 
-class TestVfio(base.VerbTestCase):
+class TestVfio(VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.add_gpu(CARD, "10de", "1e04")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from unittest import mock
 
+import nova_gpu.privsep.vgpu
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.pci import privileged_cards
 from nova_gpu.host.vgpu import mdev
-from nova_gpu.privsep import vgpu as verbs
 from tests.fixtures import dividing_kernel, vgpu
-from tests.unit.privsep import base
+from tests.fixtures.verbs import VerbTestCase
 
 CARD, OTHER = "0000:3b:00.0", "0000:82:00.0"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -20,7 +20,7 @@ ANOTHER = "0b9c8d7e-1111-4222-8333-444455556666"
 SLOT = f"{CARD}/nvidia-64/0"
 
 
-class VGPUTestCase(base.VerbTestCase):
+class VGPUTestCase(VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.add_gpu(CARD, "10de", "1bb3")
@@ -43,30 +43,34 @@ class TestMediated(VGPUTestCase):
         return dict(mdev.devices(self.host.roots))
 
     def test_there_and_gone(self) -> None:
-        verbs.make(SLOT, INSTANCE)
+        nova_gpu.privsep.vgpu.make(SLOT, INSTANCE)
         made = mdev.MediatedDevice(PciAddress.parse(CARD), "nvidia-64")
         self.assertEqual({self.uuid: made}, self.waited_for())
-        verbs.make(SLOT, INSTANCE)  # as after a restart of the service
-        verbs.remove(SLOT, ANOTHER)  # whose it is not
-        verbs.remove(f"{CARD}/nvidia-64/1", INSTANCE)
+        nova_gpu.privsep.vgpu.make(SLOT, INSTANCE)  # as after a restart of the service
+        nova_gpu.privsep.vgpu.remove(SLOT, ANOTHER)  # whose it is not
+        nova_gpu.privsep.vgpu.remove(f"{CARD}/nvidia-64/1", INSTANCE)
         self.assertEqual([f"+{self.uuid}"], self.kernel.done)
-        verbs.remove(SLOT, INSTANCE)
+        nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
         self.assertEqual({}, self.waited_for())
-        verbs.remove(SLOT, INSTANCE)
+        nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
         self.assertEqual([f"+{self.uuid}", f"-{self.uuid}"], self.kernel.done)
 
     def test_of_another_type(self) -> None:
         vgpu.make(self.host, CARD, "nvidia-63", self.uuid)
-        error = self.assertRaises(exception.DeviceUnavailable, verbs.make, SLOT, INSTANCE)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
+        )
         self.assertIn(f"{self.uuid} exists already, on {CARD} (nvidia-63)", str(error))
-        verbs.remove(SLOT, INSTANCE)
+        nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
         self.assertEqual("", (self.host.path(CARD) / self.uuid / "remove").read_text())
 
     def test_what_the_kernel_refuses(self) -> None:
         create = self.host.path(CARD) / "mdev_supported_types/nvidia-64/create"
         create.unlink()
         create.symlink_to("/dev/full")
-        error = self.assertRaises(exception.DeviceUnavailable, verbs.make, SLOT, INSTANCE)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
+        )
         self.assertEqual(CARD, error.address)
         self.assertIn("No space left on device", error.reason)
 
@@ -76,13 +80,15 @@ class TestMediated(VGPUTestCase):
         remove = self.host.path(CARD) / self.uuid / "remove"
         remove.unlink()
         os.mkfifo(remove)
-        error = self.assertRaises(exception.NotClean, verbs.remove, SLOT, INSTANCE)
+        error = self.assertRaises(exception.NotClean, nova_gpu.privsep.vgpu.remove, SLOT, INSTANCE)
         self.assertIn("did not answer within 1 s", error.reason)
 
     def test_a_type_that_is_not_there(self) -> None:
         for slot in (f"{CARD}/nvidia-99/0", "0000:99:00.0/nvidia-64/0"):
-            self.assertRaises(exception.DeviceUnavailable, verbs.make, slot, INSTANCE)
-            verbs.remove(slot, INSTANCE)
+            self.assertRaises(
+                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+            )
+            nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
         self.assertEqual([], self.kernel.done)
 
     def test_a_slot_and_an_instance(self) -> None:
@@ -92,7 +98,7 @@ class TestMediated(VGPUTestCase):
             (SLOT, "../x"),
             (SLOT, ""),
         ):
-            for verb in (verbs.make, verbs.remove):
+            for verb in (nova_gpu.privsep.vgpu.make, nova_gpu.privsep.vgpu.remove):
                 self.assertRaises(exception.InvalidValue, verb, slot, instance)
 
 
@@ -104,28 +110,34 @@ class TestProfiles(VGPUTestCase):
     def test_there_and_gone(self) -> None:
         slot = f"{self.function}/nvidia-1147/0"
         for _ in range(2):
-            verbs.make(slot, INSTANCE)
+            nova_gpu.privsep.vgpu.make(slot, INSTANCE)
             self.assertEqual("1147", self.current())
         for _ in range(2):
-            verbs.remove(slot, INSTANCE)
+            nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
             self.assertEqual("0", self.current())
 
     def test_of_another_type(self) -> None:
         vgpu.set_profiles(self.host, self.function, {}, current=1156)
         slot = f"{self.function}/nvidia-1147/0"
-        error = self.assertRaises(exception.DeviceUnavailable, verbs.make, slot, INSTANCE)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
         self.assertIn("nvidia-1156", error.reason)
-        verbs.remove(slot, INSTANCE)
+        nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
         self.assertEqual("1156", self.current())
 
     def test_a_driver_that_says_nothing(self) -> None:
         slot = f"{self.function}/nvidia-1147/0"
         with mock.patch("nova_gpu.host.pci.sysfs.write"):
-            error = self.assertRaises(exception.DeviceUnavailable, verbs.make, slot, INSTANCE)
+            error = self.assertRaises(
+                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+            )
         self.assertIn("gave the function no type", error.reason)
-        verbs.make(slot, INSTANCE)
+        nova_gpu.privsep.vgpu.make(slot, INSTANCE)
         with mock.patch("nova_gpu.host.pci.sysfs.write"):
-            failed = self.assertRaises(exception.NotClean, verbs.remove, slot, INSTANCE)
+            failed = self.assertRaises(
+                exception.NotClean, nova_gpu.privsep.vgpu.remove, slot, INSTANCE
+            )
         self.assertIn("left the function its type", failed.reason)
 
     def test_plain_one_is_looked_at_and_left_as_it_is(self) -> None:
@@ -133,18 +145,25 @@ class TestProfiles(VGPUTestCase):
         self.host.add_gpu(card, "8086", "56c0", totalvfs=1)
         self.host.add_vf(card, function, driver="i915")
         slot = f"{function}/vf/0"
-        error = self.assertRaises(exception.DeviceUnavailable, verbs.make, slot, INSTANCE)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
         self.assertIn(f"{function} is bound to i915", error.reason)
         self.host.bind(function, None)
         self.host.set_autoprobe(card, enabled=False)
-        verbs.make(slot, INSTANCE)
-        verbs.remove(slot, INSTANCE)
+        nova_gpu.privsep.vgpu.make(slot, INSTANCE)
+        nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
         self.host.remove(function)
-        error = self.assertRaises(exception.DeviceUnavailable, verbs.make, slot, INSTANCE)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
         self.assertEqual(privileged_cards.REASON, error.reason)
 
     def test_of_another_driver(self) -> None:
         self.assertRaises(
-            exception.DeviceUnavailable, verbs.make, f"{self.function}/mtty-1147/0", INSTANCE
+            exception.DeviceUnavailable,
+            nova_gpu.privsep.vgpu.make,
+            f"{self.function}/mtty-1147/0",
+            INSTANCE,
         )
         self.assertEqual("0", self.current())
