@@ -79,7 +79,7 @@ def _delete(tree: pathlib.Path, extension: Extension) -> None:
     shutil.rmtree(tree / extension.folder)
     for name in extension.tests:
         path = tree / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     for suite in ("functional", "lxc"):
         for path in (tree / "tests" / suite).glob("test_*.py"):
             if package in path.read_text():
