@@ -63,10 +63,13 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
 
     :raises SystemExit: where there was no cloud to look at
     """
+    import testtools
+
     from nova_gpu.conf import CONF
     from tests.functional import test_scheduling
 
     class Burst(test_scheduling.SchedulingTestBase):
+        run_tests_with = testtools.RunTest  # in this process
         CAST_AS_CALL = False
 
         def _setup_conductor_service(self) -> Any:
