@@ -53,7 +53,7 @@ def _check(extensions: Sequence[Extension], *commands: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder, "tree")
         ignored = shutil.ignore_patterns(
-            ".git", ".tools", ".stestr", ".*_cache", "*.egg-info", "__pycache__", "build", "shared"
+            ".git", ".tools", ".stestr", ".*_cache", "*.egg-info", "__pycache__", "build"
         )
         shutil.copytree(ROOT, tree, ignore=ignored)
         for extension in extensions:

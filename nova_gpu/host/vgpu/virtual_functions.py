@@ -169,9 +169,9 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
 def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
     """Return why no guest can get one of *functions*, which have NVIDIA vGPU types.
 
-    NVIDIA's driver registers each function with VFIO
-    before it shows its types (nv_vfio_pci_core_init in nvidia-vgpu-vfio's vgpu-vfio-pci-core.c), so
-    a function without ``vfio-dev`` indicates a kernel before Linux 6.1.
+    NVIDIA's driver registers each function with VFIO before it shows its types
+    (nv_vfio_pci_core_init in nvidia-vgpu-vfio's vgpu-vfio-pci-core.c), so a function without
+    ``vfio-dev`` indicates a kernel before Linux 6.1.
 
     :raises OSError: if the kernel does not report it, for example because a function is gone
     """
