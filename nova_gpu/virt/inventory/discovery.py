@@ -106,8 +106,10 @@ class Discovery:
         gpus = self._discover()
         held = {gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER}
         wanted = CONF.gpu.nvml and self.delivery.shares_driver
-        may_change = any(mig_layout.is_divided(gpu, self.roots) for gpu in gpus)
-        if wanted and (held - self._nvml_facts.keys() or may_change):
+        if wanted and (
+            held - self._nvml_facts.keys()
+            or any(mig_layout.is_divided(gpu, self.roots) for gpu in gpus)
+        ):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             gpus = self._discover()
         self.ways.sets.look(gpus)
