@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterable
@@ -130,6 +131,7 @@ def is_own_trait(trait: str) -> bool:
     return trait == TRAIT_GPU or trait.startswith(_OWN_PREFIXES)
 
 
+@functools.lru_cache(maxsize=4096)
 def word(value: str | None) -> str | None:
     """Return the normal form of a name, to compare it: ``xe_hpc`` for ``XE-HPC``.
 

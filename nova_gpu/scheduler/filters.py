@@ -152,9 +152,10 @@ def _judge_hosts(
         except exception.InvalidStats as e:
             return _passes(host_state, str(e))
         key = (host_state.hypervisor_type, id(host))
-        if key not in verdicts:
-            verdicts[key] = (host, why_not(host_state.hypervisor_type, host))
-        return _passes(host_state, verdicts[key][1])
+        verdict = verdicts.get(key)
+        if verdict is None:
+            verdict = verdicts[key] = (host, why_not(host_state.hypervisor_type, host))
+        return _passes(host_state, verdict[1])
 
     return passes
 
