@@ -58,7 +58,6 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
     """
     functions = tuple(addresses)
     names = {str(function) for function in functions}
-    bars = [bar for function in functions for bar in sysfs.bars(function, roots)]
     above: list[tuple[int, str]] = []
     for line in (roots.proc / "iomem").read_text(errors="replace").splitlines():
         where, _, name = line.partition(" : ")
@@ -67,7 +66,9 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
         if name in _FIRMWARE_FRAMEBUFFERS:
             start, end = (int(number, 16) for number in where.split("-"))
             if any(parent in names for _, parent in above) or any(
-                end and start <= bar[1] and bar[0] <= end for bar in bars
+                end and start <= bar[1] and bar[0] <= end
+                for function in functions
+                for bar in sysfs.bars(function, roots)
             ):
                 return name
         above.append((depth, name))
