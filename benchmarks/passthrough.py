@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import report
 from lab import packages
 from lab.cloud import steps
-from lab.vm import build_cache, cards, vm
+from lab.vm import cards
 from tests.cloud import running
 from tests.vfio import benches, outside
 
@@ -132,12 +132,12 @@ def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="how often each driver spawns, twice")
     arguments = parser.parse_args()
-    if reason := vm.obstacle(pathlib.Path(sys.prefix)):
+    if reason := benches.obstacle(benches.ONE):
         print(f"SKIP: {reason}")
         return 77
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            vm.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
+            benches.build(benches.ONE)
     except (steps.Failed, packages.MachineNotReady) as error:
         raise SystemExit(str(error)) from error
     out = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-benchmark-", dir="/var/tmp"))
