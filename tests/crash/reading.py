@@ -33,7 +33,7 @@ class ReadingTestCase(cloud.Cloud):
             ),
             guests=_guests(),
             instances=instances,
-            allocated=self._allocated(provider, instances),
+            allocated=self._allocated(provider),
             total=inventory["total"],
             reserved=inventory["reserved"],
             free=frozenset(self.ask("free")),
@@ -55,9 +55,7 @@ class ReadingTestCase(cloud.Cloud):
         context = nova_context.get_admin_context(read_deleted="yes")
         return list(objects.MigrationList.get_by_filters(context, {}))
 
-    def _allocated(
-        self, provider: str, instances: dict[str, truths.Instance]
-    ) -> collections.Counter[str]:
+    def _allocated(self, provider: str) -> collections.Counter[str]:
         allocations = self._consumers(provider)
         of_instance = {each.uuid: each.instance_uuid for each in self._migrations()}
         counted: collections.Counter[str] = collections.Counter()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from lab.cloud import image, libvirtd, nodes
+from lab.cloud import libvirtd, nodes
 from tests.fixtures import hosts, nvidia
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
@@ -36,11 +36,6 @@ def node(gpu: int) -> nodes.Node:
 def folder() -> pathlib.Path:
     """:raises KeyError: outside of ``python -m tests.lxc``"""
     return pathlib.Path(os.environ[FOLDER])
-
-
-def furnish(folder: pathlib.Path) -> None:
-    """What all tests share, made once."""
-    image.build(folder / "image.raw")
 
 
 def private_libvirtd() -> libvirtd.PrivateLibvirtd:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import base
 
 
@@ -58,14 +57,9 @@ class SameHostTest(base.LXCTestCase):
         self.wait_until(server, status)
 
 
-class ShelveTest(base.LXCTestCase):
-    # Its disk goes to Glance and back, and is no larger than the image then.
-    FLAVOR = {**base.LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
-
+class ShelveTest(base.SnapshotTestCase):
     def set_host_flags(self) -> None:
         super().set_host_flags()
-        self.useFixture(cloud_fixtures.KeptUploads())
-        self.flags(snapshot_image_format="raw", group="libvirt")
         self.flags(shelved_offload_time=0)
 
     def test_somebody_else_has_them_meanwhile(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from lab.cloud import guest
-from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import base
 
 
@@ -51,15 +50,7 @@ class RefusalsTest(base.LXCTestCase):
         self.assertGPUs(server, {0})
 
 
-class PauseAndSnapshotTest(base.LXCTestCase):
-    # The snapshot is no larger than the image then.
-    FLAVOR = {**base.LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
-
-    def set_host_flags(self) -> None:
-        super().set_host_flags()
-        self.useFixture(cloud_fixtures.KeptUploads())
-        self.flags(snapshot_image_format="raw", group="libvirt")
-
+class PauseAndSnapshotTest(base.SnapshotTestCase):
     def test_they_work(self) -> None:
         server = self.boot_with(2)
         init = guest.init_pid(self._lv, self.domain(server))
