@@ -82,14 +82,14 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
     source = upstream(gives.variables)
     archives.take_all(root / _ARCHIVES)
     images.take_folders(root / _IMAGES)
-    groups = set(_guest_groups())
+    groups = set(cgroups.all_guest_groups())  # they may outlive a root
     wheels = Store(cache / "wheels")
     with index.serving(source, wheels) as served:
         variables = index_variables(gives.variables, source, served.addresses)
         try:
             return isolation.run(root, command, variables, bound)
         finally:
-            _remove_groups(set(_guest_groups()) - groups)
+            _remove_groups(set(cgroups.all_guest_groups()) - groups)
             counts = [archives.keep((root / _ARCHIVES).glob("*.deb"))]
             counts += [len(served.fetched), _keep_systems(images, root / _IMAGES)]
             _say("new in the cache: {} of Debian, {} of the index, {} systems".format(*counts))
@@ -219,12 +219,6 @@ def index_variables(
             excepted = name.replace("http", "no").replace("HTTP", "NO")
             changed[excepted] = ",".join(filter(None, (variables.get(excepted), "127.0.0.1")))
     return changed
-
-
-def _guest_groups() -> list[cgroups.GuestGroup]:
-    """Return the control groups of LXC guests on this machine; they may outlive a root."""
-    hierarchies = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
-    return [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
 
 
 def _say(text: str) -> None:

@@ -35,12 +35,6 @@ def image(client: rest.Client) -> str:
     return str(images[0]["id"])
 
 
-def create(client: rest.Client, name: str, flavor_id: str, image_id: str) -> str:
-    """Request an instance, and return its id without waiting for the build."""
-    server = {"name": name, "flavorRef": flavor_id, "imageRef": image_id, "networks": "none"}
-    return str(client.post("nova-api", "/v2.1/servers", {"server": server})["server"]["id"])
-
-
 def show(client: rest.Client, server_id: str) -> Any:
     return client.get("nova-api", f"/v2.1/servers/{server_id}")["server"]
 
