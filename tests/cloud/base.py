@@ -172,8 +172,12 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def reboot(self, server: dict[str, Any], kind: str) -> None:
         """*kind* is ``SOFT`` or ``HARD``."""
-        self.api.post_server_action(server["id"], {"reboot": {"type": kind}})
-        self.wait_until(server, "ACTIVE")
+        self.act(server, "reboot", "ACTIVE", type=kind)
+
+    def act(self, server: dict[str, Any], action: str, status: str, **words: Any) -> None:
+        """And waits until it is in that status."""
+        self.api.post_server_action(server["id"], {action: words or None})
+        self.wait_until(server, status)
 
     def wait_until(self, server: dict[str, Any], status: str) -> None:
         """In that status and with nothing going on."""

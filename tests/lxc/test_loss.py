@@ -23,8 +23,7 @@ class LossTest(base.LXCTestCase):
 
         # Its guest does not start without it, nor with another in its place.
         self._stop_server(server)
-        self.api.post_server_action(server["id"], {"os-start": None})
-        self.wait_until(server, "SHUTOFF")
+        self.act(server, "os-start", "SHUTOFF")
         self.assertIn("a GPU cannot be given", self.failure(server))
 
         self.delete(server)

@@ -23,12 +23,12 @@ class SameHostTest(base.LXCTestCase):
         refused = self.boot(self.flavor(gpus="= 3"), expected_state="ERROR")
         self.assertIn("at most 2 free", self.fault(refused))
 
-        self._act(server, "revertResize", "ACTIVE")
+        self.act(server, "revertResize", "ACTIVE")
         self.assertGPUs(server, {0, 1})
         self.wait_for("the new ones are free", lambda: self.usage() == 2)
 
         self._resize(server, four)
-        self._act(server, "confirmResize", "ACTIVE")
+        self.act(server, "confirmResize", "ACTIVE")
         self.assertGPUs(server, {4, 5, 6, 7})
         self.wait_for("the old ones are free", lambda: self.usage() == 4)
         self.assertGPUs(self.boot(four), {0, 1, 2, 3})
@@ -41,7 +41,7 @@ class SameHostTest(base.LXCTestCase):
             self._resize(server, self.flavor(**words))
             self.assertGPUs(server, gpus)
             self.assertEqual(used + len(gpus), self.usage())
-            self._act(server, "confirmResize", "ACTIVE")
+            self.act(server, "confirmResize", "ACTIVE")
             used = len(gpus)
             self.wait_for("the old ones are free", functools.partial(self._uses, used))
             self.assertGPUs(server, gpus)
@@ -50,11 +50,7 @@ class SameHostTest(base.LXCTestCase):
         return self.usage() == gpus
 
     def _resize(self, server: dict[str, Any], flavor: str) -> None:
-        self._act(server, "resize", "VERIFY_RESIZE", flavorRef=flavor)
-
-    def _act(self, server: dict[str, Any], action: str, status: str, **words: str) -> None:
-        self.api.post_server_action(server["id"], {action: words or None})
-        self.wait_until(server, status)
+        self.act(server, "resize", "VERIFY_RESIZE", flavorRef=flavor)
 
 
 class ShelveTest(base.SnapshotTestCase):

@@ -54,15 +54,12 @@ class PauseAndSnapshotTest(base.SnapshotTestCase):
     def test_they_work(self) -> None:
         server = self.boot_with(2)
         init = guest.init_pid(self._lv, self.domain(server))
-        self.api.post_server_action(server["id"], {"pause": None})
-        self.wait_until(server, "PAUSED")
+        self.act(server, "pause", "PAUSED")
         self.assertEqual(2, self.usage())
-        self.api.post_server_action(server["id"], {"unpause": None})
-        self.wait_until(server, "ACTIVE")
+        self.act(server, "unpause", "ACTIVE")
         self.assertGPUs(server, {0, 1})
 
-        self.api.post_server_action(server["id"], {"createImage": {"name": "of-it"}})
-        self.wait_until(server, "ACTIVE")
+        self.act(server, "createImage", "ACTIVE", name="of-it")
         self.assertEqual(init, guest.init_pid(self._lv, self.domain(server)))
         self.assertGPUs(server, {0, 1})
 

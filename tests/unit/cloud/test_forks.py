@@ -88,9 +88,7 @@ class Owner:
 
 class ForksTest(unittest.TestCase):
     def setUp(self) -> None:
-        variable = fixtures.EnvironmentVariable("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
-        variable.setUp()
-        self.addCleanup(variable.cleanUp)
+        self.enterContext(fixtures.EnvironmentVariable("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1"))
         self.addCleanup(forks.end)
 
     def run_tests(self, *names: str, of: type = Inner.Prepared) -> unittest.TestResult:
