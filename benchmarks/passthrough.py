@@ -114,18 +114,13 @@ def _restart(clouds: Any, driver: str) -> None:
 def _prepared(host: Any, card: str) -> Iterator[None]:
     """As an operator has it from boot on: vfio-pci drives the card, and no record says else."""
     functions = host.functions(card)
-    _drive(host, functions, "vfio-pci")
+    for function in functions:
+        host.bind(function, "vfio-pci")
     try:
         yield
     finally:
-        _drive(host, functions, "")
-
-
-def _drive(host: Any, functions: Sequence[str], driver: str) -> None:
-    for function in functions:
-        host.unbind(function)
-        host.override_by(function, driver)
-        host.probe(function)
+        for function in functions:
+            host.bind(function, "")
 
 
 def main() -> int:

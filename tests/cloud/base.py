@@ -106,8 +106,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def flavor(self, **extra_specs: str) -> str:
         """A flavor that a guest of the suite fits into; its id."""
-        created: str = self._create_flavor(**self.FLAVOR, extra_spec=extra_specs)
-        return created
+        return str(self._create_flavor(**self.FLAVOR, extra_spec=extra_specs))
 
     def boot(
         self,
@@ -185,13 +184,15 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self._wait_for_server_parameter(server, expected)
 
     def fault(self, server: dict[str, Any]) -> str:
-        text: str = self.api.get_server(server["id"])["fault"]["message"]
-        return text
+        return str(self.api.get_server(server["id"])["fault"]["message"])
+
+    def refusal(self, flavor: str) -> str:
+        """The fault of an instance that no host takes"""
+        return self.fault(self.boot(flavor, expected_state="ERROR"))
 
     def domain(self, server: dict[str, Any]) -> str:
         """libvirt's name of it"""
-        name: str = self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:instance_name"]
-        return name
+        return str(self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:instance_name"])
 
     # Placement
 
@@ -201,12 +202,10 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
     def gpu_provider(self, ending: str) -> str:
         """The uuid of that one. :raises StopIteration: where the host has none"""
         named = (each for each in self._get_all_providers() if each["name"].endswith(ending))
-        uuid: str = next(named)["uuid"]
-        return uuid
+        return str(next(named)["uuid"])
 
     def used(self, provider: str) -> int:
-        used: int = self._get_provider_usages(provider).get("PGPU", 0)
-        return used
+        return int(self._get_provider_usages(provider).get("PGPU", 0))
 
     def allocated(self, server: dict[str, Any]) -> int:
         allocations = self._get_allocations_by_server_uuid(server["id"])

@@ -71,8 +71,7 @@ class LXCTestCase(cloud.Cloud):
 
     def reserved(self) -> int:
         inventory = self._get_provider_inventory(self.gpu_provider(PROVIDER))
-        reserved: int = inventory["PGPU"]["reserved"]
-        return reserved
+        return int(inventory["PGPU"]["reserved"])
 
     def _delete_everything(self) -> None:
         super()._delete_everything()

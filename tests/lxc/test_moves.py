@@ -20,8 +20,7 @@ class SameHostTest(base.LXCTestCase):
         self.assertGPUs(server, {4, 5, 6, 7})
         # Until then the old ones are the instance's as well.
         self.assertEqual(6, self.usage())
-        refused = self.boot(self.flavor(gpus="= 3"), expected_state="ERROR")
-        self.assertIn("at most 2 free", self.fault(refused))
+        self.assertIn("at most 2 free", self.refusal(self.flavor(gpus="= 3")))
 
         self.act(server, "revertResize", "ACTIVE")
         self.assertGPUs(server, {0, 1})

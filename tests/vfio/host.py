@@ -111,6 +111,13 @@ def probe(address: str) -> None:
     (_DEVICES.parent / "drivers_probe").write_text(address)
 
 
+def bind(address: str, driver: str) -> None:
+    """Takes the function from its driver for *driver*; no name: for one that knows the device."""
+    unbind(address)
+    override_by(address, driver)
+    probe(address)
+
+
 def remove(address: str) -> None:
     """Takes the function off the bus, which the kernel does when nobody has it any more."""
     subprocess.Popen(["sh", "-c", 'echo 1 >"$0"', str(_DEVICES / address / "remove")])
@@ -149,9 +156,7 @@ def without_parts(address: str) -> None:
 def become_nvidias(address: str, *options: str) -> None:
     """Until :func:`be_own_again`. *options*: of the module that is its driver"""
     load(modules.FUNCTIONS.stem, *options)
-    unbind(address)
-    override_by(address, _NVIDIA)
-    probe(address)
+    bind(address, _NVIDIA)
     pretend(address, _NVIDIAS)
     virtual_functions.SRIOV_MANAGE.parent.mkdir(exist_ok=True)
     shutil.copy2(_SRIOV_MANAGE, virtual_functions.SRIOV_MANAGE)
@@ -162,9 +167,7 @@ def be_own_again(address: str) -> None:
     sriov_manage("-d", address)
     virtual_functions.SRIOV_MANAGE.unlink()
     own_up(address, _NVIDIAS)
-    unbind(address)
-    override_by(address, "")
-    probe(address)
+    bind(address, "")
     without_parts(address)
     unload(modules.FUNCTIONS.stem)
 

@@ -49,9 +49,7 @@ class HostCommandsTest(unittest.TestCase):
         process.communicate()
         self.addCleanup(self._to_host, card)
         for function in host.functions(card):
-            host.override_by(function, "vfio-pci")
-            host.unbind(function)
-            host.probe(function)
+            host.bind(function, "vfio-pci")
         self.assertPrinted("prepared", 0)
 
     def assertPrinted(self, name: str, status: int) -> None:
