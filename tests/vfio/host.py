@@ -71,9 +71,10 @@ def drivers(*cards: str) -> list[str | None]:
     return [driver(function) for card in cards for function in functions(card)]
 
 
-def override(address: str) -> str | None:
-    text = (_DEVICES / address / "driver_override").read_text().strip()
-    return None if text in ("", "(null)") else text
+def overrides(card: str) -> list[str | None]:
+    """What alone may drive each of the card's functions; ``None``: any driver that knows it."""
+    texts = [(_DEVICES / each / "driver_override").read_text() for each in functions(card)]
+    return [None if text.strip() in ("", "(null)") else text.strip() for text in texts]
 
 
 def group(address: str) -> int:

@@ -44,4 +44,4 @@ class HostTest(unittest.TestCase):
             self.assertEqual(expected, host.drivers(cards.WHOLE[0]))
             made = [len(host.vfio_devices(function)) for function in functions]
             self.assertEqual([1, 1] if driver else [0, 0], made)
-        self.assertEqual([None, None], [host.override(each) for each in functions])
+        self.assertEqual([None, None], host.overrides(cards.WHOLE[0]))
