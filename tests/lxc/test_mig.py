@@ -19,12 +19,6 @@ CARD = "0000:19:00.0"
 PROFILE = "1g.18gb"
 
 
-def nodes_of(gpu_instance: int) -> list[nodes.Node]:
-    """Those of its two capabilities"""
-    numbers = (nvidia.cap_minor(0, gpu_instance), nvidia.cap_minor(0, gpu_instance, 0))
-    return nodes.pretend_nvidia_caps(numbers)
-
-
 class MIGTest(base.LXCTestCase):
     MACHINE = "h200-8"
 
@@ -41,7 +35,8 @@ class MIGTest(base.LXCTestCase):
     def assertInstance(self, server: dict[str, Any], gpu_instance: int) -> None:
         """Its own nodes open, for an ordinary user; all others are not there, and refused by the
         device cgroup even so."""
-        own = nodes_of(gpu_instance)
+        capabilities = ((gpu_instance,), (gpu_instance, 0))
+        own = nodes.pretend_nvidia_caps(nvidia.cap_minor(0, *each) for each in capabilities)
         card, *_ = nodes.pretend_nvidia([0])
         said = self.told(server, [card, *own])
         self.assertEqual([], [each for each in said if base.NO_DRIVER not in each])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tests.lxc import base
@@ -42,11 +41,8 @@ class SameHostTest(base.LXCTestCase):
             self.assertEqual(used + len(gpus), self.usage())
             self.act(server, "confirmResize", "ACTIVE")
             used = len(gpus)
-            self.wait_for("the old ones are free", functools.partial(self._uses, used))
+            self.wait_for("the old ones are free", lambda used=used: self.usage() == used)
             self.assertGPUs(server, gpus)
-
-    def _uses(self, gpus: int) -> bool:
-        return self.usage() == gpus
 
     def _resize(self, server: dict[str, Any], flavor: str) -> None:
         self.act(server, "resize", "VERIFY_RESIZE", flavorRef=flavor)

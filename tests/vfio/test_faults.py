@@ -56,8 +56,7 @@ class FaultsTest(base.VFIOTestCase):
 
         self.cloud.delete(server)
         self.assertEqual([FIRST], self.host.quarantined())
-        said = rf"GPU {FIRST} .*clean_command"
-        self.assertRegex(self.cloud.compute_log(), said)
+        self.assertRegex(self.cloud.compute_log(), rf"GPU {FIRST} .*clean_command")
         self.assertCounts(used=0, reserved=1)
         self.host.clean_with("/usr/bin/true")  # it is cleaned again
         self.assertEqual(0, self.host.release(FIRST))
