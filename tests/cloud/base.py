@@ -231,8 +231,8 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         """Allocations in Placement and cards in quarantine, while there is no instance."""
         found = []
         for provider in self._get_all_providers():
-            url = f"/resource_providers/{provider['uuid']}/allocations"
-            for consumer, each in self.placement.get(url).body["allocations"].items():
+            allocations = self._get_allocations_by_provider_uuid(provider["uuid"])
+            for consumer, each in allocations.items():
                 found.append(f"allocation of {consumer}: {each['resources']}")
         return [*found, *leftovers.quarantined(self._state)]
 

@@ -102,7 +102,8 @@ class Crashes(reading.ReadingTestCase):
 
     def _heal(self) -> None:
         """So that the next life does not begin with the scars of this one."""
-        for consumer in {*self._consumers()} - {self._neighbour["id"]}:
+        allocations = self._get_allocations_by_provider_uuid(self.gpu_provider(base.PROVIDER))
+        for consumer in {*allocations} - {self._neighbour["id"]}:
             self.placement.delete(f"/allocations/{consumer}")
 
     def _leftovers(self) -> set[str]:
