@@ -22,6 +22,7 @@ import time
 import unittest
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TextIO
+from unittest import mock
 
 from benchmarks import report, timing
 from tests.cloud import running
@@ -185,11 +186,8 @@ def _claims() -> Iterator[Mapping[str, list[float]]]:
         finally:
             took[self.host].append(time.thread_time() - started)
 
-    resource_tracker.ResourceTracker.instance_claim = claim
-    try:
+    with mock.patch.object(resource_tracker.ResourceTracker, "instance_claim", claim):
         yield took
-    finally:
-        resource_tracker.ResourceTracker.instance_claim = original
 
 
 def _processor_s() -> float:

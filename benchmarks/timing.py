@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 
 def medians_ms(
@@ -43,11 +44,8 @@ def spawning(driver: Any) -> Iterator[list[float]]:
         finally:
             seconds.append(time.perf_counter() - started)
 
-    driver.spawn = timed
-    try:
+    with mock.patch.object(driver, "spawn", timed):
         yield seconds
-    finally:
-        del driver.spawn
 
 
 def median_s(times: list[float]) -> float:

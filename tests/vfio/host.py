@@ -329,13 +329,8 @@ def clean_with(program: str) -> None:
     place.CLEAN.symlink_to(program)
 
 
-@contextlib.contextmanager
-def group_open(address: str) -> Iterator[int]:
-    descriptor = os.open(f"/dev/vfio/{group(address)}", os.O_RDWR)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def group_open(address: str) -> io.FileIO:
+    return io.FileIO(f"/dev/vfio/{group(address)}", "r+")
 
 
 @contextlib.contextmanager
@@ -344,11 +339,11 @@ def device_open(address: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         container = os.open("/dev/vfio/vfio", os.O_RDWR)
         stack.callback(os.close, container)
-        with group_open(address) as descriptor:
-            fcntl.ioctl(descriptor, _GROUP_SET_CONTAINER, struct.pack("i", container))
+        with group_open(address) as file:
+            fcntl.ioctl(file, _GROUP_SET_CONTAINER, struct.pack("i", container))
             fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
             name = bytearray(address.encode() + b"\0")
-            device = fcntl.ioctl(descriptor, _GROUP_GET_DEVICE_FD, name, True)
+            device = fcntl.ioctl(file, _GROUP_GET_DEVICE_FD, name, True)
             stack.callback(os.close, device)
         yield
 
