@@ -40,9 +40,6 @@ from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 
 LOG = logging.getLogger(__name__)
 
-# The code of NVIDIA's library for a mode of Fabric Manager that does not support the activation
-_NOT_SUPPORTED = -3
-
 _Functions = tuple[PciAddress, ...]
 
 
@@ -158,10 +155,7 @@ class Fabric(Sets):
         ]
 
     def choose(
-        self,
-        free: Collection[PciAddress],
-        count: int,
-        beside: Beside[PciAddress] | None = None,
+        self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
         """Return *count* of the *free* cards, all of one free partition.
 
@@ -293,7 +287,7 @@ class Fabric(Sets):
         LOG.error("Failed to activate NVSwitch partition %s: %s", wanted.id, error)
         if error.code == fabric_manager.NVLINK_ERROR:
             self._broken.add(wanted.id)
-        elif error.code == _NOT_SUPPORTED:
+        elif error.code == fabric_manager.NOT_SUPPORTED:
             self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
     def part(self) -> None:
