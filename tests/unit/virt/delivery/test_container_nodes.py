@@ -4,61 +4,46 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import stat
 from collections.abc import Callable
 from typing import Any
 
-import fixtures
 import libvirt
-import nova.privsep
 from lxml import etree
 from nova import objects
 from nova.virt.libvirt import config as vconfig
-from oslo_config import fixture as config_fixture
-from oslotest import base
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import container_nodes
-from tests.fixtures import hosts, nodes
+from tests.fixtures import cards
 from tests.fixtures.nodes import Nodes
+from tests.fixtures.verbs import VerbTestCase
 
-CARD, DIVIDED = "0000:3b:00.0", "0000:5e:00.0"
+CARD, DIVIDED = "0000:18:00.0", "0000:5e:00.0"
 SLOT = Slot.parse(f"{DIVIDED}/1g.18gb/900")
-
-CARD = "0000:18:00.0"
 NODE = "/dev/dri/renderD129"
 INSTANCE = objects.Instance(uuid="8d5f2c1e-40b7-4c1d-9d52-7d1b1d4c2a10")
 
 
-class WayTestCase(base.BaseTestCase):
+class ContainerNodesTest(VerbTestCase):
     def setUp(self) -> None:
-        super().setUp()
-        objects.register_all()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.config(state_path=str(root))
+        super().setUp(Nodes.FILES)
+        self.config(state_path=str(self.root))
         self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
-        self.host = hosts.Host(root, nodes=nodes.Nodes.FILES)
         self.host.add_gpu(CARD, "10de", "2335")
         self.host.add_gpu(DIVIDED, "10de", "2335", mig=[(9, 0)])
-        self.way = container_nodes.ContainerNodes(self.host.roots, self.kept, serves=True)
         self.reason: str | None = None
+        self.way = container_nodes.ContainerNodes(
+            self.host.roots, lambda card: self.reason, serves=True
+        )
 
-    def kept(self, card: GPU) -> str | None:
-        return self.reason
-
-
-class ContainerNodesTest(WayTestCase):
     def card(self) -> GPU:
-        selected = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(self.host.roots, selected, {}, dict)
-        return next(each for each in found if str(each.address) == CARD)
+        (card,) = discovery.cards_at(cards.addresses(CARD), self.host.roots)
+        return card
 
     def rendered(self, *given: GPU | Slot) -> etree._Element:
         guest = vconfig.LibvirtConfigGuest()
@@ -127,19 +112,12 @@ class Guest:
         return self._xml
 
 
-class NodeRightsTest(base.BaseTestCase):
+class NodeRightsTest(VerbTestCase):
     def setUp(self) -> None:
-        super().setUp()
         if os.getuid():
             self.skipTest("only root can make device nodes")
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root, nodes=Nodes.DEVICES)
+        super().setUp(Nodes.DEVICES)
         self.host.add_gpu(CARD, "1002", "74a1")
-        config = self.useFixture(config_fixture.Config(CONF))
-        for name in ("sysfs", "dev", "proc"):
-            config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
         self.libvirt = Libvirt()
         self.rights = container_nodes.NodeRights(self.libvirt, self.host.roots)
 
