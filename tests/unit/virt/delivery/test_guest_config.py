@@ -72,13 +72,6 @@ class AddNodesTest(unittest.TestCase):
         self.assertEqual("lxc", config.virt_type)
 
 
-class IsolateTest(unittest.TestCase):
-    def test_network_namespace(self) -> None:
-        config = container()
-        guest_config.isolate(config)
-        self.assertIsNotNone(etree.fromstring(config.to_xml()).find("features/privnet"))
-
-
 class IDMapTest(unittest.TestCase):
     def test_sent_as_plain_numbers_and_rendered_as_before(self) -> None:
         for kind in (vconfig.LibvirtConfigGuestUIDMap, vconfig.LibvirtConfigGuestGIDMap):
@@ -154,15 +147,6 @@ class AddVGPUsTest(unittest.TestCase):
         parts = domains.Parts({}, {FUNCTION.parent: FUNCTION.parent})
         self.assertEqual({MEDIATED, FUNCTION}, domains.gpus_in(xml, parts))
 
-    def test_plain_function_is_libvirts_to_bind(self) -> None:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        slot = Slot.parse("0000:3b:00.1/vf/0")
-        plain = guest_config.GuestVirtualFunction(slot.parent, managed=True)
-        guest_config.add_vgpus(guest, {slot: plain})
-        (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
-        self.assertEqual(("pci", "yes"), (function.get("type"), function.get("managed")))
-
 
 def whole(address: str, *companions: str) -> GPU:
     return dataclasses.replace(cards.card(address), companions=cards.addresses(*companions))
@@ -217,8 +201,7 @@ class AddCardsTest(unittest.TestCase):
             )
             self.assertEqual("0x00", each.find("address").get("slot"))
         self.assertEqual(
-            ["0x0000", "0x0000", "0x10000"],
-            domain.xpath("devices/hostdev/source/address/@domain"),
+            ["0x0000", "0x0000", "0x10000"], domain.xpath("devices/hostdev/source/address/@domain")
         )
 
     def test_cliques(self) -> None:
