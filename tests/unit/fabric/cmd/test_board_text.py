@@ -67,12 +67,8 @@ class FabricTest(base.HostTestCase):
 
     def test_who_has_them(self) -> None:
         self.manager.set_active([1, 11])
-        first = PciAddress.parse(FIRST)
-        lines = self.table({first: ("67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",)})
-        self.assertIn(
-            "   1  GPU4 GPU5 GPU6 GPU7  active, instance 67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",
-            lines,
-        )
+        lines = self.table({PciAddress.parse(FIRST): (FIRST_HALFS,)})
+        self.assertIn(f"   1  GPU4 GPU5 GPU6 GPU7  active, instance {FIRST_HALFS}", lines)
         self.assertIn("  11  GPU0  active", lines)
 
     def test_the_guide(self) -> None:

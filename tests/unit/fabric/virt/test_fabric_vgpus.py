@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import shutil
 
-from nova import exception as nova_exception
-from nova import objects
-
 from nova_gpu.core import device
 from nova_gpu.core.sets import set_traits
 from tests.fixtures.histories import Domain
@@ -92,18 +89,11 @@ class LifeTest(VGPUs, FabricTestCase):
         self.assertEqual({1: 6, 2: 2}, self.free())
         self.assertIn("6 of 8 free, no free partition of 4", self.refused(self.claim(4)))
 
-    def refused(self, instance: objects.Instance) -> str:
-        raised = self.assertRaises(
-            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
-        )
-        return str(raised)
-
     def test_a_function_of_a_guest_that_has_gone(self) -> None:
         """Fabric Manager does not say for which functions a partition is active."""
         self.manager.set_active([7])
         instance = self.claim(1)
-        (its,) = modules(instance)
-        self.assertEqual({1}, {its})
+        self.assertEqual({1}, modules(instance))
         self.compute.spawn(instance)
         self.assertEqual([joined(7, 1)], self.manager.functions())
 
@@ -155,12 +145,7 @@ class FaultsTest(VGPUs, FabricTestCase):
         self.compute.period()
         self.assertEqual({}, self.free())
         self.assertEqual((8, 6), self.inventory(WHOLE_TYPE))
-        raised = self.assertRaises(
-            nova_exception.ComputeResourcesUnavailable,
-            *(self.compute.spawn, stopped),
-            arriving=False,
-        )
-        self.assertIn("it does not answer", str(raised))
+        self.assertIn("it does not answer", self.refused(stopped, arriving=False))
         # What needs no fabric starts
         self.compute.spawn(half)
         self.manager.says()
@@ -177,10 +162,7 @@ class FaultsTest(VGPUs, FabricTestCase):
         self.manager.mode = 1
         self.manager.says()
         instance = self.claim(1)
-        raised = self.assertRaises(
-            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
-        )
-        self.assertIn("does not share the NVSwitches", str(raised))
+        self.assertIn("does not share the NVSwitches", self.refused(instance))
         self.compute.delete(instance)
         self.compute.period()
         self.assertEqual({}, self.free())
