@@ -136,8 +136,6 @@ class ContainerNodes(Delivery):
 
         Open the nodes to the container's users. The container sees the host's sysfs, so PCI
         addresses are the same on both sides.
-
-        :returns: the whole cards as the guest's metadata describes them
         """
         service.guest_config.isolate(guest)
         if not grants:
