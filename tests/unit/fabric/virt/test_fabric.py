@@ -115,14 +115,11 @@ class LifeTest(FabricTestCase):
     def test_what_placement_is_told(self) -> None:
         self.boot(1)
         self.boot(4)
-        self.assertEqual(frozenset({1, 5, 6, 7, 8}), self.told().taken)
-        self.assertEqual({1: 3, 2: 1}, self.told().room())
-
-    def told(self) -> set_traits.Board:
         self.compute.publish()
-        found = set_traits.board(frozenset(self.compute.tree.data(self.provider).traits))
-        assert found
-        return found
+        told = set_traits.board(frozenset(self.compute.tree.data(self.provider).traits))
+        assert told
+        self.assertEqual(frozenset({1, 5, 6, 7, 8}), told.taken)
+        self.assertEqual({1: 3, 2: 1}, told.room())
 
     def test_what_the_scheduler_is_told(self) -> None:
         told = stats.loads(self.compute.gpus.publication.stats() or "")
@@ -135,11 +132,6 @@ class LifeTest(FabricTestCase):
 
 class FaultsTest(FabricTestCase):
     """Each is named, and the host keeps its other guests and cards."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.calls: list[str] = []
-        self.at_hand.fails = self.calls.append
 
     def prepare(self, host: hosts.Host) -> None:
         host.add_gpu(BESIDE, "10de", "1eb8", driver="vfio-pci")
@@ -182,22 +174,22 @@ class FaultsTest(FabricTestCase):
 
     def test_hanging(self) -> None:
         guests = [self.boot(2), self.boot(2), self.boot(2)]
+        calls: list[str] = []
 
         def hangs(call: str) -> None:
-            self.calls.append(call)
+            calls.append(call)
             raise child.Failed("it did not end in time")
 
         self.at_hand.fails = hangs
-        self.calls.clear()
         for guest in guests:
             self.compute.delete(guest)
-        self.assertEqual(["before partitions"], self.calls, "every release has waited")
+        self.assertEqual(["before partitions"], calls, "every release has waited")
         self.compute.period()
-        self.assertEqual(["before partitions"] * 2, self.calls, "a period has waited twice")
+        self.assertEqual(["before partitions"] * 2, calls, "a period has waited twice")
         self.boot_beside()
-        self.assertEqual(["before partitions"] * 2, self.calls)
+        self.assertEqual(["before partitions"] * 2, calls)
         self.assertIn("it did not end in time; install", self.log.output)
-        self.at_hand.fails = self.calls.append
+        self.at_hand.fails = calls.append
         self.compute.period()
         self.assertEqual(set(), self.manager.active)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from typing import Any
 
+import fixtures
 import libvirt
 from lxml import etree
 from nova import objects
@@ -19,7 +18,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import container_nodes
-from tests.fixtures import cards
+from tests.fixtures import cards, histories
 from tests.fixtures.nodes import Nodes
 from tests.fixtures.verbs import VerbTestCase
 
@@ -88,37 +87,13 @@ class ContainerNodesTest(VerbTestCase):
         self.assertRaises(exception.DeviceNodeMissing, self.rendered, SLOT)
 
 
-class Libvirt:
-    """Its domains' XML; ``looks`` are called in turn whenever they are listed."""
-
-    def __init__(self) -> None:
-        self.domains: list[str] = []
-        self.looks: list[Callable[[], None]] = []
-
-    def list_guests(self, only_running: bool = True) -> list[Any]:
-        found = list(self.domains)
-        if self.looks:
-            self.looks.pop(0)()
-        return [Guest(xml) for xml in found]
-
-
-class Guest:
-    uuid = INSTANCE.uuid
-
-    def __init__(self, xml: str) -> None:
-        self._xml = xml
-
-    def get_xml_desc(self) -> str:
-        return self._xml
-
-
 class NodeRightsTest(VerbTestCase):
     def setUp(self) -> None:
         if os.getuid():
             self.skipTest("only root can make device nodes")
         super().setUp(Nodes.DEVICES)
         self.host.add_gpu(CARD, "1002", "74a1")
-        self.libvirt = Libvirt()
+        self.libvirt = histories.Libvirt()
         self.rights = container_nodes.NodeRights(self.libvirt, self.host.roots)
 
     def open(self) -> None:
@@ -127,7 +102,8 @@ class NodeRightsTest(VerbTestCase):
     def define(self) -> None:
         char = f"<source><char>{NODE}</char></source>"
         hostdev = f"<hostdev mode='capabilities' type='misc'>{char}</hostdev>"
-        self.libvirt.domains = [f"<domain><devices>{hostdev}</devices></domain>"]
+        xml = f"<domain><devices>{hostdev}</devices></domain>"
+        self.libvirt.domains[INSTANCE.uuid] = histories.Domain(INSTANCE.uuid, xml)
 
     def is_open(self) -> bool:
         path = self.host.roots.dev / NODE.removeprefix("/dev/")
@@ -141,7 +117,7 @@ class NodeRightsTest(VerbTestCase):
         self.rights.started(INSTANCE.uuid)
         self.rights.close()
         self.assertTrue(self.is_open())
-        self.libvirt.domains = []
+        self.libvirt.domains.clear()
         self.rights.close()
         self.assertFalse(self.is_open())
 
@@ -155,27 +131,25 @@ class NodeRightsTest(VerbTestCase):
         self.open()
         self.rights.started(INSTANCE.uuid)
 
-        def starts() -> None:
+        def starts(**_: bool) -> list[histories.Domain]:
             self.open()
             self.define()
             self.rights.started(INSTANCE.uuid)
+            return []
 
-        self.libvirt.looks = [starts]
-        self.rights.close()
+        with fixtures.MockPatchObject(self.libvirt, "list_guests", starts):
+            self.rights.close()
         self.assertTrue(self.is_open())
-        self.libvirt.domains = []
+        self.libvirt.domains.clear()
         self.rights.close()
         self.assertFalse(self.is_open())
 
     def test_a_libvirt_that_does_not_answer(self) -> None:
         self.open()
         self.rights.started(INSTANCE.uuid)
-
-        def fails() -> None:
-            raise libvirt.libvirtError("no connection")
-
-        self.libvirt.looks = [fails]
-        self.rights.close()
+        error = libvirt.libvirtError("no connection")
+        with fixtures.MockPatchObject(self.libvirt, "list_guests", side_effect=error):
+            self.rights.close()
         self.assertTrue(self.is_open())
         self.rights.close()
         self.assertFalse(self.is_open())
@@ -186,6 +160,6 @@ class NodeRightsTest(VerbTestCase):
         later = container_nodes.NodeRights(self.libvirt, self.host.roots)
         later.begin()
         self.assertTrue(self.is_open())
-        self.libvirt.domains = []
+        self.libvirt.domains.clear()
         container_nodes.NodeRights(self.libvirt, self.host.roots).begin()
         self.assertFalse(self.is_open())
