@@ -53,18 +53,14 @@ class LifeTest(VGPUs, FabricTestCase):
         self.compute.spawn(half)
         self.boot(4)
         self.compute.publish()
-        traits = {
-            t: self.compute.tree.data(p).traits
-            for t, p in (
-                (WHOLE_TYPE, self.provider),
-                (HALF_TYPE, self.compute.provider("2330", HALF_TYPE)),
-            )
-        }
-        found = set_traits.board(frozenset(traits[WHOLE_TYPE]))
-        assert found
-        self.assertEqual(5, len(found.taken))
-        self.assertLessEqual(modules(half), found.taken)
-        self.assertIsNone(set_traits.board(frozenset(traits[HALF_TYPE])))
+        whole, of_halves = (
+            set_traits.board(frozenset(self.compute.tree.data(provider).traits))
+            for provider in (self.provider, self.compute.provider("2330", HALF_TYPE))
+        )
+        assert whole
+        self.assertEqual(5, len(whole.taken))
+        self.assertLessEqual(modules(half), whole.taken)
+        self.assertIsNone(of_halves)
 
     def test_what_the_scheduler_is_told(self) -> None:
         self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
@@ -144,7 +140,8 @@ class FaultsTest(VGPUs, FabricTestCase):
         self.manager.says("connect -9")
         self.compute.period()
         self.assertEqual({}, self.free())
-        self.assertEqual((8, 6), self.inventory(WHOLE_TYPE))
+        whole = self.compute.tree.data(self.provider).inventory["VGPU"]
+        self.assertEqual((8, 6), (whole["total"], whole["reserved"]))
         self.assertIn("it does not answer", self.refused(stopped, arriving=False))
         # What needs no fabric starts
         self.compute.spawn(half)
@@ -152,11 +149,6 @@ class FaultsTest(VGPUs, FabricTestCase):
         self.compute.period()
         self.compute.spawn(stopped, arriving=False)
         self.assertEqual(1, len(self.manager.active))
-
-    def inventory(self, vgpu_type: str) -> tuple[int, int]:
-        """Its total, and what of it is reserved"""
-        own = self.compute.tree.data(self.compute.provider("2330", vgpu_type)).inventory["VGPU"]
-        return own["total"], own["reserved"]
 
     def test_a_manager_of_the_other_mode(self) -> None:
         self.manager.mode = 1
