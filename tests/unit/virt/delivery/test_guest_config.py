@@ -169,8 +169,8 @@ def guest(machine_type: str = "pc-q35-7.2", ports: int = 1) -> vconfig.LibvirtCo
 
 
 class AddCardsTest(unittest.TestCase):
-    def domain(self, *gpus: GPU, option_rom: bool = True) -> Any:
-        config = guest()
+    def domain(self, *gpus: GPU, option_rom: bool = True, ports: int = 1) -> Any:
+        config = guest(ports=ports)
         guest_config.add_cards(config, gpus, option_rom=option_rom)
         return etree.fromstring(config.to_xml())
 
@@ -245,9 +245,7 @@ class AddCardsTest(unittest.TestCase):
 
     def test_without_ports_of_novas_libvirt_makes_all(self) -> None:
         """If one was defined it would leave none free to attach a device to."""
-        config = guest(ports=0)
-        guest_config.add_cards(config, [PAIR, ALONE], option_rom=True)
-        domain = etree.fromstring(config.to_xml())
+        domain = self.domain(PAIR, ALONE, ports=0)
         self.assertEqual([], domain.xpath("devices/controller"))
         self.assertEqual(
             ["0x01", "0x01", "0x02"], domain.xpath("devices/hostdev/address[@type='pci']/@bus")
@@ -265,10 +263,8 @@ class AddCardsTest(unittest.TestCase):
         self.assertEqual({PAIR.address, ALONE.address}, domains.gpus_in(config.to_xml(), nothing))
         again = vconfig.LibvirtConfigGuest()
         again.parse_str(config.to_xml())
-        found = [
-            each for each in again.devices if isinstance(each, vconfig.LibvirtConfigGuestHostdevPCI)
-        ]
-        self.assertEqual(3, len(found))
+        kind = vconfig.LibvirtConfigGuestHostdevPCI
+        self.assertEqual(3, sum(isinstance(each, kind) for each in again.devices))
 
 
 class MachineTypeTest(unittest.TestCase):
