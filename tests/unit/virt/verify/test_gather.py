@@ -53,7 +53,7 @@ class GatherTest(base.BaseTestCase):
     def _providers(self, *_: Any) -> dict[str, Provider]:
         self._answer("Placement")
         card = devices([ONE])
-        return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card, card)}
+        return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card)}
 
     def _records(self, *_: Any) -> records.Records:
         self._answer("Nova's database")

@@ -167,14 +167,14 @@ class GatherProvidersTest(base.BaseTestCase):
     def test_groups(self) -> None:
         found = self.read(Placement())
         self.assertEqual({"whole", "parts"}, found.keys())
-        both, fit = frozenset({FIRST.address, SECOND.address}), frozenset({FIRST.address})
+        fit = frozenset({FIRST.address})
         name = f"{NODE}_gpu_10de_2335_pci"
-        self.assertEqual(sources.Provider(name, 2, 1, {"a": 1}, both, fit), found["whole"])
+        self.assertEqual(sources.Provider(name, 2, 1, {"a": 1}, fit), found["whole"])
         parts = found["parts"]
         self.assertEqual(
             (8, {"c": 3}, "VGPU"), (parts.total, parts.allocated, parts.resource_class)
         )
-        self.assertEqual((frozenset(), frozenset()), (parts.cards, parts.fit))
+        self.assertEqual(frozenset(), parts.fit)
 
     def test_group_without_an_inventory(self) -> None:
         client = Placement()

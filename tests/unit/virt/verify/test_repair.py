@@ -68,7 +68,7 @@ class RepairTest(base.BaseTestCase):
             guests=None,
             instances={UUID: Instance(True, True, 1, counted)},
             returning=frozenset(),
-            providers={GROUP: Provider("h_gpu", 2, 0, {UUID: 2}, NOTHING, NOTHING)},
+            providers={GROUP: Provider("h_gpu", 2, 0, {UUID: 2}, NOTHING)},
             holders={UUID: Holder.DELETED},
         )
 
