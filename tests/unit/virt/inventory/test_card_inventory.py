@@ -8,7 +8,6 @@ from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import provider_tree, resource_tracker
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
@@ -34,7 +33,6 @@ OTHER_NODES = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 class StockTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         host = hosts.Host(root)
         self.ledger = ledger.Ledger()

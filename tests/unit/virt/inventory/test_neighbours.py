@@ -45,7 +45,6 @@ def function(physfn: str, number: int) -> objects.PciDevice:
 class NeighboursTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.host = hosts.build("beside-6", self.useFixture(fixtures.TempDir()).path)
         roots = self.host.roots

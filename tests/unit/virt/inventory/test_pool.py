@@ -59,7 +59,6 @@ class Host:
 
 class TrackerTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.host = Host()
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tracker.provider_tree = provider_tree.ProviderTree()
@@ -183,7 +182,6 @@ class TrackerTest(unittest.TestCase):
 
 class SetTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.host = Host()
         self.published = pool.publish(GROUP, self.host.gpus, self.host)
 

@@ -7,7 +7,6 @@ import unittest
 from unittest import mock
 
 import fixtures
-from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 from oslo_utils import uuidutils
 from oslotest import base
@@ -38,7 +37,6 @@ class Nobody:
 
 class ProviderTreeTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.tree = nova_provider_tree.ProviderTree()
         self.tree.new_root("node", ROOT)
         self.supply = Nobody()

@@ -39,7 +39,6 @@ class Placement:
 class StrandingTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.config(group="gpu", reserved_vcpus_per_free_gpu=4)

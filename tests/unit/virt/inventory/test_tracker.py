@@ -52,7 +52,6 @@ class _Novas:
 class TrackerTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.saved: list[list[str]] = []
         self.fails = False
         self.novas = _Novas(ONE, TWO)

@@ -13,7 +13,6 @@ from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import provider_tree, resource_tracker
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
@@ -51,7 +50,6 @@ NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
 class StockTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="gpu", nvml=False)

@@ -20,7 +20,6 @@ _EXHAUSTED = (
 class LostReasonsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.instance = objects.Instance(vm_state=vm_states.ERROR, task_state=None)
         self.faults = [objects.InstanceFault(message=_EXHAUSTED, code=500, details="all")]

@@ -62,7 +62,6 @@ class RefusalsTest(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.instance = objects.Instance(
             uuid=UUID, task_state=None, resources=None, flavor=objects.Flavor(extra_specs={})

@@ -23,7 +23,6 @@ class DomainGoesTest(unittest.TestCase):
     """What becomes of an instance's cards in the ledger while its domain goes."""
 
     def setUp(self) -> None:
-        objects.register_all()
         self.ledger = Ledger()
         self.ledger.saw_domains({UUID: frozenset({A})})
         self.usage_reader = mock.Mock()

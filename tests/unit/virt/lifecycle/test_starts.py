@@ -257,7 +257,6 @@ class ContainersTest(base.BaseTestCase):
 class TellTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.instance = objects.Instance(
             uuid=uuidsentinel.instance,

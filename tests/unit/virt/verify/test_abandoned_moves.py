@@ -45,7 +45,6 @@ def _gpus(*buses: str) -> objects.ResourceList:
 class AbandonedMovesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.placement = Placement()
         self.moves = abandoned_moves.AbandonedMoves(HOST)

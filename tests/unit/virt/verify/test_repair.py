@@ -47,7 +47,6 @@ class Placement:
 class RepairTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.placement = Placement()
         self.instance = objects.Instance(
             uuid=UUID,
