@@ -10,7 +10,6 @@ from oslotest import base
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt import sets
 from tests.fixtures import hosts
 
@@ -28,9 +27,7 @@ class UnjoinedTest(base.BaseTestCase):
         self.sets = sets.of_machines(self.host.roots, None)
 
     def card(self, address: str) -> GPU:
-        selected = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(self.host.roots, selected, {}, dict)
-        return next(card for card in found if str(card.address) == address)
+        return next(card for card in self.host.gpus() if str(card.address) == address)
 
     def test_a_module_of_a_board_is_not_given(self) -> None:
         reason = self.sets.why_not(self.card(MODULE)) or ""

@@ -8,7 +8,6 @@ import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, mdev
 from tests.fixtures import vgpu
 from tests.unit.host.base import HostTestCase
@@ -24,9 +23,7 @@ class TestDivided(HostTestCase):
     told: division.TypesByFunction = MappingProxyType({})
 
     def divided(self) -> dict[str, values.DividedCard]:
-        chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
-        cards = discovery.discover(self.host.roots, chosen, {}, dict)
-        found = division.divided(cards, self.host.roots, self.told)
+        found = division.divided(self.host.gpus(), self.host.roots, self.told)
         return {str(address): card for address, card in found.items()}
 
     def test_no_card_that_cannot_be_divided(self) -> None:
@@ -191,8 +188,7 @@ class ReadingsTest(HostTestCase):
         self.look()
 
     def look(self) -> values.DividedCard:
-        chosen = selection.Selection.parse(["10de"], [], [])
-        cards = discovery.discover(self.host.roots, chosen, {}, dict)
+        cards = self.host.gpus()
         (found,) = division.divided(cards, self.host.roots, readings=self.readings).values()
         return found
 

@@ -12,8 +12,6 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.host.pci import discovery as pci_discovery
-from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import discovery
@@ -51,8 +49,7 @@ class SelectionTestCase(base.BaseTestCase):
     def sorted_out(
         self, *device_spec: str
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        found = pci_discovery.discover(self.host.roots, selected, {}, dict)
+        found = self.host.gpus()
         gpus = {gpu.address: gpu for gpu in found}
         self.config.config(group="pci", device_spec=device_spec)
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: self.libvirt)

@@ -19,8 +19,6 @@ from oslotest import base
 from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
-from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from nova_gpu.virt.inventory import neighbours, tracker
 from tests.fixtures import hosts
 
@@ -48,8 +46,7 @@ class NeighboursTestCase(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger())
         self.host = hosts.build("beside-6", self.useFixture(fixtures.TempDir()).path)
         roots = self.host.roots
-        found = discovery.discover(roots, Selection(frozenset({"10de"})), {}, dict)
-        self.gpus = {str(each.address)[5:7]: each for each in found}
+        self.gpus = {str(each.address)[5:7]: each for each in self.host.gpus()}
         self.pci: Any = types.SimpleNamespace(claims=collections.defaultdict(list), stats=None)
         self.tracker = tracker.Tracker(lambda: types.SimpleNamespace(pci_tracker=self.pci))
         self.neighbours = neighbours.Neighbours(self.tracker, roots)

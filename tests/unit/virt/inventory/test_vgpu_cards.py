@@ -10,9 +10,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Source
-from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, sriov
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import vgpu_cards
@@ -38,12 +36,8 @@ class TestProfiles(base.BaseTestCase):
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         return vgpu_cards.VGPUCards(self.host.roots, own, told)
 
-    def found(self) -> tuple[GPU, ...]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        return discovery.discover(self.host.roots, selected, {}, dict)
-
     def look(self) -> None:
-        self.cards.read(self.found())
+        self.cards.read(self.host.gpus())
         self.cards.judge({})
 
     def slot(self, index: int, number: int = 1155) -> Slot:

@@ -19,13 +19,12 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
@@ -71,12 +70,8 @@ class StockTestCase(base.BaseTestCase):
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         return vgpu_cards.VGPUCards(self.host.roots, own)
 
-    def found(self) -> tuple[GPU, ...]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        return discovery.discover(self.host.roots, selected, {}, dict)
-
     def look(self) -> Mapping[object, str]:
-        whole = self.cards.read(self.found())
+        whole = self.cards.read(self.host.gpus())
         self.cards.judge({})
         return whole
 
@@ -101,7 +96,7 @@ class TestStock(StockTestCase):
     def test_nothing_before_it_was_looked_at_to_the_end(self) -> None:
         self.publish()
         self.assertEqual({}, self.published.provider_uuids)
-        self.assertEqual(3, len(self.cards.read(self.found())))
+        self.assertEqual(3, len(self.cards.read(self.host.gpus())))
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 63)
@@ -116,7 +111,7 @@ class TestStock(StockTestCase):
         self.look()
         self.host.add_gpu("0000:d8:00.0", "10de", "1bb3")
         vgpu.add_types(self.host, "0000:d8:00.0", vgpu.TESLA_P4)
-        self.cards.read(self.found())
+        self.cards.read(self.host.gpus())
         self.publish()
         self.assertEqual((32, 8), self.inventory(63))
         self.cards.judge({})

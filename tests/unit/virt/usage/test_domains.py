@@ -14,10 +14,8 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.host import nodes as nodes_of_host
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards, drm, hosts, nodes, nvidia, pci
@@ -295,10 +293,6 @@ class PartsTest(base.BaseTestCase):
     def host(self) -> hosts.Host:
         return hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
 
-    def discover(self, host: hosts.Host) -> tuple[GPU, ...]:
-        every = selection.Selection.parse(["10de", "1002"], [], [])
-        return discovery.discover(host.roots, every, {}, dict)
-
     def test_all_that_leads_to_a_card_and_nothing_that_leads_to_more(self) -> None:
         host = self.host()
         host.add_gpu("0000:3b:00.0", "10de", "25b6", companions=[pci.AUDIO])
@@ -306,7 +300,7 @@ class PartsTest(base.BaseTestCase):
         drm.write_card(
             host.path("0000:3b:00.0"), host.roots.dev, nodes.Nodes.FILES, 7, vendor_id="10de"
         )
-        first, second = self.discover(host)
+        first, second = host.gpus()
         found = domains.parts([first, second], host.roots)
         self.assertEqual(
             {
@@ -333,7 +327,7 @@ class PartsTest(base.BaseTestCase):
         host = self.host()
         host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
         host.add_gpu("0000:5e:00.0", "10de", "2335", minor=1, mig=[(1, 0)])
-        parted, whole = self.discover(host)
+        parted, whole = host.gpus()
         address = parted.address
         instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=2)}, {address: instances})
@@ -372,7 +366,7 @@ class PartsTest(base.BaseTestCase):
         """Before the service knows that an instance has the card whole, which was divided since."""
         host = self.host()
         host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0)])
-        (gpu,) = self.discover(host)
+        (gpu,) = host.gpus()
         instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
         found = domains.parts([], host.roots, [card])

@@ -12,7 +12,6 @@ from oslotest import base
 from nova_gpu.core.availability import Reasons, Scope
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_host, sources
@@ -41,12 +40,10 @@ class TestMade(base.BaseTestCase):
         self.notes = root / "gpu-vgpus"
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
-        chosen = selection.Selection.parse(["10de", "8086"], [], [])
-        cards = discovery.discover(self.host.roots, chosen, {}, dict)
         looked: Any = SimpleNamespace(
             vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
         )
-        return gather_host.made(looked, division.divided(cards, self.host.roots), owners)
+        return gather_host.made(looked, division.divided(self.host.gpus(), self.host.roots), owners)
 
     def test_whose_is_there(self) -> None:
         mediated = Slot.parse(f"{MEDIATING}/nvidia-64/0")
