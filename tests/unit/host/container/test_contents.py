@@ -8,7 +8,6 @@ from collections.abc import Collection
 from typing import Any
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import container as values
 from nova_gpu.core import exception, model
@@ -16,21 +15,22 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host.container import contents, libraries
 from tests.fixtures import cdi as fake
-from tests.fixtures import hosts, nvidia
+from tests.fixtures import nvidia
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
+from tests.unit.host.base import HostTestCase
 
 UID = os.getuid()
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 NVIDIA_SHARED = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 
 
-class ContentsTestCase(base.BaseTestCase):
+class ContentsTestCase(HostTestCase):
+    NODES = Nodes.FILES
+
     def setUp(self) -> None:
         super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        self.host = hosts.Host(self.root, nodes=Nodes.FILES)
 
     def contents(
         self, *gpus: model.GPU, owner_uid: int = UID, more: Collection[str] = ()

@@ -5,27 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 from collections.abc import Iterable
 from typing import Any
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core import availability, model
 from nova_gpu.host.pci import discovery, identity
 from nova_gpu.host.state import quarantine
-from tests.fixtures import cards, hosts, kernel, pci
+from tests.fixtures import cards, kernel, pci
+from tests.unit.host.base import HostTestCase
 
 ADDRESS = "0000:88:00.0"
 
 
-class QuarantineTest(base.BaseTestCase):
+class QuarantineTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.roots = hosts.Host(root / "host").roots
-        self.folder = root / "gpu-quarantine"
+        self.folder = self.root / "gpu-quarantine"
         self.card = cards.card(ADDRESS)
 
     def put(self, **kwargs: Any) -> quarantine.Entry:
@@ -35,7 +30,7 @@ class QuarantineTest(base.BaseTestCase):
 
     def reason(self, card: model.GPU | None = None) -> str | None:
         card = card or self.card
-        found = quarantine.unavailable(self.folder, [card], self.roots)
+        found = quarantine.unavailable(self.folder, [card], self.host.roots)
         return availability.text(found.get(card.address, ()))
 
     def test_nothing(self) -> None:
@@ -109,14 +104,12 @@ ONE, TWO, THREE = "0000:04:00.0", "0000:06:00.0", "0000:88:00.0"
 NEW = "0000:05:00.0"
 
 
-class MovedTest(base.BaseTestCase):
+class MovedTest(HostTestCase):
     """Three cards of one product that vfio-pci has"""
 
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder = root / "gpu-quarantine"
-        self.host = hosts.Host(root / "host")
+        self.folder = self.root / "gpu-quarantine"
         kernel.boot(self.host, "the-first")
         for number, address in enumerate((ONE, TWO, THREE), start=1):
             self.plug(address, number)
