@@ -7,7 +7,6 @@ import collections
 import json
 import types
 from typing import Any
-from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -135,9 +134,7 @@ class ClaimantTest(NeighboursTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.instances: dict[str, objects.Instance] = {}
-        read = mock.patch.object(objects.Instance, "get_by_uuid", self._get)
-        read.start()
-        self.addCleanup(read.stop)
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", self._get))
         self.asked: list[str] = []
 
     def _get(self, context: Any, uuid: str, expected_attrs: list[str]) -> objects.Instance:

@@ -31,15 +31,11 @@ NEW = GroupKey("10de", "2330", DeliveryMode.LXC)
 UUID, ASKED = "4e8e5957-649f-477b-9e5b-f1f75b21c03c", "9f1c7a52-2b53-4f5c-8f0a-0c9a3d1e2b47"
 
 
-class Nobody:
-    """A supply that is not asked."""
-
-
 class ProviderTreeTest(unittest.TestCase):
     def setUp(self) -> None:
         self.tree = nova_provider_tree.ProviderTree()
         self.tree.new_root("node", ROOT)
-        self.supply = Nobody()
+        self.supply = mock.Mock(spec=[])  # which is not asked
 
     def _publish(self, group: GPUGroup = GROUP, reserved: int = 0) -> str:
         present = provider_tree.groups_in(self.tree, "node", in_parts=False)

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import random
 import unittest
 from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-import fixtures
 from nova import exception as nova_exception
 from nova.compute import provider_tree, resource_tracker
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
@@ -31,7 +28,8 @@ from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
 from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
-from tests.fixtures import cards, hosts, vgpu
+from tests.fixtures import cards, vgpu
+from tests.unit.host.base import HostTestCase
 
 ADDRESSES = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0")
 MOST = {type_.id: type_.available for type_ in vgpu.TESLA_P4}
@@ -46,19 +44,17 @@ BUSES = ("10", "20", "30")
 NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
 
 
-class StockTestCase(base.BaseTestCase):
+class StockTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="gpu", nvml=False)
-        self.host = hosts.Host(root)
         for address in ADDRESSES:
             self.host.add_gpu(address, "10de", "1bb3")
             vgpu.add_types(self.host, address, vgpu.TESLA_P4)
         self.cards = self.new_cards()
         self.noted = ledger.Ledger()
-        self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
+        self.made = made_vgpus.MadeVGPUs(self.root / "gpu-vgpus")
         self.published = vgpu_inventory.VGPUInventory(
             *(self.cards, self.made, self.noted), sets.NoSets()
         )
@@ -272,9 +268,7 @@ class RoomsTest(unittest.TestCase):
             self.asked.append(this)
             return original(this, *args)  # type: ignore[arg-type]
 
-        patch = mock.patch.object(SharedCard, "room", room)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.enterContext(mock.patch.object(SharedCard, "room", room))
 
     def test_nothing_is_worked_out_while_nothing_changes(self) -> None:
         first = self.rooms.of(self.cards, NOBODY)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stops and starts against stand-ins for Nova's tracker, Placement and libvirt.
+"""Stops and starts against stand-ins for Placement and libvirt.
 
-All of nova-gpu between them is real; the functional tests have the real ones of Nova and Placement.
+All of nova-gpu between them is real; the functional tests have a real Placement.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import datetime
@@ -18,7 +17,7 @@ from unittest import mock
 import fixtures
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import provider_tree, task_states, vm_states
+from nova.compute import provider_tree, resource_tracker, task_states, vm_states
 from oslo_concurrency import lockutils
 from oslo_utils import timeutils
 from oslotest import base
@@ -38,31 +37,6 @@ from tests.fixtures.histories import NODENAME, Domain
 ONE, TWO = "0000:3b:00.0", "0000:5e:00.0"
 RELEASES = {"gpus": "= 2", "gpu:on_stop": "release"}
 OTHER = "0b9c8d7e-1111-4222-8333-444455556666"
-
-
-class _Tracker:
-    """Nova's tracker, over the pools that the driver has published"""
-
-    def __init__(self, tree: provider_tree.ProviderTree) -> None:
-        self.provider_tree = tree
-        self.assigned_resources: Any = collections.defaultdict(lambda: collections.defaultdict(set))
-
-    def _claim_resources(self, allocations: Mapping[str, Any]) -> list[objects.Resource]:
-        claimed = []
-        for uuid, each in allocations.items():
-            for name, amount in each["resources"].items():
-                assigned = self.assigned_resources[uuid][name]
-                free = self.provider_tree.data(uuid).resources[name] - assigned
-                if amount > len(free):
-                    raise nova_exception.ComputeResourcesUnavailable(reason="too few")
-                new = [free.pop() for _ in range(amount)]
-                assigned.update(new)
-                claimed += new
-        return claimed
-
-    def _release_assigned_resources(self, resources: Any) -> None:
-        for each in resources:
-            self.assigned_resources[each.provider_uuid][each.resource_class].discard(each)
 
 
 class _Placement:
@@ -140,7 +114,8 @@ class StopsTestCase(base.BaseTestCase):
         self.compute.config(host=NODENAME)
         self.group = self.compute.provider("2335")
         self.placement = _Placement(self.compute.tree)
-        self.nova = _Tracker(self.compute.tree)
+        self.nova = resource_tracker.ResourceTracker(NODENAME, mock.Mock(), mock.Mock())
+        self.nova.provider_tree = self.compute.tree
         gpus = self.compute.gpus
         assigned = dataclasses.replace(gpus.assigned, placement=lambda: self.placement)
         tracker = Tracker(lambda: self.nova)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_host, sources
 from tests.fixtures import cards, compute, histories, hosts, vgpu
 from tests.fixtures.cards import reasons
+from tests.unit.host.base import HostTestCase
 
 MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
 ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -26,18 +26,16 @@ FIRST, SECOND = cards.card("0000:3b:00.0"), cards.card("0000:af:00.0")
 OTHER = cards.card("0000:5e:00.0", "amdgpu")
 
 
-class TestMade(base.BaseTestCase):
+class TestMade(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root)
         self.host.add_gpu(MEDIATING, "10de", "1bb3")
         self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2)
         vgpu.add_types(self.host, MEDIATING, vgpu.TESLA_P4)
         self.functions = vgpu.add_functions(self.host, PROFILED, 2)
         for function in self.functions:
             vgpu.set_profiles(self.host, function, vgpu.L40S)
-        self.notes = root / "gpu-vgpus"
+        self.notes = self.root / "gpu-vgpus"
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
         looked: Any = SimpleNamespace(
