@@ -49,13 +49,6 @@ class CountTest(unittest.TestCase):
                 self.assertIn(part, str(caught.exception))
 
 
-class HypervisorTest(unittest.TestCase):
-    def test_kvm(self) -> None:
-        stated = parsers.parse_name("hypervisor", "s== KVM")
-        self.assertTrue(stated.matches("QEMU"))
-        self.assertFalse(stated.matches("LXC"))
-
-
 class SwitchTest(unittest.TestCase):
     def switched(self, text: str) -> bool:
         return parsers.parse_switch("gpu:option_rom", {"gpu:option_rom": text}, otherwise=True)
