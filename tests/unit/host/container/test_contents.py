@@ -132,9 +132,9 @@ class CDITestCase(ContentsTestCase):
     def targets(self) -> dict[str, str]:
         return {mount.target: mount.source for mount in self.given(ONE).mounts}
 
-    def add_mount(self, target: str, content: bytes = b"x", source: str = "") -> pathlib.Path:
+    def add_mount(self, target: str, source: str = "") -> pathlib.Path:
         path = self.driver / (source or target.lstrip("/"))
-        fake.write(path, content)
+        fake.write(path, b"x")
         self.edits["mounts"].append({"hostPath": str(path), "containerPath": target})
         return path
 
@@ -372,9 +372,9 @@ class TestInstances(ContentsTestCase):
         self.driver = self.root / "driver"
         self.document = fake.nvidia(self.driver, [0, 1])
 
-    def instance(self, card: str, *numbers: int, owner_uid: int = UID) -> values.GuestContents:
+    def instance(self, card: str, *numbers: int) -> values.GuestContents:
         slots = [Slot.parse(f"{card}/1g.18gb/{number}") for number in numbers]
-        return contents.contents((), self.host.roots, self.root / "state", owner_uid, slots)
+        return contents.contents((), self.host.roots, self.root / "state", UID, slots)
 
     def caps(self, minor: int, gpu_instance: int) -> set[str]:
         numbers = (nvidia.cap_minor(minor, gpu_instance, *ci) for ci in ((), (0,)))

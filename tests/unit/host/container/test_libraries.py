@@ -30,8 +30,8 @@ class LibrariesTestCase(base.BaseTestCase):
         self.library_root = self.root / "state/libraries"
         self.cuda = self.library("libcuda.so.570", "libcuda.so.1")
 
-    def library(self, name: str, soname: str, folder: str = "host") -> container.Mount:
-        path = self.root / folder / name
+    def library(self, name: str, soname: str) -> container.Mount:
+        path = self.root / "host" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(elf.shared_object(soname))
         return container.Mount(str(path), f"{LIBDIR}/{name}")

@@ -127,7 +127,7 @@ class TestOnSwitchedBoard(SelectionTestCase):
         self.functions = vgpu.add_functions(self.host, str(self.card), 4)
         self.log = self.useFixture(fixtures.FakeLogger())
 
-    def offered(self, names: dict[int, str], host: hosts.Host | None = None) -> set[str]:
+    def offered(self, names: dict[int, str]) -> set[str]:
         for function in self.functions:
             vgpu.set_profiles(self.host, function, names)
         parts, _ = self.sorted_out()

@@ -12,7 +12,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey, Product
+from nova_gpu.core.model import DeliveryMode, GroupKey, Product
 from nova_gpu.core.placement import inventory
 from nova_gpu.virt.inventory import provider_tree
 from tests.fixtures import cards
@@ -23,7 +23,7 @@ FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
 KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
 OTHER = GroupKey("10de", "1023", DeliveryMode.LXC)
 A, B = (cards.placed(address, product=FERMI) for address in ("0000:04:00.0", "0000:05:00.0"))
-GROUP = GPUGroup(KEY, FERMI, {gpu.address: gpu for gpu in (A, B)}, {})
+GPUS = {gpu.address: gpu for gpu in (A, B)}
 NAME = "node_gpu_10de_1091_lxc"
 NODE = "compute-7"
 KNOWN = GroupKey("10de", "2335", DeliveryMode.LXC)
@@ -37,16 +37,15 @@ class ProviderTreeTest(unittest.TestCase):
         self.tree.new_root("node", ROOT)
         self.supply = mock.Mock(spec=[])  # which is not asked
 
-    def _publish(self, group: GPUGroup = GROUP, reserved: int = 0) -> str:
+    def _publish(self, reserved: int = 0) -> str:
         present = provider_tree.groups_in(self.tree, "node", in_parts=False)
-        found = provider_tree.ensure(self.tree, "node", present, [group.key])
-        uuid = found[group.key]
+        uuid = provider_tree.ensure(self.tree, "node", present, [KEY])[KEY]
         offer = provider_tree.Offer(
-            inventory.inventory(len(group.gpus), reserved),
-            lambda present: provider_tree.traits(group.product, "LXC", present),
-            group.gpus,
+            inventory.inventory(len(GPUS), reserved),
+            lambda present: provider_tree.traits(FERMI, "LXC", present),
+            GPUS,
         )
-        provider_tree.publish(self.tree, uuid, group.key, offer, self.supply)
+        provider_tree.publish(self.tree, uuid, KEY, offer, self.supply)
         return uuid
 
     def test_a_group_is_a_child_of_the_node(self) -> None:
