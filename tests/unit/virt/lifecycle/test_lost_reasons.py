@@ -84,15 +84,10 @@ class LostReasonsTest(base.BaseTestCase):
             (RuntimeError("lost"), 2),
             (nova_exception.InstanceNotFound(instance_id=uuids.instance), 1),
         ):
-            reads: list[int] = []
-
-            def fail(*_: object, error: Exception = error, reads: list[int] = reads) -> None:
-                reads.append(1)
-                raise error
-
-            self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.get_by_uuid", fail))
+            read = fixtures.MockPatch("nova.objects.Instance.get_by_uuid", side_effect=error)
+            self.useFixture(read)
             self.lost.write()
             self.lost.write()
-            self.assertEqual(again, len(reads))
+            self.assertEqual(again, read.mock.call_count)
         self.assertEqual(1, len(self.faults))
         self.assertIn("will retry in the next period: lost", self.log.output)

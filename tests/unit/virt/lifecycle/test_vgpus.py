@@ -85,7 +85,8 @@ class MadeAndRemovedTest(VGPUsTestCase):
         """It stays out of the pool until it is."""
         self.vgpus.make(MINE, [ONE])
         self.ledger.was_used([ONE])
-        with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.remove", _failing):
+        lost = OSError("no daemon")
+        with fixtures.MockPatch("nova_gpu.privsep.vgpu.remove", side_effect=lost):
             self.vgpus.release([ONE], self.clean, MINE)
         self.assertEqual(frozenset({ONE}), self.ledger.now.used)
         self.assertIn("until a retry succeeds: no daemon", self.log.output)
@@ -105,10 +106,6 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.assertMade(ONE, uuid=instance.uuid)
         self.compute.gpus.vgpus.retries.wait()
         self.assertEqual(frozenset(), self.compute.gpus.ledger.now.left())
-
-
-def _failing(*_: object) -> None:
-    raise OSError("no daemon")
 
 
 class KnownTest(VGPUsTestCase):
@@ -175,11 +172,7 @@ class FailedStartsTest(VGPUsTestCase):
         for function, reason in ((first, "Input/output error"), (second, "Cannot allocate memory")):
             slot = Slot.parse(f"{function}/nvidia-1155/0")
             error = exception.DeviceUnavailable(function, f"it was not made: {reason}", "wait")
-
-            def refuse(*_: object, error: Exception = error) -> None:
-                raise error
-
-            with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.make", refuse):
+            with fixtures.MockPatch("nova_gpu.privsep.vgpu.make", side_effect=error):
                 for _ in range(failed_starts.MOST):
                     self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
         self.assertEqual({second}, self.offered())

@@ -175,11 +175,8 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.assertEqual([], self.placement.moved)
 
     def test_nothing_is_raised(self) -> None:
-        def fail(*_: object) -> None:
-            raise OSError("no conductor")
-
-        name = "get_in_progress_and_error"
-        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, fail))
+        name, lost = "get_in_progress_and_error", OSError("no conductor")
+        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, side_effect=lost))
         self.assertFalse(self.looks())
         self.assertIn("Cannot look for abandoned moves: no conductor", self.log.output)
 
