@@ -72,15 +72,6 @@ class TestBuiltIn(ContentsTestCase):
             ("/dev/dri/card2", "/dev/dri/renderD130"), self.contents(card(TWO, "xe")).nodes
         )
 
-    def test_mig_instances_of_the_card(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0)])
-        self.host.add_gpu(TWO, "10de", "2335", minor=1, mig=[(1, 0)])
-        caps = [nvidia.cap_minor(0, 1), nvidia.cap_minor(0, 1, 0)]
-        self.assertEqual(
-            {f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps},
-            {node for node in self.contents(card(ONE)).nodes if "caps" in node},
-        )
-
     def test_no_cards(self) -> None:
         self.assertEqual(values.GuestContents(), self.contents())
 

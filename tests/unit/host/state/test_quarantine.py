@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova_gpu.core import availability, model
-from nova_gpu.host.pci import discovery, identity
+from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from tests.fixtures import cards, kernel, pci
 from tests.unit.host.base import HostTestCase
@@ -130,15 +130,11 @@ class MovedTest(HostTestCase):
             (self.host.path(new) / "config").write_bytes(config)
         kernel.boot(self.host, "the-second")
 
-    def cards(self) -> list[model.GPU]:
-        addresses = [model.PciAddress.parse(path.name) for path in self.host.devices.iterdir()]
-        return list(discovery.cards_at(addresses, self.host.roots))
-
     def identities(self, found: Iterable[model.GPU]) -> dict[model.PciAddress, identity.Identity]:
         return {card.address: identity.read(card, self.host.roots) for card in found}
 
     def put(self, address: str, reason: str = "it is broken", **kwargs: Any) -> None:
-        card = next(each for each in self.cards() if str(each.address) == address)
+        card = self.gpu_at(address)
         seen = quarantine.see([card], self.host.roots, self.identities)[card.address]
         entry = quarantine.entry(card, reason, "mend it", seen=seen, **kwargs)
         quarantine.put(self.folder, entry)
@@ -148,18 +144,18 @@ class MovedTest(HostTestCase):
         return {str(each): found for each, found in quarantine.load(self.folder).items()}
 
     def kept(self) -> dict[str, str]:
-        found = quarantine.unavailable(self.folder, self.cards(), self.host.roots)
+        found = quarantine.unavailable(self.folder, self.host.gpus(), self.host.roots)
         return {str(address): str(*reasons) for address, reasons in found.items()}
 
     def follow(self) -> list[tuple[str, str]]:
-        moved = quarantine.follow(self.folder, self.cards(), self.host.roots)
+        moved = quarantine.follow(self.folder, self.host.gpus(), self.host.roots)
         return sorted((str(old), str(new)) for old, new in moved)
 
     def test_comes_back_where_it_has_left_the_bus(self) -> None:
         """Without anything that tells it from others: these are not kept back for it."""
         self.host.remove(ONE)
         self.plug(ONE, None)
-        card = next(each for each in self.cards() if str(each.address) == ONE)
+        card = self.gpu_at(ONE)
         self.host.remove(ONE)
         seen = quarantine.see([card], self.host.roots, self.identities)[card.address]
         quarantine.put(self.folder, quarantine.entry(card, "not clean", "clean it", seen=seen))
@@ -202,7 +198,7 @@ class MovedTest(HostTestCase):
         self.host.remove(ONE)
         self.plug(ONE, 7)
         self.assertEqual({}, self.kept())
-        (card,) = (each for each in self.cards() if str(each.address) == ONE)
+        card = self.gpu_at(ONE)
         own = self.identities([card])[card.address]
         self.assertFalse(quarantine.is_about(self.loaded()[ONE], card, own))
 
