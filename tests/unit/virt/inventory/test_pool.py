@@ -93,10 +93,8 @@ class TrackerTest(unittest.TestCase):
 
     def test_given_back_is_free(self) -> None:
         """At once: a claim may fail before its guest is started."""
-        allocations = {GROUP: {"resources": {"PGPU": 8}}}
-        claimed = self.tracker._claim_resources(allocations)
-        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
-            self.claim(1)
+        claimed = self._claim(8)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
         self.tracker._release_assigned_resources(claimed)
         self.assertEqual(sorted(FIRST + SECOND), self.claim(8))
 
@@ -166,8 +164,7 @@ class TrackerTest(unittest.TestCase):
 
     def test_nobody_to_ask_is_nothing_free(self) -> None:
         pool._supply_by_provider.pop(GROUP)
-        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
-            self.claim(1)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
 
     def test_a_host_is_asked_for_its_own_provider(self) -> None:
         self.claim(1)
@@ -176,8 +173,7 @@ class TrackerTest(unittest.TestCase):
     def test_a_provider_without_cards(self) -> None:
         self.host.gpus = {}
         self._publish()
-        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
-            self.claim(1)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
 
 
 class SetTest(unittest.TestCase):

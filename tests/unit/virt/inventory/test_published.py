@@ -6,7 +6,7 @@ from __future__ import annotations
 import fixtures
 from oslo_utils import uuidutils
 
-from nova_gpu.core import device, exception
+from nova_gpu.core import device
 from nova_gpu.virt.usage.ledger import State
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, devices, resource, resources
@@ -39,9 +39,6 @@ class PublishedTest(test_host_gpus.HostTestCase):
         for each in held:
             self.assertIs(group, each.group)
             self.assertEqual(each.device, each.grant.address)  # type: ignore[union-attr]
-        self.assertRaises(
-            exception.DeviceUnavailable, self.published.held, resources((self.provider, GONE))
-        )
 
     def test_claimed_for_as_long_as_the_option_says(self) -> None:
         self.compute.config(group="gpu", claim_grace_period=7)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import threading
 from typing import Any
@@ -46,8 +45,7 @@ class CleaningTest(base.BaseTestCase):
                 fixtures.MonkeyPatch(f"nova_gpu.privsep.cleaning.{verb}", self._stand_in(verb))
             )
         self.log = self.useFixture(fixtures.FakeLogger())
-        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.roots = dataclasses.replace(Roots(), proc=proc)
+        self.roots = Roots(proc=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
     def _stand_in(self, verb: str) -> Any:
         def call(address: str) -> Any:
