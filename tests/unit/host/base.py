@@ -16,11 +16,12 @@ class HostTestCase(base.BaseTestCase):
     """A generated host without devices"""
 
     NODES = Nodes.NONE
+    IOMMU = True
 
     def setUp(self) -> None:
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root, nodes=self.NODES)
+        self.host = hosts.Host(self.root, nodes=self.NODES, iommu=self.IOMMU)
 
     def gpu_at(self, address: str) -> model.GPU:
         found = discovery.card_at(model.PciAddress.parse(address), self.host.roots)

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 import shutil
 from types import MappingProxyType
 
 import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
@@ -16,14 +14,14 @@ from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, vgpu
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:82:00.0"
 # Names as NVIDIA's g_vgpu_chip_flags.h has them
 BY_TIME = {1400: "NVIDIA H200X-70C", 1401: "NVIDIA H200X-141C"}
 
 
-class SelectionTestCase(base.BaseTestCase):
-    IOMMU = True
+class SelectionTestCase(HostTestCase):
     libvirt: int | None = 10000000
     told: division.TypesByFunction = MappingProxyType({})
 
@@ -31,8 +29,6 @@ class SelectionTestCase(base.BaseTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="gpu", nvml=False)
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root, iommu=self.IOMMU)
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
         for function in vgpu.add_functions(self.host, CARD, 4):
             vgpu.set_profiles(self.host, function, vgpu.L40S)
@@ -122,7 +118,7 @@ class TestOnSwitchedBoard(SelectionTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.build("h200-8", self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.build("h200-8", self.root / "h200-8")
         self.card = PciAddress.parse("0000:19:00.0")
         self.functions = vgpu.add_functions(self.host, str(self.card), 4)
         self.log = self.useFixture(fixtures.FakeLogger())

@@ -42,17 +42,11 @@ class PublishedTest(test_host_gpus.HostTestCase):
 
     def test_claimed_for_as_long_as_the_option_says(self) -> None:
         self.compute.config(group="gpu", claim_grace_period=7)
-        asked: list[float] = []
-        claim = self.ledger.claim
-
-        def noted(*args: object) -> None:
-            asked.append(args[-1])  # type: ignore[arg-type]
-            claim(*args)  # type: ignore[arg-type]
-
-        self.useFixture(fixtures.MockPatchObject(self.ledger, "claim", noted))
+        claim = fixtures.MockPatchObject(self.ledger, "claim", wraps=self.ledger.claim)
+        self.useFixture(claim)
         address = device.parse(ONE)
         self.published.hand_out([address], [], set())
-        self.assertEqual([7], asked)
+        self.assertEqual([7], [call.args[-1] for call in claim.mock.mock_calls])
         self.assertIn(address, self.ledger.now.devices(State.CLAIMED))
         self.assertNotIn(address, self.published.usable(self.provider, devices([ONE, TWO]), set()))
 

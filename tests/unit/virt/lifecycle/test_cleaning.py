@@ -13,7 +13,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
@@ -57,20 +57,14 @@ class CleaningTest(base.BaseTestCase):
 
         return call
 
-    def bind(self, card: GPU) -> None:
-        self.calls.append(f"bind {card.address}")
-        if error := self.answers.get("bind"):
-            raise error
-
-    def containers(self, roots: Roots) -> container_nodes.ContainerNodes:
-        return container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
-
     def cleaner(self, mode: DeliveryMode, roots: Roots) -> cleaning.Cleaning:
         if mode is DeliveryMode.LXC:
-            return cleaning.Cleaning(self.containers(roots), roots)
+            containers = container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
+            return cleaning.Cleaning(containers, roots)
+        bind = self._stand_in("bind")
         self.useFixture(
             fixtures.MockPatchObject(
-                binding.Bindings, "give_to_guests", lambda _, card: self.bind(card)
+                binding.Bindings, "give_to_guests", lambda _, card: bind(card.address)
             )
         )
         noted = ledger.Ledger()

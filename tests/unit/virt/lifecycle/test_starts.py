@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import fixtures
 from nova import exception as nova_exception
@@ -22,10 +21,11 @@ from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import threads
 from nova_gpu.virt.lifecycle import starts
-from tests.fixtures import hosts, nodes
+from tests.fixtures import nodes
 from tests.fixtures.compute import Compute, devices
 from tests.unit.core.guest.test_devices import told
 from tests.unit.core.guest.test_tree import PAIR
+from tests.unit.host.base import HostTestCase
 from tests.unit.virt.lifecycle import test_vgpus
 from tests.unit.virt.lifecycle.test_vgpus import WHOLE as ONE
 
@@ -232,13 +232,13 @@ class GuestsTest(StartsTestCase):
         self.assertFalse(self.starts.is_reboot_hard(instance))
 
 
-class ContainersTest(base.BaseTestCase):
+class ContainersTest(HostTestCase):
+    NODES = nodes.Nodes.FILES
+
     def test_soft_reboot_is_a_hard_one(self) -> None:
         """The nodes of its domain may be another card's by now."""
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        host = hosts.Host(root, nodes=nodes.Nodes.FILES)
-        host.add_gpu(ONE, "10de", "2335")
-        compute = self.useFixture(Compute(host, "lxc"))
+        self.host.add_gpu(ONE, "10de", "2335")
+        compute = self.useFixture(Compute(self.host, "lxc"))
         starts = compute.gpus.starts
         instance = compute.instance({"gpus": "1"}, (compute.provider("2335"), ONE))
         plain = compute.instance({})
