@@ -226,10 +226,7 @@ class ExtraSpecsTest(unittest.TestCase):
             {"gpu_arch": "s!= fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "required"},
             {"trait:CUSTOM_GPU": "forbidden"},
         ):
-            with (
-                self.subTest(specs=specs),
-                self.assertRaises(exception.InvalidExtraSpec) as caught,
-            ):
+            with self.subTest(specs=specs), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 spelled_out({"gpus": "1"} | specs)
             self.assertIn("trait:CUSTOM_GPU", str(caught.exception))
 

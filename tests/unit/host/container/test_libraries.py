@@ -273,10 +273,7 @@ class FailingCallsTest(LibrariesTestCase):
         self.assertTrue(calls)
         for number, code in itertools.product(range(1, len(calls) + 1), self.CODES):
             self.make()
-            with (
-                failing_calls.one(self.library_root, number, code),
-                contextlib.suppress(OSError),
-            ):
+            with failing_calls.one(self.library_root, number, code), contextlib.suppress(OSError):
                 libraries.prune(self.library_root, [str(used)], -1)
             self.assertEqual(right, self.whole([used]), calls[number - 1])
             libraries.prune(self.library_root, [str(used)], -1)

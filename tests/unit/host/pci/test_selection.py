@@ -14,11 +14,7 @@ Options = tuple[list[str], list[str], list[str]]
 DEFAULTS: Options = (["10de", "1002", "8086"], [], [])
 
 
-def takes(
-    options: Options,
-    product: model.Product = H200,
-    class_code: int = 0x030200,
-) -> bool:
+def takes(options: Options, product: model.Product = H200, class_code: int = 0x030200) -> bool:
     return selection.Selection.parse(*options).takes(ADDRESS, product, class_code)
 
 

@@ -32,8 +32,7 @@ class DomainGoesTest(unittest.TestCase):
         parts = mock.Mock(products=lambda devices: {})
         said, mended, proofs = (mock.Mock() for _ in range(3))
         self.releases = releases.Releases(
-            *(looked, offered, self.ledger, self.usage_reader, said, mended, parts),
-            proofs,
+            *(looked, offered, self.ledger, self.usage_reader, said, mended, parts), proofs
         )
 
     def go(self, task_state: str | None) -> State | None:

@@ -50,8 +50,7 @@ class MovingTestCase(test_vgpus.VGPUsTestCase):
         instance.resources = sides["old"]
         instance.numa_topology = instance.pci_devices = instance.pci_requests = None
         instance.migration_context = objects.MigrationContext(
-            old_resources=sides["old"],
-            new_resources=sides["new"],
+            old_resources=sides["old"], new_resources=sides["new"]
         )
         return instance
 
