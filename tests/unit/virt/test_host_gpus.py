@@ -23,8 +23,7 @@ class HostTestCase(base.BaseTestCase):
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(DIVIDED, "10de", "1bb3")
-        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, DIVIDED)
         self.compute = self.useFixture(Compute(self.host))
         self.gpus = self.compute.gpus
         self.provider = self.compute.provider("2335")

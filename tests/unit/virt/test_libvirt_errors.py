@@ -223,8 +223,7 @@ class TranslateTest(unittest.TestCase):
         for message, card, reason in SAID:
             with self.subTest(message=message):
                 found = libvirt_errors.translate(message, NAMES)
-                assert found is not None
-                self.assertIsInstance(found, exception.DeviceUnavailable)
+                assert isinstance(found, exception.DeviceUnavailable)
                 self.assertEqual(str(card.address), found.address)
                 self.assertIn(reason, found.reason)
                 self.assertIn(found.remedy, str(found))

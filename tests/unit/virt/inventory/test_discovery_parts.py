@@ -107,8 +107,7 @@ class TestStartedByLibvirt(SelectionTestCase):
 
     def test_mediated_devices_take_neither(self) -> None:
         self.libvirt = None
-        self.host.add_gpu("0000:3b:00.0", "10de", "1bb3")
-        vgpu.add_types(self.host, "0000:3b:00.0", vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, "0000:3b:00.0")
         parts, _ = self.sorted_out()
         self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
 

@@ -49,9 +49,7 @@ class StockTestCase(HostTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="gpu", nvml=False)
-        for address in ADDRESSES:
-            self.host.add_gpu(address, "10de", "1bb3")
-            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, *ADDRESSES)
         self.cards = self.new_cards()
         self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(self.root / "gpu-vgpus")
@@ -105,8 +103,7 @@ class TestStock(StockTestCase):
 
     def test_a_card_that_came_since(self) -> None:
         self.look()
-        self.host.add_gpu("0000:d8:00.0", "10de", "1bb3")
-        vgpu.add_types(self.host, "0000:d8:00.0", vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, "0000:d8:00.0")
         self.cards.read(self.host.gpus())
         self.publish()
         self.assertEqual((32, 8), self.inventory(63))

@@ -84,8 +84,7 @@ class ModulesTest(HostTestCase):
         self.assertEqual(2, read.call_count)
 
     def test_mediated_device(self) -> None:
-        self.host.add_gpu(CARD, "10de", "1bb3")
-        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, CARD)
         self.useFixture(dividing_kernel.DividingKernel(self.host))
         compute = self.useFixture(Compute(self.host))
         had = compute.provider("1bb3", "nvidia-63"), f"{CARD}/nvidia-63/0"

@@ -29,9 +29,8 @@ OTHER = cards.card("0000:5e:00.0", "amdgpu")
 class TestMade(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host.add_gpu(MEDIATING, "10de", "1bb3")
+        vgpu.add_p4(self.host, MEDIATING)
         self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2)
-        vgpu.add_types(self.host, MEDIATING, vgpu.TESLA_P4)
         self.functions = vgpu.add_functions(self.host, PROFILED, 2)
         for function in self.functions:
             vgpu.set_profiles(self.host, function, vgpu.L40S)
@@ -74,8 +73,7 @@ class ReadTest(base.BaseTestCase):
         super().setUp()
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
-        host.add_gpu(MEDIATING, "10de", "1bb3")
-        vgpu.add_types(host, MEDIATING, vgpu.TESLA_P4)
+        vgpu.add_p4(host, MEDIATING)
         self.compute = self.useFixture(compute.Compute(host))
         self.looked = self.compute.gpus._discovery
         self.cards = self.read()
