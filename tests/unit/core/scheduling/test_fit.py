@@ -93,7 +93,5 @@ class StrandedTest(unittest.TestCase):
         ):
             with self.subTest(vcpus=vcpus, memory=memory, free=free):
                 reason = fit.stranded(vcpus, memory, free, reserved)
-                if part is None:
-                    self.assertIsNone(reason)
-                else:
-                    self.assertIn(part, reason or "no reason")
+                self.assertEqual(part is None, reason is None, reason)
+                self.assertIn(part or "", reason or "")
