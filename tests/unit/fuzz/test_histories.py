@@ -12,14 +12,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import fixtures
 from hypothesis import strategies as st
-from nova import objects
-from nova.tests import fixtures as nova_fixtures
-from oslo_config import fixture as config_fixture
 
-from nova_gpu.conf import CONF
-from tests.fixtures import failing_calls, hosts
+from tests.fixtures import failing_calls
 from tests.fixtures.histories import ADDRESSES, LAYOUTS, History
 from tests.unit.fuzz import base
 
@@ -69,44 +64,15 @@ _CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
 class _Histories(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        self.conf = self.useFixture(config_fixture.Config(CONF))
-        self.useFixture(nova_fixtures.PrivsepFixture())
-        maps = ["0:1000000:65536"]
-        self.conf.config(group="libvirt", virt_type="lxc", uid_maps=maps, gid_maps=maps)
-        self.conf.config(group="gpu", nvml=True, fatal_xids=[], share_gpu_instances=True)
-        self.conf.config(group="gpu", clean_command=["/bin/true"])
-        self.history: History | None = None
-        for name, substitute in (
-            ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
-            ("nova_gpu.host.nvidia.nvml.health", lambda *_: {}),
-            ("nova_gpu.virt.usage.records.read", lambda *_: self.now.recorded()),
-            ("nova_gpu.virt.ended_moves.EndedMoves.settle", lambda *_: None),
-            ("nova_gpu.virt.lifecycle.lost_reasons.LostReasons.write", lambda *_: None),
-            ("nova_gpu.privsep.nodes.opened_to_guests", list),
-            ("nova_gpu.privsep.cleaning.reset", lambda *_: None),
-            ("nova_gpu.privsep.cleaning.run_command", lambda address: self.now.clean(address)),
-            ("nova_gpu.virt.verify.startup_check.Reconciliation.look", lambda *_: None),
-            # What nova-compute would log and go on from ends the test: a period that failed offers
-            # nothing, and where nobody boots every property holds.
-            ("nova_gpu.virt.periodic.contained", contextlib.nullcontext),
-        ):
-            self.useFixture(fixtures.MonkeyPatch(name, substitute))
+        self.histories = contextlib.ExitStack()
+        self.addCleanup(self.histories.close)
 
-    @property
-    def now(self) -> History:
-        assert self.history
-        return self.history
-
-    def _begin(self, host: hosts.Host) -> None:
-        roots = host.roots
-        state = host.root / "state"
-        with contextlib.suppress(OSError):  # it is there, whatever a call says that fails
-            state.mkdir(exist_ok=True)
-        self.conf.config(state_path=str(state))
-        for option, root in (("sysfs", roots.sysfs), ("dev", roots.dev), ("proc", roots.proc)):
-            self.conf.config(group="gpu", **{f"{option}_root": str(root)})
-        self.conf.config(group="gpu", cdi_spec_dirs=[str(each) for each in roots.cdi_spec_dirs])
+    def begin(self) -> None:
+        """Another history, and the end of the one before"""
+        self.histories.close()
+        root = self.root / "host"
+        shutil.rmtree(root, ignore_errors=True)
+        self.now: History = self.histories.enter_context(History(root))
 
     def _step(self, word: str, value: int) -> None:
         history = self.now
@@ -205,10 +171,7 @@ class HistoriesTest(_Histories):
         self.live([*full, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)])
 
     def live(self, steps: list[tuple[str, int]]) -> None:
-        root = self.root / "host"
-        shutil.rmtree(root, ignore_errors=True)
-        self.history = History(root, self._begin)
-        self.history.restart()
+        self.begin()
         before: set[frozenset[str]] = set()
         for number, (word, value) in enumerate(steps):
             told = [f"{word} {value}" for word, value in steps[: number + 1]]
@@ -311,11 +274,8 @@ class ProofsTest(_Histories):
         return sum((ADDRESSES[n],) in each for n in (2, 3) for each in self.now.opened().values())
 
     def live(self, steps: list[tuple[str, int]]) -> None:
-        root = self.root / "host"
-        shutil.rmtree(root, ignore_errors=True)
-        self.history = History(root, self._begin)
-        self.history.restart()
-        self.state, self.is_over = root / "state", False
+        self.begin()
+        self.state, self.is_over = self.now.host.root / "state", False
         with contextlib.ExitStack() as stack:
             for number, (word, value) in enumerate(steps):
                 runs = {each.run for each in self.now.libvirt.list_guests()}
