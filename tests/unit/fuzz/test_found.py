@@ -19,7 +19,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
-from tests.fixtures import hosts
+from tests.fixtures import hosts, kernel
 from tests.unit.fuzz import base as fuzz
 from tests.unit.fuzz import damage
 
@@ -136,7 +136,7 @@ class FoundTest(base.BaseTestCase):
         self.assertRaises(exception.InvalidOption, products.parse_overrides, [line])
 
     def test_a_former_driver_that_is_no_name(self) -> None:
-        (self.host.roots.proc / "sys/kernel/random/boot_id").write_text("1\n")
+        kernel.boot(self.host, "1")
         folder, card = self.root / "gpu-bindings", model.PciAddress(0, 4, 0, 0)
         former_drivers.save(folder, card, {card: former_drivers.Former("a")}, self.host.roots)
         (file,) = folder.iterdir()

@@ -33,7 +33,6 @@ _WEIGHTS: Mapping[str, int] = {
     "stranger": 1,
     "stranger ends": 1,
 }
-_WORDS = [word for word, weight in _WEIGHTS.items() for _ in range(weight)]
 _ORDERS = list(itertools.permutations(range(4)))
 # Nobody starts a guest in these. Yet afterwards two that run already may open one device: a card of
 # whose MIG instances several have some is made whole, or its number goes to one that is.
@@ -56,9 +55,16 @@ _PROOF_WEIGHTS: Mapping[str, int] = {
     "stain": 1,
     "mend": 2,
 }
-_PROOF_WORDS = [word for word, weight in _PROOF_WEIGHTS.items() for _ in range(weight)]
 _FULL = [("boot", number) for number in range(12)]
+_EIGHT = _FULL[:8]
 _CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
+
+
+def _steps(weights: Mapping[str, int]) -> st.SearchStrategy[list[tuple[str, int]]]:
+    """A history's steps, each a word and a number"""
+    words = [word for word, weight in weights.items() for _ in range(weight)]
+    step = st.tuples(st.sampled_from(words), st.integers(0, 999))
+    return st.lists(step, min_size=STEPS, max_size=STEPS)
 
 
 class _Histories(base.FuzzTestCase):
@@ -104,12 +110,7 @@ class _Histories(base.FuzzTestCase):
 
 
 class HistoriesTest(_Histories):
-    @base.fuzzed(
-        most=3000,  # 100,000 steps
-        steps=st.lists(
-            st.tuples(st.sampled_from(_WORDS), st.integers(0, 999)), min_size=STEPS, max_size=STEPS
-        ),
-    )
+    @base.fuzzed(most=3000, steps=_steps(_WEIGHTS))  # 100,000 steps
     def test_no_start_has_two_guests_open_one_device(self, steps: list[tuple[str, int]]) -> None:
         """And if two can after what others did, the next period reports them."""
         self.live(steps)
@@ -117,29 +118,27 @@ class HistoriesTest(_Histories):
     def test_a_card_made_whole_under_two_guests(self) -> None:
         """In the few histories of the unit suite no two come to that by chance. Neither is started
         while the other runs, and both are once all have ended."""
-        full = [("boot", number) for number in range(8)]
         whole = [("divide", 0), ("divide", 1)]
-        self.live([*full, *whole, ("period", 0)])
+        self.live([*_EIGHT, *whole, ("period", 0)])
         self.assertTrue(self._reported())
         self.assertEqual({pair for pair, _ in self.now.pairs()}, self._reported())
         guests = set(self.now.instances)
         back = [("divide", 4), ("divide", 9), ("period", 0)]
         reboots = [("reboot", each) for each in range(8)]
-        self.live([*full, *whole, ("period", 0), *back, *reboots])
+        self.live([*_EIGHT, *whole, ("period", 0), *back, *reboots])
         self.assertEqual(set(), self._reported())
         stops = [("stop", each) for each in range(8)]
-        self.live([*full, *whole, ("period", 0), *back, *stops, ("period", 0), *reboots])
+        self.live([*_EIGHT, *whole, ("period", 0), *back, *stops, ("period", 0), *reboots])
         self.assertEqual(len(guests), sum(map(bool, self.now.opened().values())))
 
     def test_a_card_made_whole_before_the_service_began(self) -> None:
         """What a guest can open of it then is not given to another when it is divided again."""
-        full = [("boot", number) for number in range(8)]
         made_whole = [("divide", 0), ("divide", 1), ("restart", 0)]
-        self.live([*full, *made_whole, ("period", 0)])
+        self.live([*_EIGHT, *made_whole, ("period", 0)])
         self.assertTrue(self._reported())
         back = [("divide", 4), ("divide", 9), ("period", 0)]
         for count in range(1, 8):
-            self.live([*full[:count], *made_whole, *back, *full])
+            self.live([*_EIGHT[:count], *made_whole, *back, *_EIGHT])
 
     def test_what_a_guest_may_have_in_a_socket(self) -> None:
         """It could open another's card, and its nodes lead to its own again."""
@@ -153,22 +152,19 @@ class HistoriesTest(_Histories):
 
     def test_a_card_made_whole_that_had_no_driver(self) -> None:
         """What a service that began then knows of it has no nodes."""
-        full = [("boot", number) for number in range(8)]
         without_driver = [("number", 0), ("restart", 0)]
         all_taken = ("number", 24 * 7)  # in the same order, and none is missing
-        self.live([*full, *without_driver, all_taken, ("divide", 0), ("period", 0)])
+        self.live([*_EIGHT, *without_driver, all_taken, ("divide", 0), ("period", 0)])
         self.assertTrue(self._reported())
 
     def test_a_compute_instance_that_is_left_with_its_gpu_instance_alone(self) -> None:
         """The guest of the other one keeps the GPU instance's node, and opens nothing by that."""
-        full = [("boot", number) for number in range(8)]
         two_of_one, one_of_one = ("divide", 4 * 3), ("divide", 4 * 2)
-        self.live([two_of_one, ("period", 0), *full, one_of_one, ("period", 0)])
+        self.live([two_of_one, ("period", 0), *_EIGHT, one_of_one, ("period", 0)])
 
     def test_a_card_divided_that_a_guest_has_whole(self) -> None:
         """Those who have its number now open one MIG instance each, and who has it whole none."""
-        full = [("boot", number) for number in range(8)]
-        self.live([*full, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)])
+        self.live([*_EIGHT, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)])
 
     def live(self, steps: list[tuple[str, int]]) -> None:
         self.begin()
@@ -230,14 +226,7 @@ class HistoriesTest(_Histories):
 class ProofsTest(_Histories):
     """No guest starts with a device that another one had, and that was not cleaned since."""
 
-    @base.fuzzed(
-        most=3000,  # 100,000 steps
-        steps=st.lists(
-            st.tuples(st.sampled_from(_PROOF_WORDS), st.integers(0, 999)),
-            min_size=STEPS,
-            max_size=STEPS,
-        ),
-    )
+    @base.fuzzed(most=3000, steps=_steps(_PROOF_WEIGHTS))  # 100,000 steps
     def test_no_start_has_what_was_not_cleaned(self, steps: list[tuple[str, int]]) -> None:
         self.live(steps)
 
