@@ -25,7 +25,7 @@ from nova_gpu.host.nvidia import kernel_log, nvml, proc
 from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files
-from tests.fixtures import hosts, nvidia, recorded
+from tests.fixtures import hosts, nvidia, pci, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
 from tests.gpu import smi
@@ -147,9 +147,8 @@ class TestKFD(RecordedTestCase):
             )
 
     def _write(self, folder: pathlib.Path, properties: dict[str, int]) -> None:
-        folder.mkdir(parents=True)
         lines = [f"{name} {value}\n" for name, value in properties.items()]
-        (folder / "properties").write_text("".join(lines))
+        pci.write(folder / "properties", "".join(lines))
 
 
 class TestMig(RecordedTestCase):

@@ -25,7 +25,7 @@ from oslotest import base
 from nova_gpu.core.container import GuestContents
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import roots
-from tests.fixtures import hosts, nodes, nvidia
+from tests.fixtures import hosts, nodes, nvidia, pci
 from tests.fixtures import nvml as machines
 from tests.gpu import isolated, machine, smi, test_discovery, test_nvml
 from tests.unit.cmd import base as commands
@@ -55,8 +55,7 @@ class GPUSuiteTest(base.BaseTestCase):
             device = "20b0" if card.architecture == 7 else "2330"
             self.host.add_gpu(card.address, "10de", device, numa_node=0, mig=mig)
         table = self.host.roots.proc / "driver/nvidia-caps/mig-minors"
-        table.parent.mkdir(parents=True, exist_ok=True)
-        table.write_text("".join(f"{line}\n" for line in _minors(mig)))
+        pci.write(table, "".join(f"{line}\n" for line in _minors(mig)))
         self.library = self.useFixture(machines.Library(*cards))
         self.cards = {each.address: each for each in (_told(n, c) for n, c in enumerate(cards))}
         self.links = {PciAddress.parse(each.address): len(each.links) for each in cards}
