@@ -142,9 +142,6 @@ class FoundTest(base.BaseTestCase):
         (file,) = folder.iterdir()
         for driver in ('""', "0", "false", "[]"):
             file.write_text(f'{{"boot_id": "1", "functions": {{"{card}": {driver}}}}}')
-            self.assertRaises(
-                *(files.Untrusted, former_drivers.load),
-                *(folder, card, self.host.roots),
-            )
+            self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
         file.write_bytes(b"\xff")
         self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)

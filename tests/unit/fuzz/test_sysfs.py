@@ -25,9 +25,7 @@ from tests.unit.fuzz import base, damage
 
 def _readable(root: pathlib.Path) -> list[pathlib.Path]:
     """Every file, link and folder below *root* that a reader may come to, and some it looks for"""
-    found = []
-    for folder, folders, files in os.walk(root):
-        found += [pathlib.Path(folder, name) for name in (*folders, *files)]
+    found = [*root.rglob("*")]
     cards = [path.parent for path in found if path.name == "numa_node"]
     found += [
         card / name for card in cards for name in ("physfn", "driver", "mdev_supported_types")

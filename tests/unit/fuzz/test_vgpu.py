@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import pathlib
 import shutil
 
 from hypothesis import strategies as st
@@ -55,13 +53,8 @@ class DividedTest(base.FuzzTestCase):
         (function,) = divided.add_functions(self.host, _CARDS[2], 1)
         divided.add_types(self.host, function, divided.INTEL_GVT[:1])
         self.gpus = damage.gpus(self.host.roots)
-        self.paths = [
-            pathlib.Path(folder, name)
-            for start in ("sys/bus/mdev", "sys/devices")
-            for folder, folders, files in os.walk(self.host.root / start)
-            for name in (*folders, *files)
-        ]
-        self.paths.sort()
+        starts = [self.host.root / name for name in ("sys/bus/mdev", "sys/devices")]
+        self.paths = sorted(path for start in starts for path in start.rglob("*"))
 
     @base.fuzzed(harmed=damage.SOME)
     def test_other_contents(self, harmed: list[tuple[int, damage.Harm]]) -> None:
