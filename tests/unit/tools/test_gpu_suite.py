@@ -44,12 +44,8 @@ _LAYOUT = ((1, 0), (9, 0), (10, 0))
 
 
 class GPUSuiteTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root, nodes=nodes.Nodes.FILES)
-
     def machine(self, *cards: machines.Card, mig: Sequence[tuple[int, int]] = ()) -> None:
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
         cards = tuple(dataclasses.replace(each, more=_HEALTHY) for each in cards)
         for card in cards:
             device = "20b0" if card.architecture == 7 else "2330"
@@ -99,9 +95,6 @@ class GPUSuiteTest(base.BaseTestCase):
     def test_all_agree(self) -> None:
         for cards, mig in ((machines.h100()[:2], ()), (machines.a100_mig(), _LAYOUT)):
             with self.subTest(cards[0].name):
-                self.host = hosts.Host(
-                    pathlib.Path(self.useFixture(fixtures.TempDir()).path), nodes=nodes.Nodes.FILES
-                )
                 self.machine(*cards, mig=mig)
                 self.assertEqual(set(), self.failed(), self.report)
 
