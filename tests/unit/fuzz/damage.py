@@ -13,10 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import model
-from nova_gpu.host.pci import discovery, selection
-from nova_gpu.host.roots import Roots
-
 # More than any process here may have of memory
 _HUGE = 1 << 36
 _NOBODY = 65534
@@ -139,9 +135,3 @@ def another_user() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-def gpus(roots: Roots) -> tuple[model.GPU, ...]:
-    """The cards that a host has, as with the options' defaults but for NVML"""
-    chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
-    return discovery.discover(roots, chosen, {}, dict)

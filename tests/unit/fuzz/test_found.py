@@ -32,7 +32,7 @@ class FoundTest(base.BaseTestCase):
         self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.host = hosts.build("two-architectures", self.root / "host")
-        self.card = damage.gpus(self.host.roots)[0]
+        self.card = self.host.gpus()[0]
 
     def cdi_refused(self, content: str, suffix: str = ".yaml") -> None:
         path = self.root / f"spec{suffix}"
@@ -76,19 +76,17 @@ class FoundTest(base.BaseTestCase):
     def test_ids_of_more_than_four_digits(self) -> None:
         for content in ("0x12345", "-0x10de"):
             (self.host.path(str(self.card.address)) / "device").write_text(content)
-            self.assertNotIn(self.card.address, [g.address for g in damage.gpus(self.host.roots)])
+            self.assertNotIn(self.card.address, [g.address for g in self.host.gpus()])
 
     def test_another_name_for_the_same_function(self) -> None:
         address = str(self.card.address)
         (self.host.devices / f"0000{address}").symlink_to(self.host.path(address))
-        self.assertEqual(
-            1, [g.address for g in damage.gpus(self.host.roots)].count(self.card.address)
-        )
+        self.assertEqual(1, [g.address for g in self.host.gpus()].count(self.card.address))
 
     def test_attributes_that_are_pipes(self) -> None:
         path = self.host.path(str(self.card.address)) / "class"
         with damage.done(path, damage.Harm(damage.Kind.FIFO)):
-            self.assertNotIn(self.card.address, [g.address for g in damage.gpus(self.host.roots)])
+            self.assertNotIn(self.card.address, [g.address for g in self.host.gpus()])
 
     def test_a_comment_in_our_metadata(self) -> None:
         gpus = guest_config.GuestMetaGPUs((self.card.address,)).format_dom()

@@ -97,7 +97,7 @@ class SysfsTest(base.FuzzTestCase):
     )
     def test_other_names_on_the_bus(self, name: str) -> None:
         host = self.hosts[2]
-        address = next(iter(damage.gpus(host.roots))).address
+        address = next(iter(host.gpus())).address
         try:
             (host.devices / name).symlink_to(host.path(str(address)))
         except (OSError, ValueError):
@@ -129,12 +129,12 @@ class SysfsTest(base.FuzzTestCase):
             self.look(host, "lxc")
         finally:
             thread.join()
-        self.assertEqual((), damage.gpus(host.roots))
+        self.assertEqual((), host.gpus())
         self.look(host, "kvm")
 
     @base.fuzzed(share=0.5, harmed=damage.SOME)
     def test_devices_that_may_be_open(self, harmed: list[tuple[int, damage.Harm]]) -> None:
-        gpus = damage.gpus(self.hosts[0].roots)
+        gpus = self.hosts[0].gpus()
         with damage.all_done(self.paths[0], harmed):
             for gpu in gpus:
                 with contextlib.suppress(OSError):  # binding.py makes BindingFailed of it

@@ -52,7 +52,7 @@ class DividedTest(base.FuzzTestCase):
             divided.set_profiles(self.host, function, divided.L40S, current=1147 * number)
         (function,) = divided.add_functions(self.host, _CARDS[2], 1)
         divided.add_types(self.host, function, divided.INTEL_GVT[:1])
-        self.gpus = damage.gpus(self.host.roots)
+        self.gpus = self.host.gpus()
         starts = [self.host.root / name for name in ("sys/bus/mdev", "sys/devices")]
         self.paths = sorted(path for start in starts for path in start.rglob("*"))
 
