@@ -148,11 +148,7 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
 
     def _point_options_at(self, name: str) -> None:
         """The options are the process's, but a driver reads them once, when it is made."""
-        roots = self.hosts[name].roots
-        self.flags(sysfs_root=str(roots.sysfs), group="gpu")
-        self.flags(dev_root=str(roots.dev), group="gpu")
-        self.flags(proc_root=str(roots.proc), group="gpu")
-        self.flags(cdi_spec_dirs=[str(each) for each in roots.cdi_spec_dirs], group="gpu")
+        self.flags(group="gpu", **self.hosts[name].options())
 
     def period(self, name: str = "host1") -> None:
         """One run of the periodic task that updates the host's resources; and another one when what

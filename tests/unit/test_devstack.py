@@ -49,9 +49,7 @@ _STACK = (
 
 class PluginTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.conf = pathlib.Path(folder.name, "nova.conf")
+        self.conf = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "nova.conf")
 
     def run_plugin(self, services: str, *phases: str, **variables: str) -> list[str]:
         """What it prints, line by line; :meth:`options` has what it sets."""
@@ -97,8 +95,8 @@ class PluginTest(unittest.TestCase):
         self.assertEqual("plugin nova-gpu", printed[0])
         self.assertIn("develop /opt/stack/nova-gpu nova", printed)
         self.assertIn("virt libvirt lxc", printed)
-        self.assertEqual(1, sum("flavor create cg1.xlarge" in each for each in printed))
         (flavor,) = (each for each in printed if "flavor create" in each)
+        self.assertIn("flavor create cg1.xlarge", flavor)
         self.assertIn("hypervisor=s== LXC", flavor)
         both = self.sample("nova-compute.conf.sample") | self.sample("nova-scheduler.conf.sample")
         self.assertEqual(both, self.options())

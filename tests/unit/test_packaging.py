@@ -11,6 +11,7 @@ import unittest
 import yaml
 
 from nova_gpu.virt import signatures
+from tests.unit.test_requirements import listed, name_of
 from tools.environments import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -61,14 +62,15 @@ class TestConstraints(unittest.TestCase):
         files = ["requirements.txt", "test-requirements.txt"]
         newest = [*files, "lint-requirements.txt", "doc/requirements.txt"]
         for number, release in RELEASES.items():
-            pinned = _names(f"tools/constraints/{release}.txt", exactly=True)
+            constraints = listed(f"tools/constraints/{release}.txt")
+            self.assertEqual([], [each for each in constraints if "==" not in each])
+            pinned = {*map(name_of, constraints)}
             for name in newest if number == NEWEST else files:
                 with self.subTest(f"{release}: {name}"):
-                    self.assertEqual(set(), _names(name) - pinned)
+                    self.assertEqual(set(), {*map(name_of, listed(name))} - pinned)
             for requirement in PROJECT["project"]["optional-dependencies"]["nova"]:
                 with self.subTest(f"{release}: {requirement}"):
-                    name = re.findall(r"^[\w.-]+", requirement)[0]
-                    self.assertIn(re.sub(r"[-_.]+", "-", name).lower(), pinned)
+                    self.assertIn(name_of(requirement), pinned)
 
 
 class TestChecks(unittest.TestCase):
@@ -95,14 +97,3 @@ class TestChecks(unittest.TestCase):
         }
         self.assertEqual(set(), gated - known)
         self.assertEqual(project["check"], project["gate"])
-
-
-def _names(path: str, exactly: bool = False) -> set[str]:
-    """The normalised distribution names in a requirements file; ``exactly``: all have ``==``."""
-    lines = [line.partition("#")[0].strip() for line in (ROOT / path).read_text().splitlines()]
-    names = set()
-    for line in filter(None, lines):
-        name, operator = re.findall(r"^([\w.-]+)([<>=]*)", line)[0]
-        assert not exactly or operator == "==", f"{path}: {line}"
-        names.add(re.sub(r"[-_.]+", "-", name).lower())
-    return names

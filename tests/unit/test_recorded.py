@@ -22,15 +22,14 @@ from nova_gpu.host import products
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import kernel_log, nvml, proc
-from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
+from nova_gpu.host.pci import direct_links, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files
-from tests.fixtures import hosts, nvidia, recorded
+from tests.fixtures import hosts, nvidia, pci, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
 from tests.gpu import smi
 
-_ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
 _CARD = "0000:3b:00.0"
 
 
@@ -98,8 +97,7 @@ class TestInformation(RecordedTestCase):
         """Of a card whose file has *text*, model and minor"""
         host = self.host(address)
         (host.roots.proc / f"driver/nvidia/gpus/{address}/information").write_text(text)
-        gpus = discovery.discover(host.roots, _ALL, {}, dict)
-        (card,) = recording.record(gpus, host.roots)["gpus"]
+        (card,) = recording.record(host.gpus(), host.roots)["gpus"]
         self.assertNotIn("GPU-", str(card))
         minor = gpu_instances.gpu_minor(PciAddress.parse(address), host.roots)
         self.assertEqual(minor, card.get("minor"))
@@ -126,8 +124,7 @@ class TestBars(RecordedTestCase):
             high = sysfs.high_bars(PciAddress.parse(_CARD), host.roots)
             self.assertEqual(record["high"], [size >> 20 for size in high])
             # The largest is what a record says is mapped.
-            gpus = discovery.discover(host.roots, _ALL, {}, dict)
-            (card,) = recording.record(gpus, host.roots)["gpus"]
+            (card,) = recording.record(host.gpus(), host.roots)["gpus"]
             self.assertEqual(max(record["high"]), card["mapped_mib"])
 
 
@@ -147,9 +144,8 @@ class TestKFD(RecordedTestCase):
             )
 
     def _write(self, folder: pathlib.Path, properties: dict[str, int]) -> None:
-        folder.mkdir(parents=True)
         lines = [f"{name} {value}\n" for name, value in properties.items()]
-        (folder / "properties").write_text("".join(lines))
+        pci.write(folder / "properties", "".join(lines))
 
 
 class TestMig(RecordedTestCase):

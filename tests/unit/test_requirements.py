@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import pathlib
-import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +13,9 @@ from collections.abc import Iterable
 from importlib import metadata
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.unit import test_layering
 
 ROOT = pathlib.Path(__file__).parents[2]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -37,13 +38,14 @@ for name in sys.argv[2:]:
 """
 
 
-def _base() -> list[str]:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+def listed(path: str) -> list[str]:
+    """Return the requirements in a file of them."""
+    lines = (ROOT / path).read_text().splitlines()
     return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
 
 
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def name_of(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
 
 
 def closure(requirements: Iterable[str]) -> set[str]:
@@ -52,7 +54,7 @@ def closure(requirements: Iterable[str]) -> set[str]:
     waiting = [Requirement(text) for text in requirements]
     while waiting:
         requirement = waiting.pop()
-        name = _normalised(requirement.name)
+        name = canonicalize_name(requirement.name)
         if name in names or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
         names.add(name)
@@ -64,12 +66,12 @@ def closure(requirements: Iterable[str]) -> set[str]:
 def _packages() -> dict[str, set[str]]:
     """The distributions of each top-level package that is installed"""
     found = metadata.packages_distributions()
-    return {package: set(map(_normalised, names)) for package, names in found.items()}
+    return {package: set(map(canonicalize_name, names)) for package, names in found.items()}
 
 
 class ClientTest(unittest.TestCase):
     def test_every_module_is_imported_without_nova(self) -> None:
-        own = closure(_base())
+        own = closure(listed("requirements.txt"))
         self.assertNotIn("nova", own)
         refused = {
             package
@@ -94,8 +96,7 @@ class HostTest(unittest.TestCase):
         imported = {
             name.partition(".")[0]
             for path in (ROOT / "nova_gpu").rglob("*.py")
-            for node in ast.walk(ast.parse(path.read_text()))
-            for name in _imported(node)
+            for name in test_layering.imports(path)
         }
         self.others = imported - set(sys.stdlib_module_names) - _OPTIONAL - {"nova_gpu"}
         self.assertIn("oslo_config", self.others)
@@ -106,14 +107,7 @@ class HostTest(unittest.TestCase):
 
     def test_all_that_is_imported_is_there_with_nova(self) -> None:
         """Also where nova-gpu is installed without its extra, beside a Nova."""
-        self.assert_among(closure([*_base(), "nova"]))
+        self.assert_among(closure([*listed("requirements.txt"), "nova"]))
 
     def test_the_extra_names_what_is_imported(self) -> None:
-        named = (*_NOVA, *_base())
-        self.assert_among({_normalised(Requirement(text).name) for text in named})
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        self.assert_among({*map(name_of, (*_NOVA, *listed("requirements.txt")))})

@@ -13,7 +13,6 @@ import functools
 import os
 import pathlib
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -85,6 +84,8 @@ class FuzzTestCase(base.BaseTestCase):
         super().setUp()
         self.useFixture(fixtures.FakeLogger("nova_gpu", level=100))
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        for folder in (self.root, self.root.parent):
+            folder.chmod(0o755)  # another user reads here too (damage.another_user)
 
     def assertHarmless(self, text: str) -> None:
         """No line of *text* has a character that a terminal, a log or a page obeys."""
@@ -111,5 +112,4 @@ def bounded_memory() -> Iterator[None]:
 
 def open_files() -> int:
     """How many files this process has open"""
-    assert sys.platform == "linux"
     return len(os.listdir("/proc/self/fd"))

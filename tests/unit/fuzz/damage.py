@@ -9,13 +9,9 @@ import enum
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from hypothesis import strategies as st
-
-from nova_gpu.core import model
-from nova_gpu.host.pci import discovery, selection
-from nova_gpu.host.roots import Roots
 
 # More than any process here may have of memory
 _HUGE = 1 << 36
@@ -65,13 +61,18 @@ HARMS = st.one_of(
     ),
 )
 
+# Each with a number that chooses its place
+SOME = st.lists(st.tuples(st.integers(0, 10**6), HARMS), min_size=1, max_size=3)
+
 
 @contextlib.contextmanager
-def all_done(harms: Iterable[tuple[pathlib.Path, Harm]]) -> Iterator[None]:
-    """Each of these, as far as an earlier one leaves its place there, for who cannot read all"""
+def all_done(paths: Sequence[pathlib.Path], harms: Iterable[tuple[int, Harm]]) -> Iterator[None]:
+    """Each of these at one of *paths*, as far as an earlier one leaves its place there, for who
+    cannot read all"""
     with contextlib.ExitStack() as stack:
         unreadable = False
-        for path, harm in harms:
+        for number, harm in harms:
+            path = paths[number % len(paths)]
             if path.parent.is_dir() and not os.path.lexists(f"{path}.kept"):
                 stack.enter_context(done(path, harm))
                 unreadable |= harm.kind is Kind.UNREADABLE
@@ -134,9 +135,3 @@ def another_user() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-def gpus(roots: Roots) -> tuple[model.GPU, ...]:
-    """The cards that a host has, as with the options' defaults but for NVML"""
-    chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
-    return discovery.discover(roots, chosen, {}, dict)

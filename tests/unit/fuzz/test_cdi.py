@@ -153,7 +153,7 @@ class CDITest(base.FuzzTestCase):
     def test_a_guest_gets_nodes_or_a_reason(self, changes: list[tuple[int, Any]]) -> None:
         (self.folder / "spec.yaml").unlink(missing_ok=True)
         (self.folder / "spec.json").write_text(json.dumps(self.changed(changes)))
-        gpu = damage.gpus(self.host.roots)[0]
+        gpu = self.host.gpus()[0]
         try:
             given = contents.contents([gpu], self.host.roots, self.root / "libraries", UID)
         except (exception.DeviceUnavailable, exception.GuestFilesUnavailable):

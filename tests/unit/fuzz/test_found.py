@@ -19,7 +19,7 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
-from tests.fixtures import hosts
+from tests.fixtures import hosts, kernel
 from tests.unit.fuzz import base as fuzz
 from tests.unit.fuzz import damage
 
@@ -32,7 +32,7 @@ class FoundTest(base.BaseTestCase):
         self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.host = hosts.build("two-architectures", self.root / "host")
-        self.card = damage.gpus(self.host.roots)[0]
+        self.card = self.host.gpus()[0]
 
     def cdi_refused(self, content: str, suffix: str = ".yaml") -> None:
         path = self.root / f"spec{suffix}"
@@ -76,19 +76,17 @@ class FoundTest(base.BaseTestCase):
     def test_ids_of_more_than_four_digits(self) -> None:
         for content in ("0x12345", "-0x10de"):
             (self.host.path(str(self.card.address)) / "device").write_text(content)
-            self.assertNotIn(self.card.address, [g.address for g in damage.gpus(self.host.roots)])
+            self.assertNotIn(self.card.address, [g.address for g in self.host.gpus()])
 
     def test_another_name_for_the_same_function(self) -> None:
         address = str(self.card.address)
         (self.host.devices / f"0000{address}").symlink_to(self.host.path(address))
-        self.assertEqual(
-            1, [g.address for g in damage.gpus(self.host.roots)].count(self.card.address)
-        )
+        self.assertEqual(1, [g.address for g in self.host.gpus()].count(self.card.address))
 
     def test_attributes_that_are_pipes(self) -> None:
         path = self.host.path(str(self.card.address)) / "class"
         with damage.done(path, damage.Harm(damage.Kind.FIFO)):
-            self.assertNotIn(self.card.address, [g.address for g in damage.gpus(self.host.roots)])
+            self.assertNotIn(self.card.address, [g.address for g in self.host.gpus()])
 
     def test_a_comment_in_our_metadata(self) -> None:
         gpus = guest_config.GuestMetaGPUs((self.card.address,)).format_dom()
@@ -136,15 +134,12 @@ class FoundTest(base.BaseTestCase):
         self.assertRaises(exception.InvalidOption, products.parse_overrides, [line])
 
     def test_a_former_driver_that_is_no_name(self) -> None:
-        (self.host.roots.proc / "sys/kernel/random/boot_id").write_text("1\n")
+        kernel.boot(self.host, "1")
         folder, card = self.root / "gpu-bindings", model.PciAddress(0, 4, 0, 0)
         former_drivers.save(folder, card, {card: former_drivers.Former("a")}, self.host.roots)
         (file,) = folder.iterdir()
         for driver in ('""', "0", "false", "[]"):
             file.write_text(f'{{"boot_id": "1", "functions": {{"{card}": {driver}}}}}')
-            self.assertRaises(
-                *(files.Untrusted, former_drivers.load),
-                *(folder, card, self.host.roots),
-            )
+            self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
         file.write_bytes(b"\xff")
         self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)

@@ -12,14 +12,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import fixtures
 from hypothesis import strategies as st
-from nova import objects
-from nova.tests import fixtures as nova_fixtures
-from oslo_config import fixture as config_fixture
 
-from nova_gpu.conf import CONF
-from tests.fixtures import failing_calls, hosts
+from tests.fixtures import failing_calls
 from tests.fixtures.histories import ADDRESSES, LAYOUTS, History
 from tests.unit.fuzz import base
 
@@ -38,7 +33,6 @@ _WEIGHTS: Mapping[str, int] = {
     "stranger": 1,
     "stranger ends": 1,
 }
-_WORDS = [word for word, weight in _WEIGHTS.items() for _ in range(weight)]
 _ORDERS = list(itertools.permutations(range(4)))
 # Nobody starts a guest in these. Yet afterwards two that run already may open one device: a card of
 # whose MIG instances several have some is made whole, or its number goes to one that is.
@@ -61,52 +55,30 @@ _PROOF_WEIGHTS: Mapping[str, int] = {
     "stain": 1,
     "mend": 2,
 }
-_PROOF_WORDS = [word for word, weight in _PROOF_WEIGHTS.items() for _ in range(weight)]
 _FULL = [("boot", number) for number in range(12)]
+_EIGHT = _FULL[:8]
 _CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
+
+
+def _steps(weights: Mapping[str, int]) -> st.SearchStrategy[list[tuple[str, int]]]:
+    """A history's steps, each a word and a number"""
+    words = [word for word, weight in weights.items() for _ in range(weight)]
+    step = st.tuples(st.sampled_from(words), st.integers(0, 999))
+    return st.lists(step, min_size=STEPS, max_size=STEPS)
 
 
 class _Histories(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        self.conf = self.useFixture(config_fixture.Config(CONF))
-        self.useFixture(nova_fixtures.PrivsepFixture())
-        maps = ["0:1000000:65536"]
-        self.conf.config(group="libvirt", virt_type="lxc", uid_maps=maps, gid_maps=maps)
-        self.conf.config(group="gpu", nvml=True, fatal_xids=[], share_gpu_instances=True)
-        self.conf.config(group="gpu", clean_command=["/bin/true"])
-        self.history: History | None = None
-        for name, substitute in (
-            ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
-            ("nova_gpu.host.nvidia.nvml.health", lambda *_: {}),
-            ("nova_gpu.virt.usage.records.read", lambda *_: self.now.recorded()),
-            ("nova_gpu.virt.ended_moves.EndedMoves.settle", lambda *_: None),
-            ("nova_gpu.virt.lifecycle.lost_reasons.LostReasons.write", lambda *_: None),
-            ("nova_gpu.privsep.nodes.opened_to_guests", list),
-            ("nova_gpu.privsep.cleaning.reset", lambda *_: None),
-            ("nova_gpu.privsep.cleaning.run_command", lambda address: self.now.clean(address)),
-            ("nova_gpu.virt.verify.startup_check.Reconciliation.look", lambda *_: None),
-            # What nova-compute would log and go on from ends the test: a period that failed offers
-            # nothing, and where nobody boots every property holds.
-            ("nova_gpu.virt.periodic.contained", contextlib.nullcontext),
-        ):
-            self.useFixture(fixtures.MonkeyPatch(name, substitute))
+        self.histories = contextlib.ExitStack()
+        self.addCleanup(self.histories.close)
 
-    @property
-    def now(self) -> History:
-        assert self.history
-        return self.history
-
-    def _begin(self, host: hosts.Host) -> None:
-        roots = host.roots
-        state = host.root / "state"
-        with contextlib.suppress(OSError):  # it is there, whatever a call says that fails
-            state.mkdir(exist_ok=True)
-        self.conf.config(state_path=str(state))
-        for option, root in (("sysfs", roots.sysfs), ("dev", roots.dev), ("proc", roots.proc)):
-            self.conf.config(group="gpu", **{f"{option}_root": str(root)})
-        self.conf.config(group="gpu", cdi_spec_dirs=[str(each) for each in roots.cdi_spec_dirs])
+    def begin(self) -> None:
+        """Another history, and the end of the one before"""
+        self.histories.close()
+        root = self.root / "host"
+        shutil.rmtree(root, ignore_errors=True)
+        self.now: History = self.histories.enter_context(History(root))
 
     def _step(self, word: str, value: int) -> None:
         history = self.now
@@ -138,12 +110,7 @@ class _Histories(base.FuzzTestCase):
 
 
 class HistoriesTest(_Histories):
-    @base.fuzzed(
-        most=3000,  # 100,000 steps
-        steps=st.lists(
-            st.tuples(st.sampled_from(_WORDS), st.integers(0, 999)), min_size=STEPS, max_size=STEPS
-        ),
-    )
+    @base.fuzzed(most=3000, steps=_steps(_WEIGHTS))  # 100,000 steps
     def test_no_start_has_two_guests_open_one_device(self, steps: list[tuple[str, int]]) -> None:
         """And if two can after what others did, the next period reports them."""
         self.live(steps)
@@ -151,29 +118,27 @@ class HistoriesTest(_Histories):
     def test_a_card_made_whole_under_two_guests(self) -> None:
         """In the few histories of the unit suite no two come to that by chance. Neither is started
         while the other runs, and both are once all have ended."""
-        full = [("boot", number) for number in range(8)]
         whole = [("divide", 0), ("divide", 1)]
-        self.live([*full, *whole, ("period", 0)])
+        self.live([*_EIGHT, *whole, ("period", 0)])
         self.assertTrue(self._reported())
         self.assertEqual({pair for pair, _ in self.now.pairs()}, self._reported())
         guests = set(self.now.instances)
         back = [("divide", 4), ("divide", 9), ("period", 0)]
         reboots = [("reboot", each) for each in range(8)]
-        self.live([*full, *whole, ("period", 0), *back, *reboots])
+        self.live([*_EIGHT, *whole, ("period", 0), *back, *reboots])
         self.assertEqual(set(), self._reported())
         stops = [("stop", each) for each in range(8)]
-        self.live([*full, *whole, ("period", 0), *back, *stops, ("period", 0), *reboots])
+        self.live([*_EIGHT, *whole, ("period", 0), *back, *stops, ("period", 0), *reboots])
         self.assertEqual(len(guests), sum(map(bool, self.now.opened().values())))
 
     def test_a_card_made_whole_before_the_service_began(self) -> None:
         """What a guest can open of it then is not given to another when it is divided again."""
-        full = [("boot", number) for number in range(8)]
         made_whole = [("divide", 0), ("divide", 1), ("restart", 0)]
-        self.live([*full, *made_whole, ("period", 0)])
+        self.live([*_EIGHT, *made_whole, ("period", 0)])
         self.assertTrue(self._reported())
         back = [("divide", 4), ("divide", 9), ("period", 0)]
         for count in range(1, 8):
-            self.live([*full[:count], *made_whole, *back, *full])
+            self.live([*_EIGHT[:count], *made_whole, *back, *_EIGHT])
 
     def test_what_a_guest_may_have_in_a_socket(self) -> None:
         """It could open another's card, and its nodes lead to its own again."""
@@ -187,28 +152,22 @@ class HistoriesTest(_Histories):
 
     def test_a_card_made_whole_that_had_no_driver(self) -> None:
         """What a service that began then knows of it has no nodes."""
-        full = [("boot", number) for number in range(8)]
         without_driver = [("number", 0), ("restart", 0)]
         all_taken = ("number", 24 * 7)  # in the same order, and none is missing
-        self.live([*full, *without_driver, all_taken, ("divide", 0), ("period", 0)])
+        self.live([*_EIGHT, *without_driver, all_taken, ("divide", 0), ("period", 0)])
         self.assertTrue(self._reported())
 
     def test_a_compute_instance_that_is_left_with_its_gpu_instance_alone(self) -> None:
         """The guest of the other one keeps the GPU instance's node, and opens nothing by that."""
-        full = [("boot", number) for number in range(8)]
         two_of_one, one_of_one = ("divide", 4 * 3), ("divide", 4 * 2)
-        self.live([two_of_one, ("period", 0), *full, one_of_one, ("period", 0)])
+        self.live([two_of_one, ("period", 0), *_EIGHT, one_of_one, ("period", 0)])
 
     def test_a_card_divided_that_a_guest_has_whole(self) -> None:
         """Those who have its number now open one MIG instance each, and who has it whole none."""
-        full = [("boot", number) for number in range(8)]
-        self.live([*full, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)])
+        self.live([*_EIGHT, ("divide", 2 + 4 * 2), ("number", 2 + 24 * 7), ("period", 0)])
 
     def live(self, steps: list[tuple[str, int]]) -> None:
-        root = self.root / "host"
-        shutil.rmtree(root, ignore_errors=True)
-        self.history = History(root, self._begin)
-        self.history.restart()
+        self.begin()
         before: set[frozenset[str]] = set()
         for number, (word, value) in enumerate(steps):
             told = [f"{word} {value}" for word, value in steps[: number + 1]]
@@ -267,14 +226,7 @@ class HistoriesTest(_Histories):
 class ProofsTest(_Histories):
     """No guest starts with a device that another one had, and that was not cleaned since."""
 
-    @base.fuzzed(
-        most=3000,  # 100,000 steps
-        steps=st.lists(
-            st.tuples(st.sampled_from(_PROOF_WORDS), st.integers(0, 999)),
-            min_size=STEPS,
-            max_size=STEPS,
-        ),
-    )
+    @base.fuzzed(most=3000, steps=_steps(_PROOF_WEIGHTS))  # 100,000 steps
     def test_no_start_has_what_was_not_cleaned(self, steps: list[tuple[str, int]]) -> None:
         self.live(steps)
 
@@ -311,11 +263,8 @@ class ProofsTest(_Histories):
         return sum((ADDRESSES[n],) in each for n in (2, 3) for each in self.now.opened().values())
 
     def live(self, steps: list[tuple[str, int]]) -> None:
-        root = self.root / "host"
-        shutil.rmtree(root, ignore_errors=True)
-        self.history = History(root, self._begin)
-        self.history.restart()
-        self.state, self.is_over = root / "state", False
+        self.begin()
+        self.state, self.is_over = self.now.host.root / "state", False
         with contextlib.ExitStack() as stack:
             for number, (word, value) in enumerate(steps):
                 runs = {each.run for each in self.now.libvirt.list_guests()}

@@ -12,7 +12,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, former_drivers, quarantine
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards, hosts, kernel
 from tests.unit.fuzz import base, damage
 
 _CARD = model.PciAddress.parse("0000:04:00.0")
@@ -124,8 +124,7 @@ class KeptTest(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
         host = hosts.Host(self.root / "host")
-        (host.roots.proc / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
-        (host.roots.proc / "sys/kernel/random/boot_id").write_text(f"{_BOOT}\n")
+        kernel.boot(host, _BOOT)
         self.roots: Roots = host.roots
         self.folder = self.root / "gpu-bindings"
         nouveau = former_drivers.Former("nouveau", "nouveau")

@@ -6,7 +6,6 @@ import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Iterator
 
 import fixtures
 from hypothesis import strategies as st
@@ -23,14 +22,10 @@ from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
 from tests.unit.fuzz import base, damage
 
-_HARMED = st.lists(st.tuples(st.integers(0, 10**6), damage.HARMS), min_size=1, max_size=3)
-
 
 def _readable(root: pathlib.Path) -> list[pathlib.Path]:
     """Every file, link and folder below *root* that a reader may come to, and some it looks for"""
-    found = []
-    for folder, folders, files in os.walk(root):
-        found += [pathlib.Path(folder, name) for name in (*folders, *files)]
+    found = [*root.rglob("*")]
     cards = [path.parent for path in found if path.name == "numa_node"]
     found += [
         card / name for card in cards for name in ("physfn", "driver", "mdev_supported_types")
@@ -41,41 +36,29 @@ def _readable(root: pathlib.Path) -> list[pathlib.Path]:
 class SysfsTest(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
-        for folder in (self.root, self.root.parent):
-            folder.chmod(0o755)  # another user reads here too
         self.hosts = [
             hosts.build(name, self.root / name, nodes=hosts.nodes.Nodes.FILES)
             for name in ("mixed", "displays", "two-architectures")
         ]
         self.hosts[0].add_xgmi([])
         self.paths = [_readable(host.root) for host in self.hosts]
-        self.config = self.useFixture(config_fixture.Config(CONF))
-        self.config.config(group="libvirt", uid_maps=["0:1:9"], gid_maps=["0:1:9"])
-        self.config.config(group="gpu", nvml=False)
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(group="libvirt", uid_maps=["0:1:9"], gid_maps=["0:1:9"])
+        self.config(group="gpu", nvml=False)
         # Which processes have a card open is asked through privsep's daemon, which is not here.
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.in_use", lambda _: {}))
 
-    def places(
-        self, which: int, harmed: list[tuple[int, damage.Harm]]
-    ) -> Iterator[tuple[pathlib.Path, damage.Harm]]:
-        paths = self.paths[which]
-        return ((paths[number % len(paths)], harm) for number, harm in harmed)
-
     def look(self, host: hosts.Host, virt_type: str) -> None:
         """All that nova-compute reads of its host in a period and at a guest's start"""
-        for option in ("sysfs", "dev", "proc"):
-            self.config.config(group="gpu", **{f"{option}_root": str(getattr(host.roots, option))})
-        self.config.config(group="libvirt", virt_type=virt_type)
+        self.config(group="gpu", **host.options())
+        self.config(group="libvirt", virt_type=virt_type)
         looked = discovery.Discovery()
         try:
             found = looked.find()
         except exception.DiscoveryFailed:
             return
         unavailable = looked.unavailable(found)
-        self.check(
-            found,
-            card_groups.offered(found, {}, looked.delivery.mode, unavailable),
-        )
+        self.check(found, card_groups.offered(found, {}, looked.delivery.mode, unavailable))
         domains.parts(found, host.roots)
         for gpu in found:
             list(passthrough.lasting_obstacles(gpu, host.roots))
@@ -98,13 +81,13 @@ class SysfsTest(base.FuzzTestCase):
     @base.fuzzed(
         share=0.5,
         which=st.integers(0, 2),
-        harmed=_HARMED,
+        harmed=damage.SOME,
         virt_type=st.sampled_from(["kvm", "lxc"]),
     )
     def test_other_contents(
         self, which: int, harmed: list[tuple[int, damage.Harm]], virt_type: str
     ) -> None:
-        with damage.all_done(self.places(which, harmed)):
+        with damage.all_done(self.paths[which], harmed):
             before = base.open_files()
             self.look(self.hosts[which], virt_type)
             self.assertEqual(before, base.open_files())
@@ -114,7 +97,7 @@ class SysfsTest(base.FuzzTestCase):
     )
     def test_other_names_on_the_bus(self, name: str) -> None:
         host = self.hosts[2]
-        address = next(iter(damage.gpus(host.roots))).address
+        address = next(iter(host.gpus())).address
         try:
             (host.devices / name).symlink_to(host.path(str(address)))
         except (OSError, ValueError):
@@ -146,13 +129,13 @@ class SysfsTest(base.FuzzTestCase):
             self.look(host, "lxc")
         finally:
             thread.join()
-        self.assertEqual((), damage.gpus(host.roots))
+        self.assertEqual((), host.gpus())
         self.look(host, "kvm")
 
-    @base.fuzzed(share=0.5, harmed=_HARMED)
+    @base.fuzzed(share=0.5, harmed=damage.SOME)
     def test_devices_that_may_be_open(self, harmed: list[tuple[int, damage.Harm]]) -> None:
-        gpus = damage.gpus(self.hosts[0].roots)
-        with damage.all_done(self.places(0, harmed)):
+        gpus = self.hosts[0].gpus()
+        with damage.all_done(self.paths[0], harmed):
             for gpu in gpus:
                 with contextlib.suppress(OSError):  # binding.py makes BindingFailed of it
                     open_devices.numbers(gpu, self.hosts[0].roots)

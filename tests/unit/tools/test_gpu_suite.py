@@ -25,7 +25,7 @@ from oslotest import base
 from nova_gpu.core.container import GuestContents
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import roots
-from tests.fixtures import hosts, nodes, nvidia
+from tests.fixtures import hosts, nodes, nvidia, pci
 from tests.fixtures import nvml as machines
 from tests.gpu import isolated, machine, smi, test_discovery, test_nvml
 from tests.unit.cmd import base as commands
@@ -44,19 +44,14 @@ _LAYOUT = ((1, 0), (9, 0), (10, 0))
 
 
 class GPUSuiteTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root, nodes=nodes.Nodes.FILES)
-
     def machine(self, *cards: machines.Card, mig: Sequence[tuple[int, int]] = ()) -> None:
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
         cards = tuple(dataclasses.replace(each, more=_HEALTHY) for each in cards)
         for card in cards:
             device = "20b0" if card.architecture == 7 else "2330"
             self.host.add_gpu(card.address, "10de", device, numa_node=0, mig=mig)
         table = self.host.roots.proc / "driver/nvidia-caps/mig-minors"
-        table.parent.mkdir(parents=True, exist_ok=True)
-        table.write_text("".join(f"{line}\n" for line in _minors(mig)))
+        pci.write(table, "".join(f"{line}\n" for line in _minors(mig)))
         self.library = self.useFixture(machines.Library(*cards))
         self.cards = {each.address: each for each in (_told(n, c) for n, c in enumerate(cards))}
         self.links = {PciAddress.parse(each.address): len(each.links) for each in cards}
@@ -100,9 +95,6 @@ class GPUSuiteTest(base.BaseTestCase):
     def test_all_agree(self) -> None:
         for cards, mig in ((machines.h100()[:2], ()), (machines.a100_mig(), _LAYOUT)):
             with self.subTest(cards[0].name):
-                self.host = hosts.Host(
-                    pathlib.Path(self.useFixture(fixtures.TempDir()).path), nodes=nodes.Nodes.FILES
-                )
                 self.machine(*cards, mig=mig)
                 self.assertEqual(set(), self.failed(), self.report)
 

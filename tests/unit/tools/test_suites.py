@@ -131,13 +131,8 @@ class AgainTest(unittest.TestCase):
 
 class RunTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        for name, value in (("LOG", self.folder), ("STATE", self.folder)):
-            patch = mock.patch.object(suites, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.enterContext(mock.patch.multiple(suites, LOG=self.folder, STATE=self.folder))
 
     def run_shell(self, script: str, limit_s: int = 200) -> tuple[suites.Outcome, str]:
         suite = suites.Suite((f"sh -c '{script}'",))
