@@ -178,6 +178,12 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self.admin_api.put_service_force_down(service, False)
         self.down.discard(name)
 
+    def lose_power(self) -> None:
+        """The guests of host1 end, and a service that starts is to start them again."""
+        self.flags(resume_guests_state_on_host_boot=True)
+        for domain in self._domains("host1"):
+            domain.destroy()
+
     @contextlib.contextmanager
     def on(self, name: str) -> Iterator[None]:
         """CONF.host is the process's as well: the last host that was started."""
@@ -261,6 +267,12 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         found = [each for each in self.notifier.notifications if each.event_type.startswith("gpu.")]
         self.notifier.reset()
         return found
+
+    def reap(self, host: str = "host1") -> None:
+        """As a host does periodically with the domains of what was deleted while it was down"""
+        self.flags(running_deleted_instance_timeout=0)
+        with self.on(host):
+            self.computes[host].manager._cleanup_running_deleted_instances(self.context)
 
     # Nova's own give up after five to twenty seconds, which are too few where a machine is busy.
 

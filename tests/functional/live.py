@@ -54,8 +54,7 @@ class Moving:
                 error_code=fakelibvirt.VIR_ERR_OPERATION_UNSUPPORTED,
             )
         host = urllib.parse.urlsplit(destination).hostname
-        there = self.computes[host].driver._host.get_connection()
-        there.defineXML(params["destination_xml"]).create()
+        self.connection(host).defineXML(params["destination_xml"]).create()
         domain.destroy()
         domain.undefine()
         domain.complete_job()

@@ -118,9 +118,6 @@ class MIGServersTestBase(base.GPUServersTestBase):
         used: int = self._get_provider_usages(provider)["VGPU"]
         return inventory["total"], inventory["reserved"], used
 
-    def log(self) -> str:
-        return str(self.stdlog.logger.output)
-
 
 def _instance(told: tuple[int, int, str]) -> MIGInstance:
     gpu_instance, compute_instance, profile = told

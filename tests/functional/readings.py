@@ -46,8 +46,25 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
 
         :raises fakelibvirt.libvirtError: where it has none
         """
-        connection = self.computes[host].driver._host.get_connection()
-        return etree.fromstring(connection.lookupByUUIDString(server["id"]).XMLDesc(0))
+        return etree.fromstring(self.guest(server, host).XMLDesc(0))
+
+    def guest(self, server: Server, host: str = "host1") -> Any:
+        """libvirt's own object of that domain
+
+        :raises fakelibvirt.libvirtError: where it has none
+        """
+        return self.connection(host).lookupByUUIDString(server["id"])
+
+    def connection(self, host: str = "host1") -> Any:
+        """That of the host's driver to its libvirt"""
+        return self.computes[host].driver._host.get_connection()
+
+    def host_of(self, server: Server) -> str:
+        return str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+
+    def log(self) -> str:
+        """All that the services have logged"""
+        return str(self.stdlog.logger.output)
 
     def rendered(self, server: Server, host: str = "host1") -> list[str]:
         """The GPUs whose nodes the domain names, each both as device and as mount."""

@@ -43,7 +43,7 @@ class IsolationTest(base.GPUServersTestBase):
         _aggregate(self, _GPU_HOSTS, "host1")
         plain = self.flavor()
         for _ in range(2):
-            self.assertEqual("host2", self._host(self.boot(plain)))
+            self.assertEqual("host2", self.host_of(self.boot(plain)))
         server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
 
@@ -54,9 +54,6 @@ class IsolationTest(base.GPUServersTestBase):
         self.assertIn("fitting GPUs are free, but", self.boot_refused(self.gpu_flavor(1)))
         _set(self, aggregate, {"trait:CUSTOM_GPU_ARCH_FERMI": None})
         self.boot(self.gpu_flavor(1))
-
-    def _host(self, server: base.Server) -> str:
-        return str(self.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"])
 
 
 class AggregateFilterTest(base.GPUServersTestBase):

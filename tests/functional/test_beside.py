@@ -85,7 +85,7 @@ class BesideTest(BesideTestBase):
         fault = self.boot_refused(self.near())
         self.assertIn("Exceeded maximum number of retries", fault)
         reason = "requires gpu:near nic, but 1 of its 1 GPUs are on another NUMA node"
-        self.assertIn(reason, self.stdlog.logger.output)
+        self.assertIn(reason, self.log())
         self.assertGPUs(self.boot(self.near(policy="preferred")), APART[:1])
 
         # One function of the first card is left, and its GPUs are free again.

@@ -31,6 +31,6 @@ class InPlacementTest(test_beside.BesideTestBase):
         near = {gpu for gpus in BESIDE.values() for gpu in gpus}
         self.assertEqual(near, {*self.rendered(pair), *self.rendered(other)})
         self.boot_refused(self.near())
-        self.assertIn("1 of its 1 GPUs are on another NUMA node", self.stdlog.logger.output)
+        self.assertIn("1 of its 1 GPUs are on another NUMA node", self.log())
         preferring = self.boot(self.near(policy="preferred"))
         self.assertGPUs(preferring, test_beside.APART[:1])

@@ -54,7 +54,7 @@ class BothTest(kvm.KVMServersTestBase):
 
     def host_of(self, server: Server) -> str:
         """After the instance was seen to have four GPUs there"""
-        host = str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+        host = super().host_of(server)
         reader = kvm.KVMServersTestBase if host == "kvm" else base.GPUServersTestBase
         addresses = reader.rendered(self, server, host)
         self.assertEqual(self.recorded(server), addresses)
@@ -123,4 +123,4 @@ class BothTest(kvm.KVMServersTestBase):
             server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
         )
         self.assertEqual([None], [each["dest_compute"] for each in self.api.get_migrations()])
-        self.assertIn("machine type is pc", self.stdlog.logger.output)
+        self.assertIn("machine type is pc", self.log())

@@ -171,9 +171,7 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
         before = etree.tostring(self.domain(self.server))
         # Of a reboot that failed while the guest runs Nova tells its log and the notifications.
         self._reboot_server(self.server, hard=True)
-        self.assertIn(
-            "change a flavor to one with GPUs only by a resize", self.stdlog.logger.output
-        )
+        self.assertIn("change a flavor to one with GPUs only by a resize", self.log())
         self.assertEqual(before, etree.tostring(self.domain(self.server)))
         self._stop_server(self.server)
         said = " ".join(self.refused({"os-start": None}))

@@ -105,9 +105,7 @@ class KVMMomentsTest(Moments, kvm.KVMServersTestBase):
         self.assertCleaned()
         self.bring_back("host1")
         self.assertCleaned(f"host1 {self.MINE}")
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.reap()
         self.assertCleaned(f"host1 {self.NEXT}")
 
     def _fail_a_build(self) -> None:

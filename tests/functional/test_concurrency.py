@@ -28,7 +28,6 @@ SEED = "NOVA_GPU_SEED"
 _AT_ONCE = 8
 _ROUND = 24
 _SETTLED_S = 200.0
-_ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
 
 
 class ConcurrencyTest(base.GPUServersTestBase):
@@ -56,7 +55,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
         self.assertEqual([], truths.differences(self.truths()))
         self.assertInventory(used=0)
         self.assertEqual(frozenset(base.ALL), self.truths().free)
-        self.assertEqual([], self._connection().listAllDomains(_ALL))
+        self.assertEqual([], self._domains("host1"))
 
     def _round(self, chance: random.Random) -> None:
         """Those that are there are deleted, and as many are asked for; nobody waits for anybody."""
@@ -117,7 +116,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
             cards=frozenset(base.ALL),
             guests={
                 domain.UUIDString(): truths.Guest(bool(domain.isActive()), self._named(domain))
-                for domain in self._connection().listAllDomains(_ALL)
+                for domain in self._domains("host1")
             },
             instances=instances,
             allocated={
@@ -145,9 +144,6 @@ class ConcurrencyTest(base.GPUServersTestBase):
         addresses = [PciAddress.parse(each.identifier) for each in published]
         usable = compute.driver._gpus._published.usable(provider, addresses, assigned)
         return frozenset(map(str, usable)) - {each.identifier for each in assigned}
-
-    def _connection(self) -> Any:
-        return self.computes["host1"].driver._host.get_connection()
 
 
 def _report(done: int, wanted: int, active: int, seconds: float) -> None:

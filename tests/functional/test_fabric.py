@@ -46,7 +46,7 @@ class FabricTest(BoardTestBase):
         manager.says(lost=[2])
         self.period()
         self.assertIn("no free partition of 4 in any host", self.boot_refused(self.gpu_flavor(4)))
-        self.assertIn("4 of 8 free, no free partition of 4", self.stdlog.logger.output)
+        self.assertIn("4 of 8 free, no free partition of 4", self.log())
         self.assertActive(1)
         manager.says()
         self.period()
@@ -160,9 +160,7 @@ class OperationsTest(BoardTestBase):
         self._wait_until_deleted(server)
         self.assertActive(1, 6)
         self.bring_back("host1")
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.reap()
         self.period()
         self.assertActive(6)
 

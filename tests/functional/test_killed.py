@@ -170,7 +170,7 @@ class RoomTest(ShownTestBase, Killing):
         )
 
     def host(self) -> str:
-        return str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        return self.host_of(self.server)
 
     def begin(self) -> None:
         for name in ("host1", "host2"):
@@ -282,7 +282,7 @@ class StartTest(Killing):
         self.others: Any = None
 
     def begin(self) -> None:
-        self.host = str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.host = self.host_of(self.server)
         self._stop_server(self.server)
         self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(self.server)))
         if self.others:

@@ -129,7 +129,7 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         for name in ("host1", "host2"):
             self.start_host(name)
         said = "PCI device 0000:3b:00.1 is in use by driver QEMU, domain somebodys"
-        connection = self.computes["host1"].driver._host.get_connection()
+        connection = self.connection()
         define = connection.defineXML
 
         def refusing(xml: str) -> fakelibvirt.Domain:
@@ -155,8 +155,7 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         fault = self.boot_refused(self.gpu_flavor(1), host="host1")
         self.assertIn("Exceeded maximum number of retries", fault)
         self.assertIn(
-            "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys",
-            self.stdlog.logger.output,
+            "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys", self.log()
         )
 
 
@@ -192,4 +191,4 @@ class BesideAliasesTest(kvm.KVMServersTestBase):
             self.assertEqual(["0x81"], sources)
         self.period()
         self.assertInventory(total=4, used=2)
-        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
+        self.assertNotIn("Instances do not get GPU", self.log())

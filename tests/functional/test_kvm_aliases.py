@@ -69,7 +69,7 @@ class AliasesTest(AliasesTestBase):
         self.start_host(pci_info=devices())
         self.assertInventory(total=3)
         for part in (f"GPU {CARD}", "is not offered", "[pci]device_spec", "compute_driver", CARD):
-            self.assertIn(part, self.stdlog.logger.output)
+            self.assertIn(part, self.log())
         mine, theirs = self.boot(self.gpu_flavor(3)), self.boot_by_alias()
         self.assertGPUs(mine, kvm.ALL[1:])
         self.assertEqual(["0x3b"], self.by_alias(theirs))

@@ -94,8 +94,8 @@ class LateBindingTest(alone.Alone, _LateBinding):
         kernel.contain(self.hosts["host1"])
         self.restart_host("host1")
         said = "ERROR [nova_gpu.virt.periodic] nova-compute runs in its own PID namespace"
-        self.assertIn(said, self.stdlog.logger.output)
-        self.assertIn("whether a process of the host has it open", self.stdlog.logger.output)
+        self.assertIn(said, self.log())
+        self.assertIn("whether a process of the host has it open", self.log())
         self.boot_refused(self.gpu_flavor(1))
         self.assertEqual([], self.stand_in.done)
         for function in (CARD, CARD.replace(".0", ".1")):
@@ -105,8 +105,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.assertGPUs(server, [CARD])
         self._delete_server(server)
         self.assertIn(
-            f"GPU {CARD} is in quarantine: nova-compute cannot see whether a process",
-            self.stdlog.logger.output,
+            f"GPU {CARD} is in quarantine: nova-compute cannot see whether a process", self.log()
         )
 
     def test_card_that_cannot_be_had(self) -> None:
@@ -116,7 +115,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.boot_refused(self.gpu_flavor(2))
         self.period()
         self.assertDrivers(HOSTS, HOSTS)
-        self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)
+        self.assertIn(f"GPU {OTHER} was not bound", self.log())
         self.assertInventory(total=2, reserved=1, used=0)
 
     def test_card_that_cannot_be_had_is_not_drawn_again(self) -> None:
@@ -139,9 +138,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         server = self.boot(self.gpu_flavor(1))
         self.stand_in.refused.add(f"{CARD} nouveau")
         self._delete_server(server)
-        self.assertIn(
-            f"Failed to return GPU {CARD} to the host's drivers", self.stdlog.logger.output
-        )
+        self.assertIn(f"Failed to return GPU {CARD} to the host's drivers", self.log())
         self.assertInventory(total=2, used=0)
         server = self.boot(self.gpu_flavor(1))
         self.assertGPUs(server, [CARD])

@@ -60,7 +60,7 @@ class MovesTestBase(kvm.KVMServersTestBase):
                 fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
             )
 
-        self.computes[host].driver._host.get_connection().defineXML = fail
+        self.connection(host).defineXML = fail
 
 
 class MovesTest(MovesTestBase):
@@ -159,7 +159,7 @@ class MovesTest(MovesTestBase):
         self.leaves = {"reserved": "for some minutes it is not tried again"}
         self.kernels["host1"].refused.add(f"{OTHER} vfio-pci")
         server = self.boot(self.gpu_flavor(1))
-        self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)
+        self.assertIn(f"GPU {OTHER} was not bound", self.log())
         self.assertGPUs(server, [OTHER], "host2")
         self.assertWithGuests(CARD, host="host1")
         self.assertWithGuests(CARD, OTHER, host="host2")
@@ -171,11 +171,10 @@ class MovesTest(MovesTestBase):
         self.assertRaises(client.OpenStackApiException, self._migrate_server, self.server)
         self._wait_for_state_change(self.server, "ERROR")
         self.periods()
-        del self.computes["host2"].driver._host.get_connection().defineXML
+        del self.connection("host2").defineXML
         self._delete_server(self.server)
         self.assertWithGuests(CARD, host="host2")
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.lookupByUUIDString(self.server["id"]).undefine()
+        self.guest(self.server).undefine()
         self.periods()
         self.assertWithGuests(host="host1")
         self.assertInventory(total=2, used=0, host="host1")

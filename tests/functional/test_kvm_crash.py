@@ -92,8 +92,8 @@ class KVMCrashTest(kvm.KVMServersTestBase):
         self.assertDrivers(HOSTS, point)
         self.assertInventory(total=2, used=1)
         self.assertEqual([CARD], self.former(), f"records after {point}")
-        connection = self.computes["host1"].driver._host.get_connection()
-        self.assertEqual([self.neighbour["id"]], [each.UUIDString() for each in _all(connection)])
+        left = [each.UUIDString() for each in self._domains("host1")]
+        self.assertEqual([self.neighbour["id"]], left)
 
     def test_while_a_guest_starts(self) -> None:
         """Before there is a domain: past that the claim, given up in time, would be too much."""
@@ -157,7 +157,3 @@ def _resolve(name: str) -> Any:
     module, _, member = name.rpartition(".")
     module, _, owner = module.rpartition(".")
     return getattr(getattr(__import__(module, fromlist=[owner]), owner), member)
-
-
-def _all(connection: Any) -> list[Any]:
-    return list(connection.listAllDomains(3))

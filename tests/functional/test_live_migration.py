@@ -77,7 +77,7 @@ class Moves(live.Moving):
         self.assertMade(2, "host1")
         self.assertMade(1, "host2")
         self.assertNoDomain("host2")
-        self.assertEqual("host1", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual("host1", self.host_of(self.server))
         self.period("host1")
         self.period("host2")
         self.assertEqual([(0, 2), (0, 1)], [self.used("host1"), self.used("host2")])
@@ -92,7 +92,7 @@ class Moves(live.Moving):
         self.assertMade(0, "host1")
         self.assertMade(3, "host2")
         self.assertNoDomain("host1")
-        self.assertEqual("host2", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual("host2", self.host_of(self.server))
         self.assertIsNone(self.instance(self.server).migration_context)
         for name in ("host1", "host2"):
             self.period(name)
@@ -162,7 +162,7 @@ class Moves(live.Moving):
         said = "\n".join(self.said(self.server))
         self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
         self.assertIn(COLD, said)
-        self.assertIn("the guest continues on this host: vGPU", self.stdlog.logger.output)
+        self.assertIn("the guest continues on this host: vGPU", self.log())
         # Another day
         self.refusal = None
         self.live_migrate(self.server)
@@ -188,7 +188,7 @@ class Moves(live.Moving):
             said = self.refusal_of("host2")
         self.assertIn("gpu.GPULibvirtDriver, or its nova-gpu is too old", said)
         self.assertIn(COLD, said)
-        with mock.patch.object(self._libvirt("host1"), "fakeVersion", 8000000):
+        with mock.patch.object(self.connection("host1"), "fakeVersion", 8000000):
             said = self.refusal_of("host2")
         self.assertIn("host host1 cannot move a running guest with vGPUs", said)
         self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
@@ -258,15 +258,12 @@ class Moves(live.Moving):
             verdict = command.judge(sources, mend=False, again_after_s=0)
         return {each.kind for each in verdict.differences}
 
-    def _libvirt(self, host: str) -> Any:
-        return self.computes[host].driver._host.get_connection()
-
 
 class OldLibvirt(Moves):
     def refuse(self) -> None:
         super().refuse()
         self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
-        with mock.patch.object(self._libvirt("host2"), "fakeLibVersion", 8005000):
+        with mock.patch.object(self.connection("host2"), "fakeLibVersion", 8005000):
             said = self.refusal_of("host2")
         self.assertIn("host host2 cannot move a running guest with vGPUs", said)
         self.assertIn(COLD, said)
@@ -381,7 +378,7 @@ class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
         # Nova's weigher of memory has the scheduler name the one without guests first.
         self.boot(self.flavor(), host="host3")
         self.live_migrate(server)
-        self.assertIn("on host2: the guest has nvidia-64", self.stdlog.logger.output)
+        self.assertIn("on host2: the guest has nvidia-64", self.log())
         self.assertVGPUs(server, slots(FIRST, 64, 0), "host3")
         self.assertEqual({65: (4, 0, 0)}, self.inventories("host2"))
         self.flags(vgpu_types=["*"], group="gpu")

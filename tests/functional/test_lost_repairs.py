@@ -214,13 +214,12 @@ class LostReasonTest(Repairs, profiled.ProfiledServersTestBase):
     def test_fault(self) -> None:
         """Nova's conductor drops why no host started the guest."""
         self.start_host("host1")
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
+        self.connection().says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
         for failure in FAILURES:
             server = self.boot(self.of_type(1155), expected_state="ERROR")
             with self.fails_once("fault", failure):
                 fault = self._show_server(server)["fault"]["message"]
                 self.assertIn("too little free memory for the guest", fault)
             self._delete_server(server)
-        connection.says = lambda xml: None
+        self.connection().says = lambda xml: None
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[0]))

@@ -362,8 +362,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.hosts["host1"].set_mig(FIRST, [(1, 0), (9, 0), (10, 0)])
         self.period()
         self.assertIn(
-            f"New instances do not get vGPUs of GPU {FIRST}: the driver has the MIG",
-            self.log(),
+            f"New instances do not get vGPUs of GPU {FIRST}: the driver has the MIG", self.log()
         )
         self.assertEqual((6, 1, 2), self.vgpus())
         third = self.boot(self.of_type(SMALL))
@@ -380,8 +379,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
         self.period()
         self.assertIn(
-            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] An instance has vGPU {TWO}",
-            self.log(),
+            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] An instance has vGPU {TWO}", self.log()
         )
         self.assertFound((Kind.VGPU_MISSING, TWO))
         self.assertEqual((5, 0, 2), self.vgpus())
@@ -442,7 +440,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         """It has one instance by its node; the others of the card are free."""
         xml = FOREIGN.replace("/dev/nvidia4", nodes_of(0, 9)[2])
         xml = xml.format(uuid=uuidutils.generate_uuid())
-        self.driver._host.get_connection().defineXML(xml)
+        self.connection().defineXML(xml)
         self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "somebody else's domain")
         self.period()
         self.assertEqual((6, 1, 0), self.vgpus())

@@ -32,7 +32,7 @@ class MovesTest(base.GPUServersTestBase):
 
     def _resize(self, gpus: int) -> None:
         self._resize_server(self.server, self.gpu_flavor(gpus))
-        self.assertEqual("host2", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual("host2", self.host_of(self.server))
 
     def test_resize_and_confirm(self) -> None:
         self._resize(2)
@@ -108,7 +108,7 @@ class MovesTest(base.GPUServersTestBase):
                 fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
             )
 
-        connection = self.computes["host2"].driver._host.get_connection()
+        connection = self.connection("host2")
         connection.defineXML = fail
         # A cast is a call here, so that what the host raises reaches the API.
         self.assertRaises(

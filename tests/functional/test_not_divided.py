@@ -84,8 +84,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         self.assertIn(f"one vGPU is {FIRST[0]}/nvidia-1155/0", str(listed["0000:3b:00.0"]))
         self.assertIsNone(listed["0000:af:00.0"])
         self.assertIn(
-            "GPU 0000:3b:00.0 (L40S) is not offered: instances have vGPUs of it",
-            self.stdlog.logger.output,
+            "GPU 0000:3b:00.0 (L40S) is not offered: instances have vGPUs of it", self.log()
         )
 
     def test_without_a_driver(self) -> None:
@@ -110,8 +109,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         self.assertWhole(of_25b6=1)
         self.assertNothingToVerify()
         self.assertIn(
-            "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions divides it",
-            self.stdlog.logger.output,
+            "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions divides it", self.log()
         )
 
     def test_divided_again(self) -> None:
@@ -153,9 +151,7 @@ class MediatedTest(Offering, alone.Alone, divided.DividedServersTestBase):
         self.start_host()
         self.boot_host()
         self.assertWhole(of_25b6=1, of_1bb3=1)
-        self.assertIn(
-            "[mdev_nvidia-65]device_addresses names 0000:3b:00.0", self.stdlog.logger.output
-        )
+        self.assertIn("[mdev_nvidia-65]device_addresses names 0000:3b:00.0", self.log())
 
     def boot_host(self) -> None:
         self.kernels["host1"].forget_all()

@@ -72,9 +72,7 @@ class Operations(Host):
         self.assertEqual(self.mine, self.rendered(self.server))
         self.assertInventory(total=self.TOTAL, reserved=1, used=1)
         self.boot_refused(self.gpu_flavor(self.TOTAL - 1))
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.reap()
         self.assertNoDomain()
         self.assertOnly(used=1)
         self.assertGPUs(self.boot(self.gpu_flavor(1)), self.mine)

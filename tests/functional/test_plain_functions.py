@@ -74,14 +74,14 @@ class RoadTest(alone.Alone, PlainServersTestBase):
         self.period()
         self.assertEqual((6, 0, 0), self.vgpus())
         self.assertFound()
-        self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
+        self.assertNotIn("ERROR [nova_gpu", self.log())
 
 
 class MovesTest(PlainServersTestBase):
     def test_moves(self) -> None:
         self.start_host("host2")
         server = self.boot(self.flavor(**FLAVOR))
-        host = self._show_server(server)["OS-EXT-SRV-ATTR:host"]
+        host = self.host_of(server)
         there = {"host1": "host2", "host2": "host1"}[host]
         self._resize_server(server, self.flavor(**FLAVOR | {"vgpus": "= 2"}))
         self._revert_resize(server)
@@ -147,8 +147,7 @@ class RefusalsTest(alone.Alone, PlainServersTestBase):
         self.period()
         self.assertEqual((3, 0, 0), self.vgpus())
         self.assertIn(
-            f"its virtual function {FIRST.replace('.0', '.2')} is bound to i915",
-            self.stdlog.logger.output,
+            f"its virtual function {FIRST.replace('.0', '.2')} is bound to i915", self.log()
         )
 
     def test_by_option(self) -> None:
@@ -156,4 +155,4 @@ class RefusalsTest(alone.Alone, PlainServersTestBase):
         self.flags(vgpu_types=["nvidia-*"], group="gpu")
         self.restart_host("host1")
         self.period()
-        self.assertIn("it has 3 SR-IOV virtual functions", self.stdlog.logger.output)
+        self.assertIn("it has 3 SR-IOV virtual functions", self.log())

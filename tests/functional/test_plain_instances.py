@@ -81,7 +81,7 @@ class PlainInstances:
         self.device(self.ADDRESSES[3], "resource").unlink()
 
     def a_stranger(self) -> None:
-        self._connection().defineXML(self.STRANGER).create()
+        self.connection().defineXML(self.STRANGER).create()
 
     def a_cdi_file_of_garbage(self) -> None:
         for folder in self.hosts["host1"].roots.cdi_spec_dirs:
@@ -106,9 +106,6 @@ class PlainInstances:
         ailments.count_bus_errors(host, self.ADDRESSES[3])
         self.period()
         ailments.count_bus_errors(host, self.ADDRESSES[3], fatal=1)
-
-    def _connection(self) -> fakelibvirt.Connection:
-        return self.computes["host1"].driver._host.get_connection()
 
     STATES = (
         a_card_gone,

@@ -49,9 +49,7 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self._delete_stained()
         self.assertOut()
         self.assertEqual([ADDRESS], list(quarantine.load(self.folder)))
-        self.assertIn(
-            f"GPU {CARD} is in quarantine: [gpu]clean_command ended with 1", self.errors()
-        )
+        self.assertIn(f"GPU {CARD} is in quarantine: [gpu]clean_command ended with 1", self.log())
         self.period()
         self.assertOut()
         self.boot_refused(self.gpu_flavor(8))
@@ -80,9 +78,6 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self.period()
         published.take_in = take_in
         self.assertOut()
-
-    def errors(self) -> str:
-        return str(self.stdlog.logger.output)
 
     def test_kept_over_a_restart(self) -> None:
         self._delete_stained()

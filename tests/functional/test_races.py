@@ -80,7 +80,7 @@ class FailedClaimTest(alone.Alone, RacesTestBase):
         self._between_claim_and_save(fail)
         self.assertIn("network", self.boot_refused(self.gpu_flavor(8)))
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-        self.assertNotIn("A claim does not get GPU", self.stdlog.logger.output)
+        self.assertNotIn("A claim does not get GPU", self.log())
 
     def test_in_a_quiet_period_where_the_tracker_had_forgotten_it(self) -> None:
         def forget_and_fail(compute: manager.ComputeManager) -> None:
@@ -91,7 +91,7 @@ class FailedClaimTest(alone.Alone, RacesTestBase):
         self._between_claim_and_save(forget_and_fail)
         self.assertIn("network", self.boot_refused(self.gpu_flavor(8)))
         self.boot_refused(self.gpu_flavor(1))
-        self.assertIn(f"A claim does not get GPU {base.ALL[0]}", self.stdlog.logger.output)
+        self.assertIn(f"A claim does not get GPU {base.ALL[0]}", self.log())
         self.period()
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 

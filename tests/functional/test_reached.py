@@ -42,7 +42,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
     def errors_of(self, server: Server) -> list[str]:
         """What it reaches, as the log says"""
         said = f"The guest {server['id']} reaches GPU "
-        lines = str(self.stdlog.logger.output).splitlines()
+        lines = self.log().splitlines()
         found = (line.partition(said)[2].partition(": ")[0] for line in lines if said in line)
         return [each.partition(", ")[0] for each in found]
 
@@ -62,13 +62,12 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
         uuids = ", ".join(sorted(server["id"] for server in servers))
         said = f"Several guests can open GPU {device}: {uuids}. "
-        self.assertEqual(1, str(self.stdlog.logger.output).count(said))
+        self.assertEqual(1, self.log().count(said))
         self.assertEqual({device.partition("/")[0]: len(servers)}, self.shared())
 
     def grant(self, server: Server, nodes: Sequence[str]) -> None:
         """As ``virsh attach-device`` to its guest"""
-        connection = self.driver._host.get_connection()
-        domain = connection.lookupByUUIDString(server["id"])
+        domain = self.guest(server)
         made = "".join(
             "<hostdev mode='capabilities' type='misc'>"
             f"<source><char>{node}</char></source></hostdev>"
@@ -166,7 +165,7 @@ class ShiftedMinorsTest(ShiftedMinors):
             self._swap()
             self.period()
             said = f"which GPUs of others the guest {self.server['id']} reaches"
-            self.assertIn(said, self.stdlog.logger.output)
+            self.assertIn(said, self.log())
             self._swap_back()
             for _ in range(2):
                 self.period()
@@ -183,7 +182,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self._swap()
         self.period()
         said = f"Stopped the guest {self.server['id']}, which reached GPUs that are not its own: "
-        self.assertIn(f"{said}{NEXT}. ", self.stdlog.logger.output)
+        self.assertIn(f"{said}{NEXT}. ", self.log())
         self.assertEqual([], self.driver._host.list_guests(only_running=True))
         self.assertInventory(reserved=0, used=1)
         self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
@@ -200,7 +199,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self._swap()
         self.period()
         said = f"GPU {NEXT}, which is not its own and which the instances {other['id']} have: "
-        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn(said, self.log())
         self.assertEqual(
             sorted([(self.server["id"], [NEXT]), (other["id"], [NEXT])]), sorted(self.reached())
         )
@@ -252,11 +251,11 @@ class ShiftedMinorsTest(ShiftedMinors):
         self._swap()
         self.period()
         self.assertEqual({}, self.shared())  # each can open what the other has, and it cannot
-        self.assertNotIn("Several guests can open GPU", self.stdlog.logger.output)
+        self.assertNotIn("Several guests can open GPU", self.log())
         self.assertInventory(reserved=0, used=2)
         self._reboot_server(self.server, hard=True)
         said = f"on host1: GPU {OWN} cannot be given: another guest names it in its domain"
-        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn(said, self.log())
         self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
         for server in (self.server, other):
             self._stop_server(server)
@@ -408,7 +407,7 @@ class SpecificationTest(ContainerTestBase):
         os.chown(self.file, -1, group)
         self.file.chmod(0o664)
         self.assertIn("the host's CDI file", self.boot_refused(self.gpu_flavor(1)))
-        self.assertIn(f"the group {group} can write to it", self.stdlog.logger.output)
+        self.assertIn(f"the group {group} can write to it", self.log())
 
 
 class RoadTest(ContainerTestBase):
@@ -424,7 +423,7 @@ class RoadTest(ContainerTestBase):
             self.assertIn("/dev/nvidia4", self.xml(driver, instance))
 
     def test_a_release_that_nobody_has_tried(self) -> None:
-        self.assertNotIn("was tested with", self.stdlog.logger.output)
+        self.assertNotIn("was tested with", self.log())
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.signatures.RELEASES", range(1, 3)))
         self.restart_host("host1")
-        self.assertIn("ERROR [nova_gpu.virt.signatures] Nova is ", self.stdlog.logger.output)
+        self.assertIn("ERROR [nova_gpu.virt.signatures] Nova is ", self.log())

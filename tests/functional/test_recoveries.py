@@ -211,7 +211,7 @@ class Recoveries(Hosts):
         self.assertEqual({}, self.allocated(self.server))
         self.act(unshelve=None)
         self.settles("ACTIVE")
-        self.assertHas(1, str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]))
+        self.assertHas(1, self.host_of(self.server))
         self.sweep()
 
     def test_unshelve_when_its_guest_runs(self) -> None:
@@ -226,7 +226,7 @@ class Recoveries(Hosts):
         action = {"os-resetState": {"state": "active"}}
         self.admin_api.post_server_action(self.server["id"], action)
         self.settles("ACTIVE")
-        self.assertHas(1, str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]))
+        self.assertHas(1, self.host_of(self.server))
         self.sweep()
 
     def test_domain_at_the_source(self) -> None:
@@ -234,10 +234,10 @@ class Recoveries(Hosts):
         self.server = self.boot(self.of(1), host="host1")
         before = self.rendered(self.server, "host1")
         self.fails(GUEST, resize={"flavorRef": self.of(2)})
-        self.domain_of("host1").create()
+        self.guest(self.server).create()
         self.period("host1")
         self.assertInventory(total=self.TOTAL, reserved=1, host="host1")
-        self.domain_of("host1").destroy()
+        self.guest(self.server).destroy()
         for task in (task_states.RESIZE_PREP, None):
             instance = self.instance(self.server)
             instance.task_state = task
@@ -249,10 +249,6 @@ class Recoveries(Hosts):
         self.assertIn(before[0], self.recorded(self.boot(self.of(self.TOTAL), host="host1")))
         self.hard_reboot()
         self.assertEqual(1, len(self.recorded(self.server)))
-
-    def domain_of(self, host: str) -> Any:
-        connection = self.computes[host].driver._host.get_connection()
-        return connection.lookupByUUIDString(self.server["id"])
 
     def test_where_the_destination_has_none_free(self) -> None:
         """Nothing is counted for the instance, and its user reads what to do."""
@@ -321,10 +317,10 @@ class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):
         one = self.flavor(vgpus="= 1", vgpu_type="nvidia-64")
         other = self.flavor(vgpus="= 2", vgpu_type="nvidia-65")
         for flavor in (one, other, self.flavor()):
-            source = self._host()
+            source = self.host_of(self.server)
             (there,) = {"host1", "host2"} - {source}
             self.fails(GUEST, resize={"flavorRef": flavor})
-            self.assertEqual(there, self._host())
+            self.assertEqual(there, self.host_of(self.server))
             self.hard_reboot()
             self.period(there)
             got = self.recorded(self.server)
@@ -342,6 +338,3 @@ class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):
         self.assertEqual(1, len(claimed))
         self.hard_reboot()
         self.assertVGPUs(self.server, claimed, "host2")
-
-    def _host(self) -> str:
-        return str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])

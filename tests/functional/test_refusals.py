@@ -24,7 +24,7 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
         self.assertEqual("host1", found["OS-EXT-SRV-ATTR:host"])
         self.assertInventory(used=1, host="host1")
         self.assertInventory(used=0, host="host2")
-        self.assertNotIn("Traceback", self.stdlog.logger.output)
+        self.assertNotIn("Traceback", self.log())
         if status == "ACTIVE":
             gpus = [base.FIRST_SOCKET[0]] if server is self.server else []
             self.assertGPUs(server, gpus)

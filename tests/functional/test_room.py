@@ -40,7 +40,7 @@ class RoomTest(ShownTestBase):
             command,
         )
         server = {"id": uuid}
-        self.assertEqual(source, self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual(source, self.host_of(server))
         self.admin_api.post_server_action(str(uuid), {"migrate": {"host": destination}})
         self._wait_for_state_change(server, "VERIFY_RESIZE")
         self.assertEqual(0, self.places(), "until it is confirmed the source keeps its GPU")
@@ -206,9 +206,6 @@ class RoomTest(ShownTestBase):
         self.api.post_server_action(firm["id"], {"os-start": None})
         self._wait_for_state_change(firm, "ACTIVE")
         self.assertGPUs(firm, self.recorded(firm))
-
-    def host_of(self, server: Any) -> str:
-        return str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
 
     def test_who_stays(self) -> None:
         firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")

@@ -336,7 +336,7 @@ class ToldThenTest(ShownTestBase):
                 "them or none: ask for fewer",
                 self._show_server(each)["fault"]["message"],
             )
-        self.assertIn("and there is room for 2; Nova starts all", self.stdlog.logger.output)
+        self.assertIn("and there is room for 2; Nova starts all", self.log())
         why = self.fields(explain.ExplainServer, refused[0]["id"])["why"]
         self.assertIn("it is one of 4 servers of a request, of which Nova starts all or none", why)
         self.assertIn("2 of them could start now", why)

@@ -269,7 +269,7 @@ class StoppedMoves(Stopping):
         self.stop(self.server)
 
     def assertOn(self, host: str, held: int) -> None:
-        self.assertEqual(host, self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual(host, self.host_of(self.server))
         self.assertEqual({host: held} if held else {}, self.allocated(self.server))
 
     def test_moved_while_it_has_none(self) -> None:

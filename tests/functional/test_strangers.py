@@ -44,17 +44,17 @@ class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
 
     def test_from_the_first_provider_tree_on(self) -> None:
         """Nova refuses a host that is new to it and has domains; so this one comes back."""
-        self._somebody(self.computes["host1"].driver._host.get_connection()).create()
+        self._somebody(self.connection()).create()
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
     def test_defined_but_not_running(self) -> None:
-        self._somebody(self.computes["host1"].driver._host.get_connection())
+        self._somebody(self.connection())
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
     def test_within_a_period_and_back(self) -> None:
-        domain = self._somebody(self.computes["host1"].driver._host.get_connection())
+        domain = self._somebody(self.connection())
         self.period()
         self.assertInventory(reserved=1)
         domain.undefine()
@@ -66,9 +66,9 @@ class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
         """The claim takes the card; the hold sees who has it, and another host is tried."""
         self.start_host("host2")
         for host in ("host1", "host2"):
-            self._somebody(self.computes[host].driver._host.get_connection())
+            self._somebody(self.connection(host))
         self.boot_refused(self.gpu_flavor(8))
-        domain = self.computes["host2"].driver._host.get_connection()
+        domain = self.connection("host2")
         domain.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)[0].undefine()
         self.period("host2")
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL, "host2")
@@ -93,9 +93,7 @@ class LocalDeleteTest(base.GPUServersTestBase):
         self.assertGPUs(self.boot(self.gpu_flavor(6)), base.ALL[2:])
 
     def test_its_cards_are_free_once_it_is_reaped(self) -> None:
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.reap()
         self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server)
         self.period()
         self.assertInventory(reserved=0, used=0)

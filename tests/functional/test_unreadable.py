@@ -91,7 +91,7 @@ class LibvirtTest(alone.Alone, _Libvirt):
         happened = self._once_unreachable("list_guests", only_running=False)
         self.period()
         self.assertEqual(["host1"], happened)
-        self.assertIn("goes on with the GPUs' last known state", self.stdlog.logger.output)
+        self.assertIn("goes on with the GPUs' last known state", self.log())
         self.assertInventory(reserved=1)
 
     def test_libraries_of_no_guest_go_at_start(self) -> None:
@@ -118,8 +118,7 @@ class LibvirtTest(alone.Alone, _Libvirt):
 
     def _define(self, folder: str) -> None:
         self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.defineXML(_DOMAIN.format(folder=folder)).create()
+        self.connection().defineXML(_DOMAIN.format(folder=folder)).create()
 
 
 class AnotherHostTest(_Libvirt):
@@ -130,7 +129,7 @@ class AnotherHostTest(_Libvirt):
         (other,) = {"host1", "host2"} - set(happened)
         self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=0, host=happened[0])
-        self.assertIn("Cannot tell which guest has which GPU", self.stdlog.logger.output)
+        self.assertIn("Cannot tell which guest has which GPU", self.log())
 
 
 class DatabaseTest(alone.Alone, base.GPUServersTestBase):
@@ -150,11 +149,8 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
         with self._unreadable():
             self.period()
         self.assertInventory(used=2)
-        self.assertIn(
-            "Cannot read the GPUs of this host's instances: nobody answers",
-            self.stdlog.logger.output,
-        )
-        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
+        self.assertIn("Cannot read the GPUs of this host's instances: nobody answers", self.log())
+        self.assertNotIn("Instances do not get GPU", self.log())
         self.assertGPUs(
             self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
         )
@@ -164,8 +160,8 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
             self.restart_host("host1")
             # Instances may have parts of any of the others.
             self.assertInventory(reserved=8, used=2)
-            self.assertIn("until Nova's database answers", self.stdlog.logger.output)
-            self.assertNotIn("virsh", self.stdlog.logger.output)
+            self.assertIn("until Nova's database answers", self.log())
+            self.assertNotIn("virsh", self.log())
             self.assertIn("none free", self.boot_refused(self.gpu_flavor(4)))
         self.period()
         self.assertInventory(used=2)

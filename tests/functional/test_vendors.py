@@ -81,9 +81,9 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         flavor = self.flavor(gpus="= 1", gpu_arch="s== cdna3")
         first, second = self.boot(flavor), self.boot(flavor)
         has = set(self.domain(second).xpath("devices/hostdev/source/char/text()"))
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.lookupByUUIDString(first["id"]).destroy()
-        connection.lookupByUUIDString(first["id"]).undefine()
+        domain = self.guest(first)
+        domain.destroy()
+        domain.undefine()
         self.restart_host("host1")
         expected = before | dict.fromkeys(has, 0o666)
         self.assertEqual(expected, self._modes())
@@ -137,7 +137,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
         if os.getuid():
             self.skipTest("only root can make device nodes")
         self.start_host()
-        self.assertIn("sets its device nodes to mode 0660 whenever", self.stdlog.logger.output)
+        self.assertIn("sets its device nodes to mode 0660 whenever", self.log())
         self._initialise()
         server = self.boot(self.gpu_flavor(1))
         self.assertEqual({0o666}, self._modes())
@@ -146,7 +146,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
             self._initialise()
             self.period()
             self.assertEqual({0o666}, self._modes())
-        warnings = [line for line in self._log() if said in line and "WARNING" in line]
+        warnings = [line for line in self.log().splitlines() if said in line and "WARNING" in line]
         self.assertEqual(1, len(warnings))
         self._initialise()
         self.restart_host("host1")
@@ -168,10 +168,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
     def test_where_the_driver_leaves_them_alone(self) -> None:
         self.start_host()
         params = self.hosts["host1"].roots.proc / "driver/nvidia/params"
-        before = len(self._log())
+        before = len(self.log())
         params.write_text("DeviceFileMode: 432\nModifyDeviceFiles: 0\n")
         self.restart_host("host1")
-        self.assertNotIn("sets its device nodes to mode", "\n".join(self._log()[before:]))
-
-    def _log(self) -> list[str]:
-        return str(self.stdlog.logger.output).splitlines()
+        self.assertNotIn("sets its device nodes to mode", self.log()[before:])

@@ -164,9 +164,6 @@ class GuestsTest(alone.Alone, Verifying):
         (self.card,) = self.recorded(self.server)
         self.uuid = self.server["id"]
 
-    def connection(self) -> Any:
-        return self.driver._host.get_connection()
-
     def test_a_foreign_domain(self) -> None:
         other = str(uuid.uuid4())
         xml = FOREIGN.format(uuid=other).replace("/dev/nvidia4", "/dev/nvidia6")
@@ -177,15 +174,14 @@ class GuestsTest(alone.Alone, Verifying):
 
     def test_a_domain_without_its_card(self) -> None:
         self.leaves = {"hold": "nobody can clean the card that it names instead"}
-        domain = self.connection().lookupByUUIDString(self.uuid)
-        xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
-        domain._xml = xml
+        domain = self.guest(self.server)
+        domain._xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
         self.assertFound((Kind.DOMAIN_DIFFERS, self.uuid))
         self._reboot_server(self.server, hard=True)
         self.assertFound()
 
     def test_an_instance_without_its_domain(self) -> None:
-        domain = self.connection().lookupByUUIDString(self.uuid)
+        domain = self.guest(self.server)
         domain.destroy()
         domain.undefine()
         self.assertFound((Kind.NO_DOMAIN, self.uuid))

@@ -38,7 +38,7 @@ class RoadTest(alone.Alone, divided.DividedServersTestBase):
         self.assertEqual([], self.kernels["host1"].made)
         self.period()
         self.assertEqual(EMPTY, self.inventories())
-        self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
+        self.assertNotIn("ERROR [nova_gpu", self.log())
         self.assertVGPUs(self.boot(self.of_type(66, 2)), slots(FIRST, 66, 0) + slots(SECOND, 66, 0))
 
     def test_the_order_over_the_cards(self) -> None:
@@ -64,7 +64,7 @@ class RefusalsTest(alone.Alone, divided.DividedServersTestBase):
         self.start_host("host1")
         self.assertEqual({}, self.inventories())
         self.assertInventory(total=1)
-        self.assertIn("so that Nova itself divides it", self.stdlog.logger.output)
+        self.assertIn("so that Nova itself divides it", self.log())
 
     def test_whole_cards_by_option(self) -> None:
         self.flags(vgpu_types=["nvidia-7*", "GRID P4-8?"], group="gpu")
