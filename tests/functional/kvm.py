@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
+
+from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
@@ -16,13 +19,19 @@ FIRST_SOCKET = ("0000:3b:00.0", "0000:5e:00.0")
 SECOND_SOCKET = ("0000:af:00.0", "0000:d8:00.0")
 ALL = FIRST_SOCKET + SECOND_SOCKET
 
-_HOSTS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
+# Two cards that the host drives until a guest needs them, and what drives their functions then
+CARD, OTHER = FIRST_SOCKET
+HOSTS, GUESTS = ["nouveau", "snd_hda_intel"], ["vfio-pci", "vfio-pci"]
+
+_DRIVERS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
 Q35 = "x86_64=q35"
-IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+IMAGE = base.IMAGE
 
 
 class KVMServersTestBase(base.GPUServersTestBase):
     """Privileged functions run in this process, over the generated tree of the host that calls."""
+
+    TOTAL = len(ALL)
 
     def _setup_hypervisor(self) -> None:
         self.useFixture(libvirt.QEMUFixture())
@@ -32,6 +41,16 @@ class KVMServersTestBase(base.GPUServersTestBase):
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
         super().start_host(name, machine, **kwargs)
 
+    def start_driving_host(self, name: str = "host1") -> kernel.Kernel:
+        """One that drives :data:`CARD` and :data:`OTHER`; what does so is returned."""
+        self.start_host(name, machine="cpu-only")
+        for address in (CARD, OTHER):
+            add_pair(self.hosts[name], address, "nouveau")
+        stand_in = self.kernel(name, *HOSTS)
+        self.period(name)
+        stand_in.done.clear()  # of their first cleaning
+        return stand_in
+
     def setUp(self) -> None:
         self._kernels: dict[hosts.Host, kernel.Kernel] = {}
         super().setUp()
@@ -40,9 +59,9 @@ class KVMServersTestBase(base.GPUServersTestBase):
         super()._point_options_at(name)
         links = self.hosts[name].devices.glob("*/driver")  # none where a test took sysfs away
         bound = {link.resolve().name for link in links if link.is_symlink()}
-        if bound & set(_HOSTS):
+        if bound & set(_DRIVERS):
             # Each card is cleaned when the service finds it, and bound for that.
-            self.kernel(name, *_HOSTS)
+            self.kernel(name, *_DRIVERS)
 
     def kernel(self, name: str, *drivers: str) -> kernel.Kernel:
         """Somebody who does what is written to the drivers' files on that host."""
@@ -52,11 +71,12 @@ class KVMServersTestBase(base.GPUServersTestBase):
         return self._kernels[host]
 
     def image(self, machine_type: str, **properties: Any) -> str:
-        """One of the same content as the others"""
-        like = self.glance.show(None, IMAGE)
-        del like["id"]
-        like["properties"] |= {"hw_machine_type": machine_type, **properties}
-        return str(self.glance.create(None, like)["id"])
+        return super().image(hw_machine_type=machine_type, **properties)
+
+    def rescue(self, server: Server) -> None:
+        folder = libvirt_utils.get_instance_path(self.instance(server))
+        pathlib.Path(folder).mkdir(exist_ok=True)
+        self.perform(server, "rescue", "RESCUE", {"rescue_image_ref": base.IMAGE})
 
     def rendered(self, server: Server, host: str = "host1") -> list[str]:
         """The cards the domain names, each with all its functions behind a port of its own."""
@@ -77,6 +97,11 @@ class KVMServersTestBase(base.GPUServersTestBase):
         for functions in by_port.values():
             self.assertEqual(self._functions(host, functions[0]), functions)
         return sorted(functions[0] for functions in by_port.values())
+
+    def by_alias(self, server: Server, host: str = "host1") -> list[str]:
+        """The buses of the devices that the guest has of Nova's own passthrough"""
+        domain = self.domain(server, host)
+        return sorted(domain.xpath("devices/hostdev[not(address)]/source/address/@bus"))
 
     def expanders(self, server: Server, host: str = "host1") -> list[str | None]:
         """The guest's NUMA cell of each expander in its domain"""
