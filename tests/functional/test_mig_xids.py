@@ -3,31 +3,12 @@
 
 from __future__ import annotations
 
-from nova.tests import fixtures as nova_fixtures
-
-from nova_gpu.core import health_verdict
-from tests.fixtures import ailments, kernel
-from tests.functional import alone, mig
+from tests.functional import alone, mig, test_xids
 from tests.functional.mig import FIRST, LAYOUT, SMALL, nodes_of, slot
 
 
-class MIGXidsTest(alone.Alone, mig.MIGServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(nova_fixtures.PrivsepFixture())
-        self.flags(fatal_xids=list(health_verdict.FATAL_XIDS), health_interval=1, group="gpu")
-        self.start_host()
-        self.host = self.hosts["host1"]
-        kernel.boot(self.host, kernel.BOOT_ID)
-        self.kernel_log = ailments.KernelLog(self.host)
-
-    def report(self, code: int, instance: str) -> None:
-        self.kernel_log.xid(FIRST, code, instance=instance)
-        self.next_period()
-
-    def next_period(self) -> None:
-        self.computes["host1"].driver._gpus.periods.cards.xids._read_at = 0.0
-        self.period()
+class MIGXidsTest(test_xids.Xids, alone.Alone, mig.MIGServersTestBase):
+    CARD = FIRST
 
     def test_what_is_contained_withholds_the_instance(self) -> None:
         self.report(94, "GPU-I:09 GPU-CI:00")
@@ -38,8 +19,7 @@ class MIGXidsTest(alone.Alone, mig.MIGServersTestBase):
         self.restart_host("host1")
         self.next_period()
         self.assertEqual((6, 1, 1), self.vgpus())
-        kernel.boot(self.host, "another-boot")
-        self.kernel_log = ailments.KernelLog(self.host)  # which begins anew
+        self.boot_kernel()
         self.next_period()
         self.assertEqual((6, 0, 1), self.vgpus())
 

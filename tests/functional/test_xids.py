@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import ClassVar
+from unittest import mock
 
-import fixtures
 from nova.tests import fixtures as nova_fixtures
 
 from nova_gpu.core import health_verdict
@@ -18,31 +18,44 @@ from tests.functional import alone, base
 SICK = base.FIRST_SOCKET[0]
 
 
-class XidsTest(alone.Alone, base.GPUServersTestBase):
+class Xids:
+    """Each is of :attr:`CARD`, and a period reads it."""
+
+    CARD: ClassVar[str]
+
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())
         self.flags(fatal_xids=list(health_verdict.FATAL_XIDS), health_interval=1, group="gpu")
         self.start_host()
         self.host = self.hosts["host1"]
-        self.folder = self.state() / "gpu-quarantine"
-        kernel.boot(self.host, kernel.BOOT_ID)
-        self.log = ailments.KernelLog(self.host)
+        self.boot_kernel(kernel.BOOT_ID)
 
-    def report(self, code: int) -> None:
-        self.log.xid(SICK, code)
+    def boot_kernel(self, boot_id: str = "another-boot") -> None:
+        """Its log begins anew."""
+        kernel.boot(self.host, boot_id)
+        self.kernel_log = ailments.KernelLog(self.host)
+
+    def report(self, code: int, instance: str = "") -> None:
+        self.kernel_log.xid(self.CARD, code, instance=instance)
         self.next_period()
-
-    def boot_host(self) -> None:
-        """The kernel's log begins anew, and so does nova-compute."""
-        kernel.boot(self.host, "another-boot")
-        self.log = ailments.KernelLog(self.host)
-        self.restart_host("host1")
 
     def next_period(self) -> None:
         """One in which the log is read"""
         self.computes["host1"].driver._gpus.periods.cards.xids._read_at = 0.0
         self.period()
+
+
+class XidsTest(Xids, alone.Alone, base.GPUServersTestBase):
+    CARD = SICK
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = self.state() / "gpu-quarantine"
+
+    def boot_host(self) -> None:
+        self.boot_kernel()
+        self.restart_host("host1")
 
     def test_a_free_card_is_kept_until_it_is_released(self) -> None:
         self.report(79)
@@ -76,7 +89,8 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
     def test_the_disk_is_full(self) -> None:
         """What is decided of a card holds before it can be written, and is written once it can."""
         self.leaves = self._LEAVES
-        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch("nova_gpu.host.state.files.write", side_effect=full):
             for _ in range(2):
                 self.report(79)
                 self.assertInventory(total=8, reserved=1, used=0)
@@ -106,7 +120,3 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
     def test_what_a_program_brings_about_changes_nothing(self) -> None:
         self.report(13)
         self.assertInventory(total=8, reserved=0, used=0)
-
-
-def _full(*args: Any, **kwargs: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
