@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
+import unittest
 
-import fixtures
-import nova.privsep
+from nova.tests import fixtures as nova_fixtures
 
 from tests.fixtures import hosts, nodes
 from tests.functional import alone, base
@@ -18,13 +18,20 @@ INTEL_NODES = {"/dev/dri/card3", "/dev/dri/renderD131"}
 OTHERS_NODES = {"/dev/dri/card2", "/dev/dri/renderD130", "/dev/dri/card4", "/dev/dri/renderD132"}
 
 
-class VendorsTest(alone.Alone, base.GPUServersTestBase):
+needs_root = unittest.skipIf(os.getuid(), "only root can make device nodes")
+
+
+class _NodesTestBase(alone.Alone, base.GPUServersTestBase):
     NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
 
     def setUp(self) -> None:
         super().setUp()
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
+        self.useFixture(nova_fixtures.PrivsepFixture())
+
+
+class VendorsTest(_NodesTestBase):
+    def setUp(self) -> None:
+        super().setUp()
         self.start_host(machine="amd-intel")
 
     def test_the_cards_own_nodes(self) -> None:
@@ -36,9 +43,8 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         self.assertEqual(["0000:43:00.0"], self.recorded(intel))
         self.assertNodes(INTEL_NODES, intel)
 
+    @needs_root
     def test_users_of_the_guest_may_open_them(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         everything = AMD_NODES | INTEL_NODES | OTHERS_NODES
         self.assertEqual(dict.fromkeys(everything, 0o660), self._modes())
 
@@ -50,10 +56,9 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         expected |= dict.fromkeys(INTEL_NODES, 0o666)
         self.assertEqual(expected, self._modes())
 
+    @needs_root
     def test_they_are_closed_when_the_last_guest_has_gone(self) -> None:
         """What two guests share with the second of them, and none that the host has open itself."""
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         dev = self.hosts["host1"].roots.dev
         (dev / "dri/card3").chmod(0o604)
         before = self._modes()
@@ -73,10 +78,9 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         self._delete_server(second)
         self.assertEqual(before, self._modes())
 
+    @needs_root
     def test_they_are_closed_after_a_crash(self) -> None:
         """The domain goes while no service runs, and another guest's stays."""
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         before = self._modes()
         flavor = self.flavor(gpus="= 1", gpu_arch="s== cdna3")
         first, second = self.boot(flavor), self.boot(flavor)
@@ -105,17 +109,11 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         return {f"/dev/{p.relative_to(dev)}": stat.S_IMODE(p.stat().st_mode) for p in found}
 
 
-class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
+class DeviceFileModeTest(_NodesTestBase):
     """NVreg_DeviceFileMode=0660: whatever initialises NVIDIA's driver has its tool set the mode of
     each node."""
 
-    NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
     CARD = "nvidia4"
-
-    def setUp(self) -> None:
-        super().setUp()
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
 
     def prepare(self, host: hosts.Host) -> None:
         params = "DeviceFileUID: 0\nDeviceFileMode: 432\nModifyDeviceFiles: 1\n"
@@ -133,9 +131,8 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
     def _modes(self) -> set[int]:
         return {stat.S_IMODE(node.stat().st_mode) for node in self._nodes()}
 
+    @needs_root
     def test_what_a_guest_needs_holds_as_long_as_it_runs(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         self.start_host()
         self.assertIn("sets its device nodes to mode 0660 whenever", self.log())
         self._initialise()
@@ -156,9 +153,8 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
         self.period()
         self.assertEqual({0o660}, self._modes())
 
+    @needs_root
     def test_nodes_that_were_everybodys_at_the_start(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         self.start_host()
         self.boot(self.gpu_flavor(1))
         self._initialise()
