@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import pathlib
-
-from nova.virt.libvirt import utils as libvirt_utils
-
-from tests.functional import kvm
-from tests.functional.test_kvm_binding_moves import CARD, OTHER, MovesTestBase
+from tests.functional.kvm import CARD, OTHER
+from tests.functional.test_kvm_binding_moves import MovesTestBase
 
 
 class HereTest(MovesTestBase):
@@ -23,20 +19,15 @@ class HereTest(MovesTestBase):
         self._shelve_server(self.server, expected_state="SHELVED")
         self.periods()
         self.assertWithGuests(CARD, host="host1")
-        self.api.post_server_action(self.server["id"], {"shelveOffload": {}})
-        self._wait_for_state_change(self.server, "SHELVED_OFFLOADED")
+        self.perform(self.server, "shelveOffload", "SHELVED_OFFLOADED")
         self.assertWithGuests(host="host1")
 
     def test_rescue(self) -> None:
-        folder = libvirt_utils.get_instance_path(self.instance(self.server))
-        pathlib.Path(folder).mkdir()
         bound = self.times_bound("host1")
-        self.api.post_server_action(self.server["id"], {"rescue": {"rescue_image_ref": kvm.IMAGE}})
-        self._wait_for_state_change(self.server, "RESCUE")
+        self.rescue(self.server)
         self.periods()
         self.assertWithGuests(CARD, host="host1")
-        self.api.post_server_action(self.server["id"], {"unrescue": None})
-        self._wait_for_state_change(self.server, "ACTIVE")
+        self.perform(self.server, "unrescue", "ACTIVE")
         self.assertWithGuests(CARD, host="host1")
         self.assertEqual(bound, self.times_bound("host1"))
 

@@ -8,34 +8,23 @@ their child processes are the real ones.
 from __future__ import annotations
 
 import threading
+from unittest import mock
 
 from nova import exception as nova_exception
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
-from tests.fixtures import kernel
+from tests.fixtures import libvirt
 from tests.functional import kvm
-
-CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
-HOSTS = ["nouveau", "snd_hda_intel"]
-GUESTS = ["vfio-pci", "vfio-pci"]
+from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 
 
 class MovesTestBase(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self.kernels: dict[str, kernel.Kernel] = {}
-        self.add_host("host1")
+        self.kernels = {"host1": self.start_driving_host("host1")}
         self.server = self.boot(self.gpu_flavor(1))
-        self.add_host("host2")
-
-    def add_host(self, name: str) -> None:
-        self.start_host(name, machine="cpu-only")
-        for address in (CARD, OTHER):
-            kvm.add_pair(self.hosts[name], address, "nouveau")
-        self.kernels[name] = self.kernel(name, *HOSTS)
-        self.period(name)
-        self.kernels[name].done.clear()  # of their first cleaning
+        self.kernels["host2"] = self.start_driving_host("host2")
 
     def assertWithGuests(self, *cards: str, host: str) -> None:
         """These and no others, and of those no others something is written down."""
@@ -48,19 +37,10 @@ class MovesTestBase(kvm.KVMServersTestBase):
         """How often a card was taken from the host's driver there, and how often given back"""
         return sum(each.startswith(CARD) for each in self.kernels[host].done)
 
-    def periods(self) -> None:
-        for host in self.hosts:
-            self.period(host)
-
     def break_libvirt(self, host: str) -> None:
         """No guest can be started there any more."""
-
-        def fail(*args: object, **kwargs: object) -> None:
-            raise fakelibvirt.make_libvirtError(
-                fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
-            )
-
-        self.connection(host).defineXML = fail
+        error = libvirt.error("no", fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+        self.connection(host).defineXML = mock.Mock(side_effect=error)
 
 
 class MovesTest(MovesTestBase):
@@ -191,16 +171,11 @@ class CastTest(MovesTestBase):
 
         A service that starts takes the cards again that instances here have.
         """
-
-        def fail(*args: object, **kwargs: object) -> None:
-            raise nova_exception.InstanceFaultRollback(nova_exception.ResizeError(reason="no"))
-
-        self.computes["host1"].driver.migrate_disk_and_power_off = fail
+        error = nova_exception.InstanceFaultRollback(nova_exception.ResizeError(reason="no"))
+        self.computes["host1"].driver.migrate_disk_and_power_off = mock.Mock(side_effect=error)
         self.api.post_server_action(self.server["id"], {"migrate": {"host": "host2"}})
         self._wait_for_migration_status(self.server, ["error"])
-        self._wait_for_server_parameter(
-            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        self._wait_until_settled(self.server)
         left = self.instance(self.server).migration_context.new_resources
         self.assertEqual([CARD], [each.identifier for each in left])
         self.restart_host("host2")
