@@ -5,20 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oslo_utils.fixture import uuidsentinel as uuids
-
 from tests.functional import base
 
 _GPU_HOSTS = {"trait:CUSTOM_GPU": "required"}
 
 
 class ImageTest(base.GPUServersTestBase):
-    def image(self, **properties: str) -> str:
-        uuid = str(getattr(uuids, "-".join(sorted(properties.values()) + sorted(properties))))
-        image = self.glance.show(None, self.glance.auto_disk_config_enabled_image["id"])
-        self.glance.create(None, {**image, "id": uuid, "properties": properties})
-        return uuid
-
     def test_an_image_that_requires_gpus(self) -> None:
         self.start_host()
         any_gpu = self.image(**{"trait:CUSTOM_GPU": "required"})
@@ -27,6 +19,8 @@ class ImageTest(base.GPUServersTestBase):
         for image in (any_gpu, fermi):
             self.boot(with_gpus, image_uuid=image)
             self.boot_refused(without, image_uuid=image)
+        kepler = self.image(**{"trait:CUSTOM_GPU_ARCH_KEPLER": "required"})
+        self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
         self.assertInventory(used=4)
 
 

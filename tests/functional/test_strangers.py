@@ -13,8 +13,6 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from tests.fixtures import hosts
 from tests.functional import alone, base
 
-TAKEN = base.FIRST_SOCKET[0]
-
 # minors 0 to 3 are the second socket's
 _DOMAIN = """
 <domain type='lxc'>
@@ -28,10 +26,7 @@ _DOMAIN = """
 
 class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
     leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def assertNobodyGetsIt(self) -> None:
         self.assertInventory(reserved=1)
@@ -73,31 +68,6 @@ class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
         self.period("host2")
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL, "host2")
         self.assertInventory(used=0, reserved=1, host="host1")
-
-
-class LocalDeleteTest(base.GPUServersTestBase):
-    """An instance was deleted while its host was down: back again, the host runs its domain."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.server = self.boot(self.gpu_flavor(2))
-        self.force_down("host1")
-        self._delete_server(self.server)
-        self.bring_back("host1")
-
-    def test_next_tenant_gets_other_cards(self) -> None:
-        self.assertEqual([TAKEN, base.FIRST_SOCKET[1]], self.rendered(self.server))
-        self.assertInventory(reserved=2, used=0)
-        self.boot_refused(self.gpu_flavor(7))
-        self.assertGPUs(self.boot(self.gpu_flavor(6)), base.ALL[2:])
-
-    def test_its_cards_are_free_once_it_is_reaped(self) -> None:
-        self.reap()
-        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server)
-        self.period()
-        self.assertInventory(reserved=0, used=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
 
 _HOLDS = """
