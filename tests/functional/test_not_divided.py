@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import shutil
 from typing import Any
+from unittest import mock
 
-import fixtures
 from nova.conf import devices
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -196,14 +196,10 @@ class UnreadTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
     def test_nothing_is_whole_before(self) -> None:
         self.start_host()
         self.assertWhole(of_25b6=1)
-        silence = fixtures.MonkeyPatch("nova_gpu.virt.usage.records.read", _silent)
         self.leaves = LEAVES
-        with silence:
+        silent = messaging_exceptions.MessagingTimeout
+        with mock.patch("nova_gpu.virt.usage.records.read", side_effect=silent):
             self.restart_host("host1")
             self.assertWhole()
         self.period()
         self.assertWhole(of_25b6=1)
-
-
-def _silent(*args: object) -> None:
-    raise messaging_exceptions.MessagingTimeout

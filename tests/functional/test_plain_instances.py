@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import uuid
-from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
-import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -151,7 +149,7 @@ class PlainInstances:
             ("nova_gpu.virt.usage.reader.UsageReader.read_records", bug),
             ("nova_gpu.virt.lifecycle.releases.Releases.resume", bug),
         ):
-            with self.subTest(name), _failing(name, broken):
+            with self.subTest(name), mock.patch(name, side_effect=broken):
                 if self.ALREADY_AT_START:
                     self.restart_host("host1")
                 self.assertPlainInstancesWork()
@@ -162,15 +160,6 @@ class PlainInstances:
 
     def _free(self) -> int:
         return self.computes["host1"].driver._gpus.publication.free()
-
-
-@contextlib.contextmanager
-def _failing(name: str, error: Exception) -> Iterator[None]:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise error
-
-    with fixtures.MonkeyPatch(name, fail):
-        yield
 
 
 class LXCPlainInstancesTest(PlainInstances, alone.Alone, base.GPUServersTestBase):

@@ -15,7 +15,7 @@ from nova_gpu.cmd import quarantine as command
 from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import files, quarantine
-from tests.fixtures import daemons, kernel, nvidia
+from tests.fixtures import kernel, nvidia
 from tests.functional import alone, base, cleaned
 
 CARD = base.FIRST_SOCKET[0]
@@ -28,7 +28,6 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.cleaned = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
         self.folder = self.state() / "gpu-quarantine"

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from typing import ClassVar
+from unittest import mock
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
@@ -19,7 +20,7 @@ from nova_gpu.host.container import contents
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import cdi, daemons, hosts
+from tests.fixtures import cdi, hosts, libvirt
 from tests.functional import alone, base, cleaned, mig, test_verify
 from tests.functional.base import Server
 from tests.functional.mig import FIRST, LARGE, SMALL, nodes_of, slot
@@ -54,9 +55,9 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
             if each.event_type == "gpu.reached"
         ]
 
-    def sources(self) -> gather.Sources:
+    def sources(self, host: str = "host1") -> gather.Sources:
         """Asked by a command, which has not looked before"""
-        return dataclasses.replace(super().sources(), host=discovery.Discovery())
+        return dataclasses.replace(super().sources(host), host=discovery.Discovery())
 
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
@@ -119,6 +120,12 @@ class ShiftedMinors(ContainerTestBase):
 
 
 class ShiftedMinorsTest(ShiftedMinors):
+    def assertOthersGet(self, count: int) -> None:
+        """That many cards and no more, of which none is what the guest reaches"""
+        others = [self.boot(self.gpu_flavor(1)) for _ in range(count)]
+        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
+        self.boot_refused(self.gpu_flavor(1))
+
     def test_no_new_guest_gets_it_until_this_one_has_ended(self) -> None:
         """It is reported once, in all places, and nothing is done to the guest."""
         self._shift()
@@ -130,9 +137,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.assertFound((Kind.REACHES_OTHERS, self.server["id"]))
         self.assertEqual({NEXT: 1}, self.gauge("nova_gpu_reached"))
         self.assertEqual([(self.server["id"], [NEXT])], self.reached())
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(5)]
-        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
-        self.boot_refused(self.gpu_flavor(1))
+        self.assertOthersGet(5)
         self._reboot_server(self.server, hard=True)
         self.assertEqual({"/dev/nvidia3"}, self.nodes_in(self.server))
         self.period()
@@ -151,17 +156,15 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.restart_host("host1")
         self.period()
         self.assertInventory(reserved=1, used=1)
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
-        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
-        self.boot_refused(self.gpu_flavor(1))
+        self.assertOthersGet(6)
         self._stop_server(self.server)
         self.period()
         self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
 
     def test_what_cannot_be_recorded_in_its_domain(self) -> None:
         """The service remembers it until it can be, and a service that comes later reads it."""
-        name = "tests.fixtures.libvirt.Domain.setMetadata"
-        with fixtures.MonkeyPatch(name, _refuse):
+        gone = fakelibvirt.libvirtError("Cannot recv data: Connection reset by peer")
+        with mock.patch.object(libvirt.Domain, "setMetadata", side_effect=gone):
             self._swap()
             self.period()
             said = f"which GPUs of others the guest {self.server['id']} reaches"
@@ -173,9 +176,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.period()
         self.restart_host("host1")
         self.assertInventory(reserved=1, used=1)
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
-        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
-        self.boot_refused(self.gpu_flavor(1))
+        self.assertOthersGet(6)
 
     def test_it_is_stopped_where_the_operator_wants_that(self) -> None:
         self.flags(stop_guests_that_reach_others=True, group="gpu")
@@ -266,16 +267,11 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.assertFound()
 
 
-def _refuse(*args: object) -> None:
-    raise fakelibvirt.libvirtError("Cannot recv data: Connection reset by peer")
-
-
 class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
     """The operator makes other MIG instances while the guest is idle."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.commands = self.useFixture(cleaned.Cleaned(self))
         self.restart_host("host1")
         self.server = self.boot(self.of_type(LARGE))
