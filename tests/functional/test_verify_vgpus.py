@@ -23,15 +23,11 @@ class VGPUsTest(alone.Alone, test_verify.Verifying, profiled.ProfiledServersTest
         self.assertVGPUs(server, [slot])
         self.assertFound()
         for each in (server, whole):
-            before = self._get_allocations_by_server_uuid(each["id"])
+            before = self.allocations(each)
             self.placement.delete(f"/allocations/{each['id']}")
             self.judge(mend=True)
             self.assertFound()
-            after = self._get_allocations_by_server_uuid(each["id"])
-            self.assertEqual(
-                {uuid: found["resources"] for uuid, found in before.items()},
-                {uuid: found["resources"] for uuid, found in after.items()},
-            )
+            self.assertEqual(before, self.allocations(each))
         with mock.patch.object(self.driver._gpus.vgpus, "release"):
             self._delete_server(server)
         self.assertFound((Kind.VGPU_LEFT, slot))
@@ -44,9 +40,8 @@ class VGPUsTest(alone.Alone, test_verify.Verifying, profiled.ProfiledServersTest
         self.assertFound()
         for number in (1155, 1147):
             name = f"host1_gpu_{self.PRODUCT}_vgpu_nvidia-{number}"
-            found = self.placement.get(f"/resource_providers?name={name}")
-            (provider,) = found.body["resource_providers"]
-            url = f"/resource_providers/{provider['uuid']}/inventories/VGPU"
+            provider = self._get_provider_uuid_by_name(name)
+            url = f"/resource_providers/{provider}/inventories/VGPU"
             right = self.inventories()[number]
             for total, kind in (
                 (right[0] + 1, Kind.INVENTORY_EXCEEDS),
