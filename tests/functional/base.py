@@ -275,9 +275,6 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         yield
         self.flags(reclaim_instance_interval=0)
 
-    def restore(self, server: Server) -> None:
-        self.perform(server, "restore", "ACTIVE")
-
     def reclaim(self, server: Server, host: str = "host1") -> None:
         """As a host does periodically with what was deleted long enough ago"""
         self.flags(reclaim_instance_interval=1)

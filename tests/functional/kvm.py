@@ -25,7 +25,6 @@ HOSTS, GUESTS = ["nouveau", "snd_hda_intel"], ["vfio-pci", "vfio-pci"]
 
 _DRIVERS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
 Q35 = "x86_64=q35"
-IMAGE = base.IMAGE
 
 
 class KVMServersTestBase(base.GPUServersTestBase):
@@ -69,9 +68,6 @@ class KVMServersTestBase(base.GPUServersTestBase):
         if host not in self._kernels:
             self._kernels[host] = self.useFixture(kernel.Kernel(host, ("vfio-pci", *drivers)))
         return self._kernels[host]
-
-    def image(self, machine_type: str, **properties: Any) -> str:
-        return super().image(hw_machine_type=machine_type, **properties)
 
     def rescue(self, server: Server) -> None:
         folder = libvirt_utils.get_instance_path(self.instance(server))

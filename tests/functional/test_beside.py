@@ -61,9 +61,8 @@ class BesideTestBase(kvm.KVMServersTestBase):
 
     def bus(self, server: Server, host: str = "host1") -> str:
         """Of the network card of which the guest has a function"""
-        domain = self.domain(server, host)
-        (found,) = domain.xpath("devices/hostdev[not(address)]/source/address/@bus")
-        return str(found)
+        (found,) = self.by_alias(server, host)
+        return found
 
     def assertBeside(self, server: Server, host: str = "host1") -> None:
         gpus = self.rendered(server, host)

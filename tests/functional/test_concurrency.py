@@ -61,11 +61,11 @@ class ConcurrencyTest(base.GPUServersTestBase):
         """Those that are there are deleted, and as many are asked for; nobody waits for anybody."""
         servers = [each["id"] for each in self.api.get_servers(detail=False)]
         work: list[tuple[Callable[[Any], None], Any]] = [
-            (self._delete, uuid) for uuid in chance.sample(servers, min(len(servers), 12))
+            (self.api.delete_server, uuid) for uuid in chance.sample(servers, min(len(servers), 12))
         ]
         # Nova's helper that builds a request is not made for threads.
         requests = [self._request(chance.choice((1, 1, 2, 4))) for _ in range(_ROUND - len(work))]
-        work += [(self._create, request) for request in requests]
+        work += [(self.api.post_server, request) for request in requests]
         chance.shuffle(work)
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda each: each[0](each[1]), work))
@@ -73,21 +73,15 @@ class ConcurrencyTest(base.GPUServersTestBase):
         # What was refused would only be in the way.
         for server in self.api.get_servers():
             if server["status"] == "ERROR":
-                self._delete(server["id"])
+                self.api.delete_server(server["id"])
         self._settle()
 
     def _request(self, gpus: int) -> dict[str, Any]:
         return {"server": self._build_server(flavor_id=self._flavors[gpus], networks="none")}
 
-    def _create(self, request: dict[str, Any]) -> None:
-        self.api.post_server(request)
-
-    def _delete(self, uuid: str) -> None:
-        self.api.delete_server(uuid)
-
     def _delete_all(self) -> None:
         for server in self.api.get_servers(detail=False):
-            self._delete(server["id"])
+            self.api.delete_server(server["id"])
         self._settle()
 
     def _settle(self) -> None:

@@ -7,9 +7,7 @@ from tests.functional import base, divided
 
 
 class DetailTest(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_of_what_is_free(self) -> None:
         self.boot(self.gpu_flavor(6))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import fixtures
@@ -11,12 +10,10 @@ from lxml import etree
 from nova import exception as nova_exception
 from nova.compute import task_states
 from nova.tests.functional.api import client
-from nova.virt.libvirt import utils as libvirt_utils
 
-from tests.functional import kvm
+from tests.functional import base, kvm
 
 MINE = (kvm.ALL[0],)
-IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
 
 class LifecycleTest(kvm.KVMServersTestBase):
@@ -65,17 +62,13 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self.assertAsBefore()
 
     def test_rebuild(self) -> None:
-        self._rebuild_server(self.server, IMAGE)
+        self._rebuild_server(self.server, base.IMAGE)
         self.assertAsBefore()
 
     def test_rescue(self) -> None:
-        folder = libvirt_utils.get_instance_path(self.instance(self.server))
-        pathlib.Path(folder).mkdir()
-        self.api.post_server_action(self.server["id"], {"rescue": {"rescue_image_ref": IMAGE}})
-        self._wait_for_state_change(self.server, "RESCUE")
+        self.rescue(self.server)
         self.assertEqual(list(MINE), self.rendered(self.server))
-        self.api.post_server_action(self.server["id"], {"unrescue": None})
-        self._wait_for_state_change(self.server, "ACTIVE")
+        self.perform(self.server, "unrescue", "ACTIVE")
         self.assertAsBefore()
         # Its spawn, the rescue and what came after it.
         starts = self.log().count(f"Starting with GPUs {MINE[0]}")
@@ -140,9 +133,7 @@ class RefusalsTest(kvm.KVMServersTestBase):
         self.start_host("host2")
 
     def assertGoesOn(self) -> None:
-        server = self._wait_for_server_parameter(
-            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        server = self._wait_until_settled(self.server)
         self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
         self.assertGPUs(self.server, [kvm.ALL[0]])
         self.assertEqual(self.before, self.guest(self.server).XMLDesc(0))
@@ -168,7 +159,7 @@ class RefusalsTest(kvm.KVMServersTestBase):
             self.computes["host1"].driver.snapshot,
             self.context,
             instance,
-            IMAGE,
+            base.IMAGE,
             None,
         )
         self.assertIn("cannot be saved; stop the instance for the snapshot", str(raised))
@@ -212,9 +203,7 @@ class ResizeRefusedTest(kvm.KVMServersTestBase):
         self._wait_for_assert(
             lambda: self.assertIn("Resize error: the guest cannot take", self.log())
         )
-        server = self._wait_for_server_parameter(
-            server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        server = self._wait_until_settled(server)
         self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
         self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(server)))
         self.assertIn("machine type is pc", self.log())

@@ -81,9 +81,7 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
 
     def assertIsAt(self, host: str) -> None:
         """The instance has two vGPUs there, and nothing is counted or made for it elsewhere."""
-        for _ in range(2):
-            for name in self.hosts:
-                self.period(name)
+        self.periods(2)
         (other,) = self.hosts.keys() - {host}
         self.assertVGPUs(self.server, self.recorded(self.server), host)
         self.assertEqual(2, len(self.recorded(self.server)))
@@ -95,9 +93,7 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
         self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, other)
 
     def hard_reboot(self) -> None:
-        self.api.post_server_action(self.server["id"], {"reboot": {"type": "HARD"}})
-        expected = {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        self._wait_for_server_parameter(self.server, expected)
+        self.perform(self.server, "reboot", "ACTIVE", {"type": "HARD"})
         economy.wait_for_quiet(5)
 
     def again(self) -> None:
@@ -161,10 +157,7 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
             """Nova leaves the instance at the source, in a task; its guest keeps its vGPUs."""
             with AT_DESTINATION[0].failing():
                 self.live_migrate_failing(["completed"])
-            for _ in range(2):
-                for name in self.hosts:
-                    self.period(name)
-
+            self.periods(2)
             server = self.admin_api.get_server(self.server["id"])
             self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
             self.assertEqual("migrating", server["OS-EXT-STS:task_state"])

@@ -88,13 +88,16 @@ class AbandonedMoveTest(base.GPUServersTestBase):
         self.start_host()
         self.server = self.boot(self.gpu_flavor(2))
 
-    def _dies_in_resize(self, name: str) -> None:
-        """*name*: the message that its end takes with it."""
+    def _loses_in_resize(self, name: str) -> None:
+        """*name*: the message that is not sent"""
         lost = f"nova.compute.rpcapi.ComputeAPI.{name}"
         with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
             body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
             self.api.post_server_action(self.server["id"], body)
             self._wait_for_assert(lambda: self.assertInventory(used=6))
+
+    def _dies_in_resize(self, name: str) -> None:
+        self._loses_in_resize(name)
         self.restart_host("host1")
 
     def assertEndedAfterTwoPeriods(self) -> None:
@@ -124,11 +127,7 @@ class AbandonedMoveTest(base.GPUServersTestBase):
         self.assertNotIn("which was interrupted", self.log())
 
     def test_one_with_a_task_goes_on(self) -> None:
-        with fixtures.MonkeyPatch(
-            "nova.compute.rpcapi.ComputeAPI.resize_instance", lambda *args, **kwargs: None
-        ):
-            body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
-            self.api.post_server_action(self.server["id"], body)
+        self._loses_in_resize("resize_instance")
         for _ in range(3):
             self.period()
         self.assertInventory(used=6)

@@ -87,10 +87,7 @@ class RepeatsTest(base.GPUServersTestBase):
     """A warning that comes each minute hides what is new."""
 
     SAID = "nova-compute goes on with the GPUs' last known state"
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def warnings(self) -> list[str]:
         """Those of this package in four periods"""

@@ -13,9 +13,7 @@ from tests.functional.divided import FIRST, WHOLE, slots
 
 
 class WordsTest(divided.DividedServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_the_flavors_words(self) -> None:
         for words, number in (

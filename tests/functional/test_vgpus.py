@@ -13,9 +13,7 @@ EMPTY = {63: (16, 0, 0), 64: (8, 0, 0), 65: (4, 0, 0), 66: (2, 0, 0)}
 
 
 class RoadTest(alone.Alone, divided.DividedServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_there_and_back(self) -> None:
         self.assertEqual(EMPTY, self.inventories())
@@ -81,4 +79,3 @@ class AnotherHostTest(divided.DividedServersTestBase):
         servers = [self.boot(self.of_type(66)) for _ in range(2)]
         for server, slot in zip(servers, slots(FIRST, 66, 0) + slots(SECOND, 66, 0), strict=True):
             self.assertVGPUs(server, [slot], "host2")
-        self.assertEqual({"host2": 1}, self.allocated(servers[0], "VGPU"))

@@ -18,9 +18,7 @@ EMPTY = {1145: (8, 0, 0), 1147: (8, 0, 0), 1155: (4, 0, 0), 1156: (2, 0, 0)}
 
 
 class RoadTest(alone.Alone, profiled.ProfiledServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_there_and_back(self) -> None:
         self.assertEqual(EMPTY, self.inventories())
@@ -155,9 +153,7 @@ class StartsTest(QEMUServersTestBase):
 class NotTheFunctionsFaultTest(QEMUServersTestBase):
     """A failed start that the request or the host decides keeps no function from other guests."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host("host1")
+    HOSTS = ("host1",)
 
     def boot_failing(self, flavor: str, **kwargs: Any) -> str:
         """Let as many guests fail in a row as withhold a function, and return the last fault."""
@@ -169,7 +165,7 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
         return str(self._show_server(server)["fault"]["message"])
 
     def test_image_that_libvirt_refuses(self) -> None:
-        image = self.image("q35", hw_disk_bus="ide")
+        image = self.image(hw_machine_type="q35", hw_disk_bus="ide")
         fault = self.boot_failing(self.of_type(1155), image_uuid=image)
         self.assertIn("IDE controllers are unsupported for this QEMU binary", fault)
         self.assertNotIn("Exceeded maximum number of retries", fault)
