@@ -16,12 +16,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments
 from tests.functional import alone, base, kvm
-
-_STRANGER = """
-<domain type='{type}'>
-  <name>somebodys</name><uuid>{uuid}</uuid><memory>1024</memory><vcpu>1</vcpu>
-  <os><type>{os}</type></os><devices>{device}</devices>
-</domain>"""
+from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
 
 class PlainInstances:
@@ -37,13 +32,8 @@ class PlainInstances:
     )
     ADDRESSES = base.ALL
     ALREADY_AT_START = False
-    STRANGER = _STRANGER.replace("{type}", "lxc").format(
-        uuid=uuid.uuid4(),
-        os="exe",
-        # minors 0 to 3 are the second socket's
-        device="<hostdev mode='capabilities' type='misc'><source><char>/dev/nvidia0</char></source>"
-        "</hostdev>",
-    )
+    # minors 0 to 3 are the second socket's
+    STRANGER = FOREIGN.format(uuid=uuid.uuid4()).replace("/dev/nvidia4", "/dev/nvidia0")
 
     def setUp(self) -> None:
         super().setUp()
@@ -169,9 +159,11 @@ class LXCPlainInstancesTest(PlainInstances, alone.Alone, base.GPUServersTestBase
 class KVMPlainInstancesTest(PlainInstances, alone.Alone, kvm.KVMServersTestBase):
     ADDRESSES = kvm.ALL
     ALREADY_AT_START = True
-    STRANGER = _STRANGER.replace("{type}", "kvm").format(
-        uuid=uuid.uuid4(),
-        os="hvm",
-        device="<hostdev mode='subsystem' type='pci'><source>"
-        "<address domain='0x0000' bus='0xd8' slot='0x00' function='0x0'/></source></hostdev>",
-    )
+    STRANGER = f"""
+<domain type='kvm'>
+  <name>somebodys</name><uuid>{uuid.uuid4()}</uuid><memory>1024</memory><vcpu>1</vcpu>
+  <os><type>hvm</type></os>
+  <devices><hostdev mode='subsystem' type='pci'><source>
+    <address domain='0x0000' bus='0xd8' slot='0x00' function='0x0'/>
+  </source></hostdev></devices>
+</domain>"""

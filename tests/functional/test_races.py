@@ -131,21 +131,31 @@ class AnotherHostTest(RacesTestBase):
 
 
 class SlowHostTest(base.GPUServersTestBase):
-    def test_no_claim_waits_for_a_look_at_the_host(self) -> None:
-        self.start_host()
+    HOSTS = ("host1",)
+
+    def claim_waits(self) -> bool:
+        """Whether one that is made now takes longer than any may"""
         compute = self.computes["host1"]
+
+        def claim_one() -> None:
+            tree = copy.deepcopy(compute.rt.provider_tree)
+            compute.driver.update_provider_tree(tree, "host1")
+            for uuid in tree.get_provider_uuids("host1"):
+                for devices in tree.data(uuid).resources.values():
+                    devices - set()
+
+        claim = threading.Thread(target=claim_one, daemon=True)
+        claim.start()
+        claim.join(200)
+        return claim.is_alive()
+
+    def test_no_claim_waits_for_a_look_at_the_host(self) -> None:
         original = discovery.Discovery.of_card
         waited: list[bool] = []
 
         def of_card(this: discovery.Discovery, gpu: GPU, **how: bool) -> Reasons:
             if not waited:
-                tree = copy.deepcopy(compute.rt.provider_tree)
-                claim = threading.Thread(
-                    target=compute.driver.update_provider_tree, args=(tree, "host1"), daemon=True
-                )
-                claim.start()
-                claim.join(200)
-                waited.append(claim.is_alive())
+                waited.append(self.claim_waits())
             return original(this, gpu, **how)
 
         self.useFixture(
@@ -155,25 +165,13 @@ class SlowHostTest(base.GPUServersTestBase):
         self.assertEqual([False], waited)
 
     def test_no_claim_waits_for_a_start_to_which_libvirt_does_not_answer(self) -> None:
-        self.start_host()
-        compute = self.computes["host1"]
         self.boot(self.gpu_flavor(1))
         original = domains.look
         waited: list[bool] = []
 
-        def claim_one() -> None:
-            tree = copy.deepcopy(compute.rt.provider_tree)
-            compute.driver.update_provider_tree(tree, "host1")
-            for uuid in tree.get_provider_uuids("host1"):
-                for devices in tree.data(uuid).resources.values():
-                    devices - set()
-
         def look(*args: Any) -> Any:
             """A domain whose XML libvirt takes its time for, as it does while its QEMU hangs"""
-            claim = threading.Thread(target=claim_one, daemon=True)
-            claim.start()
-            claim.join(200)
-            waited.append(claim.is_alive())
+            waited.append(self.claim_waits())
             return original(*args)
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.usage.domains.look", look))
