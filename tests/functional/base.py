@@ -275,13 +275,13 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         yield
         self.flags(reclaim_instance_interval=0)
 
-    def reclaim(self, server: Server, host: str = "host1") -> None:
-        """As a host does periodically with what was deleted long enough ago"""
+    def reclaim(self, server: Server) -> None:
+        """As host1 does periodically with what was deleted long enough ago"""
         self.flags(reclaim_instance_interval=1)
 
         def is_gone() -> None:
-            with self.on(host):
-                self.computes[host].manager._reclaim_queued_deletes(self.context)
+            with self.on("host1"):
+                self.computes["host1"].manager._reclaim_queued_deletes(self.context)
             self.assertRaises(
                 client.OpenStackApiNotFoundException, self.api.get_server, server["id"]
             )

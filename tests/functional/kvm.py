@@ -24,7 +24,6 @@ CARD, OTHER = FIRST_SOCKET
 HOSTS, GUESTS = ["nouveau", "snd_hda_intel"], ["vfio-pci", "vfio-pci"]
 
 _DRIVERS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
-Q35 = "x86_64=q35"
 
 
 class KVMServersTestBase(base.GPUServersTestBase):
@@ -35,7 +34,7 @@ class KVMServersTestBase(base.GPUServersTestBase):
     def _setup_hypervisor(self) -> None:
         self.useFixture(libvirt.QEMUFixture())
         self.useFixture(daemons.Daemons())
-        self.flags(virt_type="kvm", hw_machine_type=[Q35], group="libvirt")
+        self.flags(virt_type="kvm", hw_machine_type=["x86_64=q35"], group="libvirt")
 
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
         super().start_host(name, machine, **kwargs)
@@ -44,7 +43,7 @@ class KVMServersTestBase(base.GPUServersTestBase):
         """One that drives :data:`CARD` and :data:`OTHER`; what does so is returned."""
         self.start_host(name, machine="cpu-only")
         for address in (CARD, OTHER):
-            add_pair(self.hosts[name], address, "nouveau")
+            add_pair(self.hosts[name], address)
         stand_in = self.kernel(name, *HOSTS)
         self.period(name)
         stand_in.done.clear()  # of their first cleaning
@@ -126,7 +125,7 @@ def address(hostdev: Any) -> str:
     return str(model.PciAddress(*parts))
 
 
-def add_pair(host: hosts.Host, address: str, driver: str | None, **attributes: Any) -> None:
+def add_pair(host: hosts.Host, address: str) -> None:
     """A two-function card that the host drives, its audio function too"""
-    host.add_gpu(address, "10de", "25b6", driver=driver, companions=[pci.AUDIO], **attributes)
+    host.add_gpu(address, "10de", "25b6", driver="nouveau", companions=[pci.AUDIO])
     host.bind(address.replace(".0", ".1"), "snd_hda_intel")

@@ -81,7 +81,7 @@ class LateBoundTest(alone.Alone, kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="cpu-only")
-        kvm.add_pair(self.hosts["host1"], self.CARD, "nouveau")
+        kvm.add_pair(self.hosts["host1"], self.CARD)
         self.kernel("host1", "nouveau", "snd_hda_intel")
         self.period()
         self.config_space = self.hosts["host1"].devices / self.CARD / "config"
