@@ -266,6 +266,12 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self.api.post_server_action(server["id"], {action: body})
         self._wait_until_settled(server, status)
 
+    def assertAnswer(self, code: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+        """The text of the API's answer of that code"""
+        refused = self.assertRaises(client.OpenStackApiException, call, *args, **kwargs)
+        self.assertEqual(code, refused.response.status_code)
+        return str(refused)
+
     @contextlib.contextmanager
     def soft_deleted(self, server: Server) -> Iterator[None]:
         """*server* is deleted and can be restored as long as this lasts."""
