@@ -30,9 +30,9 @@ from nova.tests.unit import fake_flavor
 from oslo_utils import uuidutils
 
 from tests.fixtures import conductor, placement
-from tests.functional.readings import Server
+from tests.functional import base
+from tests.functional.base import Server
 
-IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 _COMPUTE = "nova-compute"
 _PLACEMENT = "nova.tests.functional.fixtures.PlacementFixture"
 
@@ -115,7 +115,7 @@ class Alone:
         expected_state: str | None = "ACTIVE",
         *,
         host: str | None = None,
-        image_uuid: str = IMAGE,
+        image_uuid: str = base.IMAGE,
     ) -> Server:
         image = self.glance.show(None, image_uuid)
         request = _request()

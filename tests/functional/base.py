@@ -27,6 +27,7 @@ from tests.functional.readings import Server
 FIRST_SOCKET = ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
 SECOND_SOCKET = ("0000:84:00.0", "0000:85:00.0", "0000:88:00.0", "0000:89:00.0")
 ALL = FIRST_SOCKET + SECOND_SOCKET
+IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
 # Of all that is waited for, in seconds
 _PATIENCE_S = 120.0
@@ -49,6 +50,10 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
     ADMIN_API = True
     ADDITIONAL_FILTERS: tuple[str, ...] = ("GPUFilter",)
     NODES = nodes.Nodes.FILES
+    # Those that a test begins with
+    HOSTS: tuple[str, ...] = ()
+    # How many cards a host has whose machine is not named
+    TOTAL = len(ALL)
     # Whether Nova compares what its API says with its schemas, which no host has a hand in.
     RESPONSE_VALIDATION = "ignore"
 
@@ -84,6 +89,8 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
             self.flags(response_validation=validation, group="api")
         self.flags(nvml=False, fatal_xids=[], group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
+        for name in self.HOSTS:
+            self.start_host(name)
 
     def _setup_hypervisor(self) -> None:
         self.useFixture(libvirt.LXCFixture())
@@ -131,15 +138,18 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         with self._state_of(name):
             self.restart_compute_service(name)
 
-    @contextlib.contextmanager
-    def _state_of(self, name: str) -> Iterator[None]:
+    def _state_of(self, name: str) -> contextlib.AbstractContextManager[None]:
         """What a service keeps is its host's, by the path that it reads when it is made."""
-        before = CONF.state_path
-        self.flags(state_path=str(self.state(name)))
+        return self._option(state_path=str(self.state(name)))
+
+    @contextlib.contextmanager
+    def _option(self, **option: str) -> Iterator[None]:
+        before = {name: CONF[name] for name in option}
+        self.flags(**option)
         try:
             yield
         finally:
-            self.flags(state_path=before)
+            self.flags(**before)
 
     def state(self, name: str = "host1") -> pathlib.Path:
         folder = self.hosts[name].root / "state"
@@ -156,6 +166,12 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self.one_period(name)
         if self.computes[name].driver._gpus.vgpus.retries.wait():
             self.one_period(name)
+
+    def periods(self, times: int = 1) -> None:
+        """So many of each host"""
+        for _ in range(times):
+            for name in self.hosts:
+                self.period(name)
 
     def one_period(self, name: str = "host1") -> None:
         with self.on(name):
@@ -174,28 +190,46 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self.admin_api.put_service_force_down(service, False)
         self.down.discard(name)
 
-    @contextlib.contextmanager
-    def on(self, name: str) -> Iterator[None]:
+    def lose_power(self) -> None:
+        """The guests of host1 end, and a service that starts is to start them again."""
+        self.flags(resume_guests_state_on_host_boot=True)
+        for domain in self._domains("host1"):
+            domain.destroy()
+
+    def on(self, name: str) -> contextlib.AbstractContextManager[None]:
         """CONF.host is the process's as well: the last host that was started."""
-        before = CONF.host
-        self.flags(host=name)
-        try:
-            yield
-        finally:
-            self.flags(host=before)
+        return self._option(host=name)
 
     # Flavors and servers
 
-    def flavor(self, **extra_specs: str) -> str:
+    def flavor(self, name: str | None = None, /, **extra_specs: str) -> str:
         small = {"memory_mb": 128, "vcpu": 1, "disk": 1, "ephemeral": 0}
-        return str(self._create_flavor(**small, extra_spec=extra_specs))
+        return str(self._create_flavor(name=name, **small, extra_spec=extra_specs))
 
     def gpu_flavor(self, gpus: int) -> str:
         return self.flavor(gpus=f"= {gpus}")
 
+    def image(self, **properties: Any) -> str:
+        """One of the same content as the others, and with these properties too"""
+        image = self.glance.show(None, IMAGE)
+        del image["id"]
+        image["properties"] |= properties
+        return str(self.glance.create(None, image)["id"])
+
     def boot(self, flavor: str, **kwargs: Any) -> Server:
         server: Server = self._create_server(flavor_id=flavor, networks="none", **kwargs)
         return server
+
+    def boot_several(
+        self, flavor: str, count: int, expected_state: str = "ACTIVE", **kwargs: Any
+    ) -> list[Server]:
+        """By one request"""
+        request = self._build_server(flavor_id=flavor, networks="none", **kwargs)
+        request |= {"min_count": count, "max_count": count, "return_reservation_id": True}
+        reservation = self.api.post_server({"server": request})["reservation_id"]
+        servers = self.api.get_servers(search_opts={"reservation_id": reservation})
+        self.assertEqual(count, len(servers))
+        return [self._wait_for_state_change(each, expected_state) for each in servers]
 
     def boot_refused(self, flavor: str, **kwargs: Any) -> str:
         """The fault of a server that must not come up"""
@@ -223,6 +257,17 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         events = self.api.api_get(url).body["instanceAction"]["events"]
         return [each["details"] for each in events if each["details"]]
 
+    def perform(self, server: Server, action: str, status: str, body: Any = None) -> None:
+        """Have *action* done, to its end."""
+        self.api.post_server_action(server["id"], {action: body})
+        self._wait_until_settled(server, status)
+
+    def assertAnswer(self, code: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+        """The text of the API's answer of that code"""
+        refused = self.assertRaises(client.OpenStackApiException, call, *args, **kwargs)
+        self.assertEqual(code, refused.response.status_code)
+        return str(refused)
+
     @contextlib.contextmanager
     def soft_deleted(self, server: Server) -> Iterator[None]:
         """*server* is deleted and can be restored as long as this lasts."""
@@ -232,17 +277,13 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         yield
         self.flags(reclaim_instance_interval=0)
 
-    def restore(self, server: Server) -> None:
-        self.api.post_server_action(server["id"], {"restore": None})
-        self._wait_for_state_change(server, "ACTIVE")
-
-    def reclaim(self, server: Server, host: str = "host1") -> None:
-        """As a host does periodically with what was deleted long enough ago"""
+    def reclaim(self, server: Server) -> None:
+        """As host1 does periodically with what was deleted long enough ago"""
         self.flags(reclaim_instance_interval=1)
 
         def is_gone() -> None:
-            with self.on(host):
-                self.computes[host].manager._reclaim_queued_deletes(self.context)
+            with self.on("host1"):
+                self.computes["host1"].manager._reclaim_queued_deletes(self.context)
             self.assertRaises(
                 client.OpenStackApiNotFoundException, self.api.get_server, server["id"]
             )
@@ -258,6 +299,12 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self.notifier.reset()
         return found
 
+    def reap(self, host: str = "host1") -> None:
+        """As a host does periodically with the domains of what was deleted while it was down"""
+        self.flags(running_deleted_instance_timeout=0)
+        with self.on(host):
+            self.computes[host].manager._cleanup_running_deleted_instances(self.context)
+
     # Nova's own give up after five to twenty seconds, which are too few where a machine is busy.
 
     def _wait_for_server_parameter(
@@ -266,6 +313,11 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         once = super()._wait_for_server_parameter
         found: Server = self._wait_for_assert(lambda: once(server, expected, 1, **kwargs))
         return found
+
+    def _wait_until_settled(self, server: Server, status: str = "ACTIVE") -> Server:
+        """Return *server* when it has that status and no task any more."""
+        expected = {"status": status, "OS-EXT-STS:task_state": None}
+        return self._wait_for_server_parameter(server, expected)
 
     def _wait_until_deleted(self, server: Server) -> None:
         once = super()._wait_until_deleted

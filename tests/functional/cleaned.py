@@ -11,7 +11,9 @@ from typing import Any
 import fixtures
 
 from nova_gpu.core.model import GPU
+from nova_gpu.host.state import quarantine
 from nova_gpu.virt.lifecycle import cleaning
+from tests.fixtures import daemons
 from tests.functional import base
 
 # Programs of the machine's that are root's. The card's file in the folder makes the command fail.
@@ -30,6 +32,7 @@ class Cleaned(fixtures.Fixture):
     """``cards``: "host address" of each card that was cleaned, as often as it was.
 
     Without the first time of each, when its host was started: nothing was known of it then.
+    Privileged functions run in this process.
     """
 
     def __init__(self, case: base.GPUServersTestBase) -> None:
@@ -39,6 +42,7 @@ class Cleaned(fixtures.Fixture):
         self._known: set[str] = set()
 
     def _setUp(self) -> None:
+        self.useFixture(daemons.Daemons())
         self._stained = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         command = ["/bin/sh", "-c", _SCRIPT, str(self._stained)]
         self._case.flags(clean_command=command, group="gpu")
@@ -73,3 +77,24 @@ class Cleaned(fixtures.Fixture):
     def begun(self) -> set[str]:
         """The addresses of the cards for which the command was begun while it was stopped"""
         return {each.stem for each in self._stained.glob("*.begun")}
+
+
+class Neighbours:
+    """An instance on one host, and one with a card of the same address on the other"""
+
+    MINE, NEXT = base.FIRST_SOCKET[:2]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cleaned = self.useFixture(Cleaned(self))
+        self.start_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.start_host("host2")
+        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
+
+    def assertCleaned(self, *cards: str) -> None:
+        """These so far, and nobody lost a card of theirs."""
+        self.assertEqual(list(cards), self.cleaned.cards)
+        self.assertGPUs(self.stranger, [self.MINE], "host2")
+        for host in self.hosts:
+            self.assertEqual({}, quarantine.load(self.state(host) / "gpu-quarantine"))

@@ -53,8 +53,14 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
         """Nova's database, the guest's XML, the kernel and Placement say the same."""
         self.assertEqual("ACTIVE", self._show_server(server)["status"])
         self.assertEqual(sorted(expected), self.recorded(server))
+        places = [values.Slot.parse(each) for each in expected]
+        self.assertGuestHas(server, places, host)
+        self.assertEqual({host: len(expected)} if expected else {}, self.allocated(server, "VGPU"))
+
+    def assertGuestHas(self, server: Server, places: list[values.Slot], host: str) -> None:
+        """By its XML, and by the kernel"""
         domain = self.domain(server, host)
-        uuids = [values.device_uuid(server["id"], values.Slot.parse(each)) for each in expected]
+        uuids = [values.device_uuid(server["id"], each) for each in places]
         mediated = domain.xpath("devices/hostdev[@type='mdev']")
         self.assertEqual(
             sorted(uuids), sorted(domain.xpath("devices/hostdev/source/address/@uuid"))
@@ -65,7 +71,6 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
                 {key: each.get(key) for key in ("mode", "type", "model")},
             )
         self.assertEqual(set(), set(uuids) - set(self.kernels[host].made))
-        self.assertEqual({host: len(expected)} if expected else {}, self.allocated(server, "VGPU"))
 
     def inventories(self, host: str = "host1") -> dict[int, tuple[int, int, int]]:
         """Total, reserved and used of each of the host's types, by NVIDIA's number"""
@@ -74,7 +79,5 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
         found = {}
         for each in providers:
             if match := re.search(rf"_gpu_{self.PRODUCT}_vgpu_nvidia-(\d+)$", each["name"]):
-                inventory = self._get_provider_inventory(each["uuid"])["VGPU"]
-                used = self._get_provider_usages(each["uuid"])["VGPU"]
-                found[int(match[1])] = (inventory["total"], inventory["reserved"], used)
+                found[int(match[1])] = self.counts(each["uuid"])
         return found

@@ -141,8 +141,7 @@ class Record(base.GPUServersTestBase):
                 revisions[name] = migration.db_version(database=name, context=context)
             with engine.connect() as connection:
                 lines += [[name, *row] for row in _rows(connection.connection)]
-        hypervisor = self.computes["host1"].driver._host.get_connection()
-        active = hypervisor.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        active = self.connection().listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         lines += [["domain", domain.UUIDString(), domain.XMLDesc(0)] for domain in active]
         lines += [
             ["state", str(path.relative_to(self.state())), path.read_text()]

@@ -39,10 +39,6 @@ class Writes(adapters.BaseAdapter):
         self._number, self._when, self._act = number, when, act
         self._is_over = False
 
-    @property
-    def was_reached(self) -> bool:
-        return len(self.made) >= self._number
-
     def over(self, patient: adapters.BaseAdapter) -> adapters.BaseAdapter:
         adapter = adapters.BaseAdapter()
         adapter.send = lambda *args, **kwargs: self._send(patient, *args, **kwargs)
@@ -77,7 +73,7 @@ class Writes(adapters.BaseAdapter):
             raise
 
 
-def kill() -> None:
+def kill(*args: Any, **kwargs: Any) -> None:
     raise Killed
 
 

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
+
+from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
@@ -16,21 +19,35 @@ FIRST_SOCKET = ("0000:3b:00.0", "0000:5e:00.0")
 SECOND_SOCKET = ("0000:af:00.0", "0000:d8:00.0")
 ALL = FIRST_SOCKET + SECOND_SOCKET
 
-_HOSTS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
-Q35 = "x86_64=q35"
-IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+# Two cards that the host drives until a guest needs them, and what drives their functions then
+CARD, OTHER = FIRST_SOCKET
+HOSTS, GUESTS = ["nouveau", "snd_hda_intel"], ["vfio-pci", "vfio-pci"]
+
+_DRIVERS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
 
 
 class KVMServersTestBase(base.GPUServersTestBase):
     """Privileged functions run in this process, over the generated tree of the host that calls."""
 
+    TOTAL = len(ALL)
+
     def _setup_hypervisor(self) -> None:
         self.useFixture(libvirt.QEMUFixture())
         self.useFixture(daemons.Daemons())
-        self.flags(virt_type="kvm", hw_machine_type=[Q35], group="libvirt")
+        self.flags(virt_type="kvm", hw_machine_type=["x86_64=q35"], group="libvirt")
 
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
         super().start_host(name, machine, **kwargs)
+
+    def start_driving_host(self, name: str = "host1") -> kernel.Kernel:
+        """One that drives :data:`CARD` and :data:`OTHER`; what does so is returned."""
+        self.start_host(name, machine="cpu-only")
+        for address in (CARD, OTHER):
+            add_pair(self.hosts[name], address)
+        stand_in = self.kernel(name, *HOSTS)
+        self.period(name)
+        stand_in.done.clear()  # of their first cleaning
+        return stand_in
 
     def setUp(self) -> None:
         self._kernels: dict[hosts.Host, kernel.Kernel] = {}
@@ -40,9 +57,9 @@ class KVMServersTestBase(base.GPUServersTestBase):
         super()._point_options_at(name)
         links = self.hosts[name].devices.glob("*/driver")  # none where a test took sysfs away
         bound = {link.resolve().name for link in links if link.is_symlink()}
-        if bound & set(_HOSTS):
+        if bound & set(_DRIVERS):
             # Each card is cleaned when the service finds it, and bound for that.
-            self.kernel(name, *_HOSTS)
+            self.kernel(name, *_DRIVERS)
 
     def kernel(self, name: str, *drivers: str) -> kernel.Kernel:
         """Somebody who does what is written to the drivers' files on that host."""
@@ -51,12 +68,10 @@ class KVMServersTestBase(base.GPUServersTestBase):
             self._kernels[host] = self.useFixture(kernel.Kernel(host, ("vfio-pci", *drivers)))
         return self._kernels[host]
 
-    def image(self, machine_type: str, **properties: Any) -> str:
-        """One of the same content as the others"""
-        like = self.glance.show(None, IMAGE)
-        del like["id"]
-        like["properties"] |= {"hw_machine_type": machine_type, **properties}
-        return str(self.glance.create(None, like)["id"])
+    def rescue(self, server: Server) -> None:
+        folder = libvirt_utils.get_instance_path(self.instance(server))
+        pathlib.Path(folder).mkdir(exist_ok=True)
+        self.perform(server, "rescue", "RESCUE", {"rescue_image_ref": base.IMAGE})
 
     def rendered(self, server: Server, host: str = "host1") -> list[str]:
         """The cards the domain names, each with all its functions behind a port of its own."""
@@ -77,6 +92,11 @@ class KVMServersTestBase(base.GPUServersTestBase):
         for functions in by_port.values():
             self.assertEqual(self._functions(host, functions[0]), functions)
         return sorted(functions[0] for functions in by_port.values())
+
+    def by_alias(self, server: Server, host: str = "host1") -> list[str]:
+        """The buses of the devices that the guest has of Nova's own passthrough"""
+        domain = self.domain(server, host)
+        return sorted(domain.xpath("devices/hostdev[not(address)]/source/address/@bus"))
 
     def expanders(self, server: Server, host: str = "host1") -> list[str | None]:
         """The guest's NUMA cell of each expander in its domain"""
@@ -105,7 +125,7 @@ def address(hostdev: Any) -> str:
     return str(model.PciAddress(*parts))
 
 
-def add_pair(host: hosts.Host, address: str, driver: str | None, **attributes: Any) -> None:
+def add_pair(host: hosts.Host, address: str) -> None:
     """A two-function card that the host drives, its audio function too"""
-    host.add_gpu(address, "10de", "25b6", driver=driver, companions=[pci.AUDIO], **attributes)
+    host.add_gpu(address, "10de", "25b6", driver="nouveau", companions=[pci.AUDIO])
     host.bind(address.replace(".0", ".1"), "snd_hda_intel")

@@ -44,11 +44,9 @@ class LeavesNothing:
                 self.confirm(server, self._source(server))
             self.api.delete_server(server["id"])
         self._wait_for_assert(lambda: self.assertEqual([], self._servers(detail=False)))
-        self.flags(running_deleted_instance_timeout=0)
-        for name, compute in self.computes.items():
+        for name in self.computes:
             if self._domains(name):  # of instances that were deleted while it was down
-                with self.on(name):
-                    compute.manager._cleanup_running_deleted_instances(self.context)
+                self.reap(name)
             self.period(name)
 
     def _servers(self: Any, *, detail: bool = True) -> list[dict[str, Any]]:
@@ -103,8 +101,7 @@ class LeavesNothing:
                     yield "reserved", f"{reserved} {resource_class} of {provider['name']}"
 
     def _domains(self: Any, name: str) -> list[Any]:
-        connection = self.computes[name].driver._host.get_connection()
-        found: list[Any] = connection.listAllDomains(_ALL)
+        found: list[Any] = self.connection(name).listAllDomains(_ALL)
         return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from tests.fixtures import libvirt
 from tests.functional.base import Server
 
 # As Nova has them for mediated devices
@@ -48,14 +49,9 @@ class Moving:
         domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_NONE
         self.during()
         if self.refusal is not None:
-            raise fakelibvirt.make_libvirtError(
-                fakelibvirt.libvirtError,
-                self.refusal,
-                error_code=fakelibvirt.VIR_ERR_OPERATION_UNSUPPORTED,
-            )
+            raise libvirt.error(self.refusal, fakelibvirt.VIR_ERR_OPERATION_UNSUPPORTED)
         host = urllib.parse.urlsplit(destination).hostname
-        there = self.computes[host].driver._host.get_connection()
-        there.defineXML(params["destination_xml"]).create()
+        self.connection(host).defineXML(params["destination_xml"]).create()
         domain.destroy()
         domain.undefine()
         domain.complete_job()
@@ -76,8 +72,7 @@ class Moving:
             self.assertEqual({}, held)
 
         self._wait_for_assert(has_ended)
-        expected_state = {"OS-EXT-STS:task_state": None, "status": "ACTIVE"}
-        self._wait_for_server_parameter(server, expected_state)
+        self._wait_until_settled(server)
 
     def live_migration_refused(self: Any, server: Server, host: str | None = None) -> str:
         """All that its owner reads of it; the guest was not touched."""
@@ -85,6 +80,5 @@ class Moving:
         action = {"os-migrateLive": {"host": host, "block_migration": "auto"}}
         said: list[str] = self.refused(action, server)
         self.assertEqual(before, self.moves)
-        self._wait_for_state_change(server, "ACTIVE")
-        self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+        self._wait_until_settled(server)
         return "\n".join(said)

@@ -113,13 +113,17 @@ class MIGServersTestBase(base.GPUServersTestBase):
     def vgpus(self, profile: str = SMALL, host: str = "host1") -> tuple[int, int, int]:
         """Total, reserved and used"""
         name = f"{host}{self.PROVIDER}{profile}"
-        (provider,) = (p["uuid"] for p in self._get_all_providers() if p["name"] == name)
-        inventory = self._get_provider_inventory(provider)["VGPU"]
-        used: int = self._get_provider_usages(provider)["VGPU"]
-        return inventory["total"], inventory["reserved"], used
+        return self.counts(self._get_provider_uuid_by_name(name))
 
-    def log(self) -> str:
-        return str(self.stdlog.logger.output)
+    def wait_for_vgpus(self, *expected: int, profile: str = SMALL) -> None:
+        """As :meth:`vgpus` has it after one of the next periods: which, depends on how often what
+        makes them free has failed."""
+
+        def are_free() -> None:
+            self.period()
+            self.assertEqual(expected, self.vgpus(profile))
+
+        self._wait_for_assert(are_free)
 
 
 def _instance(told: tuple[int, int, str]) -> MIGInstance:

@@ -15,13 +15,17 @@ from nova.tests.functional.libvirt import base
 from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import driver as libvirt_driver
 
+from nova_gpu.cmd import verify
 from nova_gpu.conf import CONF
+from nova_gpu.virt.verify import gather
 
 Server = dict[str, Any]
 
 
 class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
     """Nova's own cloud, with ``nodes``: by host, the cards' addresses by their device nodes."""
+
+    TOTAL: int
 
     def setUp(self) -> None:
         self.nodes: dict[str, Mapping[str, str]] = {}
@@ -46,8 +50,25 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
 
         :raises fakelibvirt.libvirtError: where it has none
         """
-        connection = self.computes[host].driver._host.get_connection()
-        return etree.fromstring(connection.lookupByUUIDString(server["id"]).XMLDesc(0))
+        return etree.fromstring(self.guest(server, host).XMLDesc(0))
+
+    def guest(self, server: Server, host: str = "host1") -> Any:
+        """libvirt's own object of that domain
+
+        :raises fakelibvirt.libvirtError: where it has none
+        """
+        return self.connection(host).lookupByUUIDString(server["id"])
+
+    def connection(self, host: str = "host1") -> Any:
+        """That of the host's driver to its libvirt"""
+        return self.computes[host].driver._host.get_connection()
+
+    def host_of(self, server: Server) -> str:
+        return str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+
+    def log(self) -> str:
+        """All that the services have logged"""
+        return str(self.stdlog.logger.output)
 
     def rendered(self, server: Server, host: str = "host1") -> list[str]:
         """The GPUs whose nodes the domain names, each both as device and as mount."""
@@ -69,6 +90,11 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
                 found[host] = found.get(host, 0) + amount
         return found
 
+    def allocations(self, server: Server) -> dict[str, Any]:
+        """What each provider counts for it"""
+        found = self._get_allocations_by_server_uuid(server["id"])
+        return {provider: each["resources"] for provider, each in found.items()}
+
     def groups(self, host: str = "host1") -> Mapping[str, str]:
         """The uuids of the host's groups of GPUs, by the product's id"""
         url = f"/resource_providers?in_tree={self.compute_rp_uuids[host]}"
@@ -82,15 +108,32 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
     def inventory(self, host: str = "host1") -> Mapping[str, int]:
         """Of the host's only group: total, reserved and used"""
         (uuid,) = self.groups(host).values()
-        inventory = self._get_provider_inventory(uuid)["PGPU"]
-        used = self._get_provider_usages(uuid)["PGPU"]
-        return {"total": inventory["total"], "reserved": inventory["reserved"], "used": used}
+        total, reserved, used = self.counts(uuid, "PGPU")
+        return {"total": total, "reserved": reserved, "used": used}
+
+    def counts(self, provider: str, resource_class: str = "VGPU") -> tuple[int, int, int]:
+        """Total, reserved and used"""
+        inventory = self._get_provider_inventory(provider)[resource_class]
+        used: int = self._get_provider_usages(provider)[resource_class]
+        return inventory["total"], inventory["reserved"], used
 
     def assertInventory(
-        self, total: int = 8, reserved: int = 0, used: int = 0, host: str = "host1"
+        self, total: int | None = None, reserved: int = 0, used: int = 0, host: str = "host1"
     ) -> None:
+        """:param total: by default all cards of a host whose machine is not named"""
+        total = self.TOTAL if total is None else total
         expected = {"total": total, "reserved": reserved, "used": used}
         self.assertEqual(expected, self.inventory(host))
+
+    def sources(self, host: str = "host1") -> gather.Sources:
+        driver = self.computes[host].driver
+        looked, placement = driver._gpus._discovery, driver.virtapi.reportclient
+        return gather.Sources(looked, driver._host, placement, looked.unavailable)
+
+    def judge(self, host: str = "host1", *, mend: bool = False) -> verify.Verdict:
+        """What ``nova-gpu verify`` finds there"""
+        with self.on(host):
+            return verify.judge(self.sources(host), mend=mend, again_after_s=0)
 
     def instance(self, server: Server) -> objects.Instance:
         """With all that rendering a guest looks at: nothing is loaded later, from another cell."""

@@ -5,20 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oslo_utils.fixture import uuidsentinel as uuids
-
 from tests.functional import base
 
 _GPU_HOSTS = {"trait:CUSTOM_GPU": "required"}
 
 
 class ImageTest(base.GPUServersTestBase):
-    def image(self, **properties: str) -> str:
-        uuid = str(getattr(uuids, "-".join(sorted(properties.values()) + sorted(properties))))
-        image = self.glance.show(None, self.glance.auto_disk_config_enabled_image["id"])
-        self.glance.create(None, {**image, "id": uuid, "properties": properties})
-        return uuid
-
     def test_an_image_that_requires_gpus(self) -> None:
         self.start_host()
         any_gpu = self.image(**{"trait:CUSTOM_GPU": "required"})
@@ -27,6 +19,8 @@ class ImageTest(base.GPUServersTestBase):
         for image in (any_gpu, fermi):
             self.boot(with_gpus, image_uuid=image)
             self.boot_refused(without, image_uuid=image)
+        kepler = self.image(**{"trait:CUSTOM_GPU_ARCH_KEPLER": "required"})
+        self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
         self.assertInventory(used=4)
 
 
@@ -43,7 +37,7 @@ class IsolationTest(base.GPUServersTestBase):
         _aggregate(self, _GPU_HOSTS, "host1")
         plain = self.flavor()
         for _ in range(2):
-            self.assertEqual("host2", self._host(self.boot(plain)))
+            self.assertEqual("host2", self.host_of(self.boot(plain)))
         server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
 
@@ -54,9 +48,6 @@ class IsolationTest(base.GPUServersTestBase):
         self.assertIn("fitting GPUs are free, but", self.boot_refused(self.gpu_flavor(1)))
         _set(self, aggregate, {"trait:CUSTOM_GPU_ARCH_FERMI": None})
         self.boot(self.gpu_flavor(1))
-
-    def _host(self, server: base.Server) -> str:
-        return str(self.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"])
 
 
 class AggregateFilterTest(base.GPUServersTestBase):

@@ -61,9 +61,8 @@ class BesideTestBase(kvm.KVMServersTestBase):
 
     def bus(self, server: Server, host: str = "host1") -> str:
         """Of the network card of which the guest has a function"""
-        domain = self.domain(server, host)
-        (found,) = domain.xpath("devices/hostdev[not(address)]/source/address/@bus")
-        return str(found)
+        (found,) = self.by_alias(server, host)
+        return found
 
     def assertBeside(self, server: Server, host: str = "host1") -> None:
         gpus = self.rendered(server, host)
@@ -85,7 +84,7 @@ class BesideTest(BesideTestBase):
         fault = self.boot_refused(self.near())
         self.assertIn("Exceeded maximum number of retries", fault)
         reason = "requires gpu:near nic, but 1 of its 1 GPUs are on another NUMA node"
-        self.assertIn(reason, self.stdlog.logger.output)
+        self.assertIn(reason, self.log())
         self.assertGPUs(self.boot(self.near(policy="preferred")), APART[:1])
 
         # One function of the first card is left, and its GPUs are free again.
@@ -134,3 +133,32 @@ class BesideTest(BesideTestBase):
         server = self._evacuate_server(server, expected_host="host1")
         self.assertEqual(2, len(self.rendered(server, "host1")))
         self.assertBeside(server, "host1")
+
+
+class InPlacementTest(BesideTestBase):
+    """Placement counts the functions, so that the scheduler says which."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(report_in_placement=True, group="pci")
+        self.flags(pci_in_placement=True, group="filter_scheduler")
+        self.start_host()
+
+    def test_beside_what_the_scheduler_chose(self) -> None:
+        pair = self.boot(self.near(gpus=2))
+        self.assertBeside(pair)
+        address = f"0000:{self.bus(pair)[2:]}:00.0"
+        # Nova's libvirt of the tests lists addresses in capitals.
+        providers = {p["name"].lower(): p["uuid"] for p in self._get_all_providers()}
+        counted = providers[f"host1_{address}"]
+        self.assertEqual({"CUSTOM_PCI_8086_1515": 1}, self._get_provider_usages(counted))
+
+        # It chooses without a look at GPUs, so that the function may be the same card's: then those
+        # of its NUMA node are what is left.
+        other = self.boot(self.near(gpus=2))
+        near = {gpu for gpus in BESIDE.values() for gpu in gpus}
+        self.assertEqual(near, {*self.rendered(pair), *self.rendered(other)})
+        self.boot_refused(self.near())
+        self.assertIn("1 of its 1 GPUs are on another NUMA node", self.log())
+        preferring = self.boot(self.near(policy="preferred"))
+        self.assertGPUs(preferring, APART[:1])

@@ -54,7 +54,7 @@ class BothTest(kvm.KVMServersTestBase):
 
     def host_of(self, server: Server) -> str:
         """After the instance was seen to have four GPUs there"""
-        host = str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+        host = super().host_of(server)
         reader = kvm.KVMServersTestBase if host == "kvm" else base.GPUServersTestBase
         addresses = reader.rendered(self, server, host)
         self.assertEqual(self.recorded(server), addresses)
@@ -97,13 +97,13 @@ class BothTest(kvm.KVMServersTestBase):
         self.assertInventory(total=4, host="kvm")
 
     def test_image_for_both(self) -> None:
-        image, flavor = self.image("q35"), self.flavor(**FOUR)
+        image, flavor = self.image(hw_machine_type="q35"), self.flavor(**FOUR)
         servers = [self.boot(flavor, image_uuid=image) for _ in range(CONTAINERS + GUESTS)]
         self.assertEqual(["kvm", "lxc", "lxc"], sorted(self.hosts_of(servers)))
 
     def test_image_without_pci_express(self) -> None:
         """Is for containers alone."""
-        image, flavor = self.image("pc"), self.flavor(**FOUR)
+        image, flavor = self.image(hw_machine_type="pc"), self.flavor(**FOUR)
         servers = [self.boot(flavor, image_uuid=image) for _ in range(CONTAINERS)]
         self.assertEqual(["lxc"] * CONTAINERS, self.hosts_of(servers))
         self.boot_refused(flavor, image_uuid=image)
@@ -114,13 +114,11 @@ class BothTest(kvm.KVMServersTestBase):
 
     def test_instance_of_such_an_image_is_not_resized_to_gpus(self) -> None:
         """No host judges it: none has its guest gone before it refuses."""
-        server = self.boot(self.flavor(), image_uuid=self.image("pc"), host="kvm")
+        server = self.boot(self.flavor(), image_uuid=self.image(hw_machine_type="pc"), host="kvm")
         flavor = self.flavor(**FOUR, hypervisor="KVM")
         # A cast is a call here, so that what the scheduler raises reaches the API.
         error = self.assertRaises(client.OpenStackApiException, self._resize_server, server, flavor)
         self.assertIn("NoValidHost", str(error))
-        server = self._wait_for_server_parameter(
-            server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        self._wait_until_settled(server)
         self.assertEqual([None], [each["dest_compute"] for each in self.api.get_migrations()])
-        self.assertIn("machine type is pc", self.stdlog.logger.output)
+        self.assertIn("machine type is pc", self.log())

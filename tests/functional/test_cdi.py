@@ -23,11 +23,11 @@ class CDITest(base.GPUServersTestBase):
             server = self.boot(self.gpu_flavor(1))
             mounts = self.domain(server).xpath("devices/filesystem/target/@dir")
             self.assertIn("/usr/bin/nvidia-smi", mounts)
-        self.assertEqual(1, self.stdlog.logger.output.count("has parts that nova-gpu does not"))
+        self.assertEqual(1, self.log().count("has parts that nova-gpu does not"))
 
         self.document["cdiVersion"] = "2.0.0"
         self.file.write_text(json.dumps(self.document))
         self._stop_server(server)
         (details,) = self.refused({"os-start": None}, server)
         self.assertIn("CDI file with the driver's files for it cannot be used", details)
-        self.assertIn("2.0.0 is of a newer major version", self.stdlog.logger.output)
+        self.assertIn("2.0.0 is of a newer major version", self.log())

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import fixtures
@@ -17,24 +16,16 @@ from tests.functional import alone, base
 KEPLER = base.SECOND_SOCKET
 
 
-class _Claims(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+class ClaimsTest(base.GPUServersTestBase):
+    HOSTS = ("host1",)
 
-
-class ClaimsTest(_Claims):
     def test_the_blueprints_flavor(self) -> None:
         server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
         self.assertInventory(used=2)
 
     def test_multi_create(self) -> None:
-        request = self._build_server(flavor_id=self.gpu_flavor(2), networks="none")
-        request |= {"min_count": 3, "max_count": 3, "return_reservation_id": True}
-        reservation = self.api.post_server({"server": request})["reservation_id"]
-        servers = self.api.get_servers(search_opts={"reservation_id": reservation})
-        servers = [self._wait_for_state_change(each, "ACTIVE") for each in servers]
+        servers = self.boot_several(self.gpu_flavor(2), 3)
         got = sorted(self.recorded(server) for server in servers)
         for server in servers:
             self.assertGPUs(server, self.recorded(server))
@@ -43,54 +34,16 @@ class ClaimsTest(_Claims):
             self.assertTrue(set(pair) <= set(base.FIRST_SOCKET) or set(pair) <= set(KEPLER), got)
         self.assertInventory(used=6)
 
-    def test_image_that_requires_a_gpu(self) -> None:
-        image = self._image({"trait:CUSTOM_GPU_ARCH_FERMI": "required"})
-        server = self.boot(self.gpu_flavor(1), image_uuid=image)
-        self.assertGPUs(server, base.FIRST_SOCKET[:1])
-        self.boot_refused(self.flavor(), image_uuid=image)
-        kepler = self._image({"trait:CUSTOM_GPU_ARCH_KEPLER": "required"})
-        self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
-        self.assertInventory(used=1)
 
-    def _image(self, properties: dict[str, str]) -> str:
-        now = datetime.datetime(2026, 1, 1)
-        image: dict[str, Any] = {
-            "name": "needs-a-gpu",
-            "container_format": "raw",
-            "disk_format": "raw",
-            "min_disk": 0,
-            "min_ram": 0,
-            "size": 1,
-            "status": "active",
-            "tags": [],
-            "created_at": now,
-            "updated_at": now,
-            "deleted_at": None,
-            "properties": properties,
-        }
-        return str(self.glance.create(None, image)["id"])
+class OneHostTest(alone.Alone, base.GPUServersTestBase):
+    HOSTS = ("host1",)
 
-
-class OneHostTest(alone.Alone, _Claims):
     def test_gpus_of_one_socket_are_kept_together(self) -> None:
         servers = [self.boot(self.gpu_flavor(gpus)) for gpus in (1, 4, 2)]
         expected = (base.FIRST_SOCKET[:1], base.SECOND_SOCKET, base.FIRST_SOCKET[1:3])
         for server, addresses in zip(servers, expected, strict=True):
             self.assertGPUs(server, addresses)
         self.assertInventory(used=7)
-
-    def test_full_host_is_refused_in_words(self) -> None:
-        self.boot(self.gpu_flavor(6))
-        fault = self.boot_refused(self.gpu_flavor(3))
-        self.assertIn("2", fault)
-        self.assertRegex(fault, "free")
-        self.assertInventory(used=6)
-
-    def test_delete_gives_back(self) -> None:
-        server = self.boot(self.gpu_flavor(8))
-        self._delete_server(server)
-        self.assertInventory(used=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
     def test_resources_in_the_flavor(self) -> None:
         flavor = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
@@ -171,15 +124,11 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
         before = etree.tostring(self.domain(self.server))
         # Of a reboot that failed while the guest runs Nova tells its log and the notifications.
         self._reboot_server(self.server, hard=True)
-        self.assertIn(
-            "change a flavor to one with GPUs only by a resize", self.stdlog.logger.output
-        )
+        self.assertIn("change a flavor to one with GPUs only by a resize", self.log())
         self.assertEqual(before, etree.tostring(self.domain(self.server)))
         self._stop_server(self.server)
         said = " ".join(self.refused({"os-start": None}))
         self.assertIn("change a flavor to one with GPUs only by a resize", said)
-        self._wait_for_server_parameter(
-            self.server, {"status": "SHUTOFF", "OS-EXT-STS:task_state": None}
-        )
+        self._wait_until_settled(self.server, "SHUTOFF")
         self.assertInventory(used=0)
         self._delete_server(self.server)

@@ -4,40 +4,19 @@
 from __future__ import annotations
 
 import threading
-
-import fixtures
-from nova.tests.fixtures import libvirt as fakelibvirt
-from nova.virt.libvirt import driver as libvirt_driver
+from unittest import mock
 
 from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
-from tests.fixtures import daemons, kernel
+from nova_gpu.virt.lifecycle import starts
+from tests.fixtures import kernel
 from tests.functional import alone, base, cleaned
 
 MINE, NEXT = base.FIRST_SOCKET[:2]
 ITS_CARDS = set(base.FIRST_SOCKET)
 
 
-class CleaningTestBase(base.GPUServersTestBase):
-    """An instance on one host, and one with a card of the same address on the other."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(daemons.Daemons())
-        self.cleaned = self.useFixture(cleaned.Cleaned(self))
-        self.start_host("host1")
-        self.server = self.boot(self.gpu_flavor(1))
-        self.start_host("host2")
-        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
-
-    def assertCleaned(self, *cards: str) -> None:
-        self.assertEqual(list(cards), self.cleaned.cards)
-        self.assertGPUs(self.stranger, [MINE], "host2")
-        for host in self.hosts:
-            self.assertEqual({}, quarantine.load(self.state(host) / "gpu-quarantine"))
-
-
-class ReleaseTest(alone.Alone, CleaningTestBase):
+class ReleaseTest(cleaned.Neighbours, alone.Alone, base.GPUServersTestBase):
     def test_delete(self) -> None:
         self._delete_server(self.server)
         self.assertCleaned(f"host1 {MINE}")
@@ -54,9 +33,6 @@ class ReleaseTest(alone.Alone, CleaningTestBase):
         self.assertIn(said, self.log())
         self.assertInventory(reserved=1, used=0)
 
-    def log(self) -> str:
-        return str(self.stdlog.logger.output)
-
     def test_delete_of_a_stopped_one(self) -> None:
         self._stop_server(self.server)
         self.assertCleaned()
@@ -65,8 +41,9 @@ class ReleaseTest(alone.Alone, CleaningTestBase):
 
     def test_domain_that_somebody_removed(self) -> None:
         """Nobody says so; until the period has seen it the card is nobody's."""
-        connection = self.computes["host1"].driver._host.get_connection()
-        self._delete_from_libvirt(connection)
+        domain = self.guest(self.server)
+        domain.destroy()
+        domain.undefine()
         self.period("host1")
         self.assertCleaned()
         self._delete_server(self.server)
@@ -75,36 +52,11 @@ class ReleaseTest(alone.Alone, CleaningTestBase):
         self.assertCleaned(f"host1 {MINE}")
         self.assertGPUs(self.boot(self.gpu_flavor(8), host="host1"), base.ALL, "host1")
 
-    def _delete_from_libvirt(self, connection: fakelibvirt.Connection) -> None:
-        domain = connection.lookupByUUIDString(self.server["id"])
-        domain.destroy()
-        domain.undefine()
 
-
-class MovesTest(CleaningTestBase):
-    def test_failed_build(self) -> None:
-        """The guest runs when it fails; one that never started had nothing."""
-        get_info = libvirt_driver.LibvirtDriver.get_info
-        failed = []
-
-        def fail_once(*args: object, **kwargs: object) -> object:
-            if not failed:
-                failed.append(True)
-                raise fakelibvirt.make_libvirtError(
-                    fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
-                )
-            return get_info(*args, **kwargs)
-
-        with fixtures.MonkeyPatch("nova.virt.libvirt.driver.LibvirtDriver.get_info", fail_once):
-            self.boot_refused(self.gpu_flavor(1), host="host1")
-        self.assertCleaned(f"host1 {NEXT}")
-        self.period("host1")
-        self.assertCleaned(f"host1 {NEXT}")
-
+class MovesTest(cleaned.Neighbours, base.GPUServersTestBase):
     def test_confirm_at_the_source(self) -> None:
         self._resize_server(self.server, self.gpu_flavor(2))
-        self.period("host1")
-        self.period("host2")
+        self.periods()
         self.assertCleaned()
         self.confirm(self.server, source="host1")
         self.assertCleaned(f"host1 {MINE}")
@@ -115,39 +67,10 @@ class MovesTest(CleaningTestBase):
         self.assertCleaned(f"host2 {NEXT}", f"host2 {base.FIRST_SOCKET[2]}")
         self.assertGPUs(self.server, [MINE], "host1")
 
-    def test_evacuated_source_coming_back(self) -> None:
-        self.force_down("host1")
-        self._evacuate_server(self.server, expected_host="host2")
-        self.assertCleaned()
-        self.bring_back("host1")
-        self.assertCleaned(f"host1 {MINE}")
-
-    def test_offload(self) -> None:
-        self.flags(shelved_offload_time=-1)
-        self._shelve_server(self.server, expected_state="SHELVED")
-        self.assertCleaned()
-        self.api.post_server_action(self.server["id"], {"shelveOffload": None})
-        self._wait_for_state_change(self.server, "SHELVED_OFFLOADED")
-        self.assertCleaned(f"host1 {MINE}")
-        self._unshelve_server(self.server)
-        self.assertCleaned(f"host1 {MINE}")
-
-    def test_reap(self) -> None:
-        self.force_down("host1")
-        self._delete_server(self.server)
-        self.bring_back("host1")
-        self.period("host1")
-        self.assertCleaned()
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
-        self.assertCleaned(f"host1 {MINE}")
-
 
 class SameHostTest(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.flags(allow_resize_to_same_host=True)
         self.cleaned = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
@@ -173,12 +96,13 @@ class SameHostTest(base.GPUServersTestBase):
         self.assertGPUs(self.server, [MINE])
 
 
-class NoReleaseTest(alone.Alone, CleaningTestBase):
+class NoReleaseTest(cleaned.Neighbours, alone.Alone, base.GPUServersTestBase):
     """The others are in test_cleaning_moments."""
 
     def test_claim_that_never_came_to_a_guest(self) -> None:
         """Its GPUs are as they were: nobody is to wait for their cleaning."""
-        with fixtures.MonkeyPatch("nova_gpu.virt.lifecycle.starts.Starts._compare", _refuse):
+        unfit = exception.GuestUnfit("it is not", "let it be")
+        with mock.patch.object(starts.Starts, "_compare", side_effect=unfit):
             self.boot_refused(self.gpu_flavor(1), host="host1")
         self.period("host1")
         self.assertCleaned()
@@ -187,7 +111,6 @@ class NoReleaseTest(alone.Alone, CleaningTestBase):
 class SlowCommandTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.flags(thread_pool_size=8, group="nova_sys_admin")
         self.commands = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
@@ -221,7 +144,3 @@ class SlowCommandTest(alone.Alone, base.GPUServersTestBase):
         self.period()
         self.assertInventory(reserved=1)
         self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
-
-
-def _refuse(*args: object, **kwargs: object) -> None:
-    raise exception.GuestUnfit("it is not", "let it be")

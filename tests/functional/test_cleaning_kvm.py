@@ -42,7 +42,7 @@ class KVMTest(alone.Alone, ResetTestBase):
         (self.hosts["host1"].devices / kvm.ALL[0] / "config").write_bytes(b"\xff" * 256)
         self._delete_server(self.server)
         self._wait_for_assert(lambda: self.assertInventory(total=4, reserved=1))
-        self.assertIn(f"{kvm.ALL[0]} does not answer after its reset", self.stdlog.logger.output)
+        self.assertIn(f"{kvm.ALL[0]} does not answer after its reset", self.log())
         self.assertGPUs(self.boot(self.gpu_flavor(3)), kvm.ALL[1:])
 
 
@@ -81,7 +81,7 @@ class LateBoundTest(alone.Alone, kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="cpu-only")
-        kvm.add_pair(self.hosts["host1"], self.CARD, "nouveau")
+        kvm.add_pair(self.hosts["host1"], self.CARD)
         self.kernel("host1", "nouveau", "snd_hda_intel")
         self.period()
         self.config_space = self.hosts["host1"].devices / self.CARD / "config"
@@ -124,5 +124,5 @@ class LeftMIGTest(alone.Alone, kvm.KVMServersTestBase):
         self.period()
         self.assertInventory(total=1, reserved=1)
         said = "it is in MIG mode after its cleaning; a guest may have left it so"
-        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn(said, self.log())
         self.assertEqual(["nvidia"], self.drivers(self.CARD))

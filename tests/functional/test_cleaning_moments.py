@@ -1,101 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every moment at which a guest's cards are cleaned and at which they are not, for both kinds of
-guests, with a neighbour that has a card of the same address on the other host."""
+guests, with a neighbour that has a card of the same address on the other host.
+
+A resize and a deletion are in test_cleaning and test_cleaning_kvm.
+"""
 
 from __future__ import annotations
-
-import pathlib
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver as libvirt_driver
-from nova.virt.libvirt import utils as libvirt_utils
 
-from nova_gpu.host.state import quarantine
-from tests.fixtures import daemons
+from tests.fixtures import libvirt
 from tests.functional import base, cleaned, kvm
 
-IMAGE = kvm.IMAGE
 
-
-class Moments:
-    MINE, NEXT = base.FIRST_SOCKET[:2]
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.cleaned = self.useFixture(cleaned.Cleaned(self))
-        self.start_host("host1")
-        self.server = self.boot(self.gpu_flavor(1))
-        self.start_host("host2")
-        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
-        self.expected: list[str] = []
-
-    def assertCleaned(self, *cards: str) -> None:
-        """These since it was asserted last, and nobody lost a card of theirs."""
-        self.expected += cards
-        self.assertEqual(self.expected, self.cleaned.cards)
-        self.assertGPUs(self.stranger, [self.MINE], "host2")
-        for host in self.hosts:
-            self.assertEqual({}, quarantine.load(self.state(host) / "gpu-quarantine"))
-
-    def act(self, action: str, status: str, argument: object = None) -> None:
-        self.api.post_server_action(self.server["id"], {action: argument})
-        self._wait_for_state_change(self.server, status)
-
+class Moments(cleaned.Neighbours):
     def test_no_release(self) -> None:
         self.flags(shelved_offload_time=-1)
         self._reboot_server(self.server, hard=True)
         self._reboot_server(self.server)
         self.assertCleaned()
-        self.act("pause", "PAUSED")
-        self.act("unpause", "ACTIVE")
+        self.perform(self.server, "pause", "PAUSED")
+        self.perform(self.server, "unpause", "ACTIVE")
         self._stop_server(self.server)
         self.restart_host("host1")
         self.period("host1")
         self._start_server(self.server)
         self.assertCleaned()
-        self._rebuild_server(self.server, IMAGE)
+        self._rebuild_server(self.server, base.IMAGE)
         self.assertCleaned()
         self._shelve_server(self.server, expected_state="SHELVED")
         self.period("host1")
         self._unshelve_server(self.server)
         self.assertCleaned()
-        self.rescue()
+        self.rescue_and_back()
         self.assertCleaned()
         self._delete_server(self.boot(self.flavor(), host="host1"))
         self.assertCleaned()
         self.assertGPUs(self.server, [self.MINE])
 
-    def rescue(self) -> None:
+    def rescue_and_back(self) -> None:
         """Refused to containers"""
-
-
-class LXCMomentsTest(Moments, base.GPUServersTestBase):
-    """Those of a release are in test_cleaning."""
-
-    def setUp(self) -> None:
-        self.useFixture(daemons.Daemons())
-        super().setUp()
-
-
-class KVMMomentsTest(Moments, kvm.KVMServersTestBase):
-    MINE, NEXT = kvm.ALL[:2]
-
-    def rescue(self) -> None:
-        folder = libvirt_utils.get_instance_path(self.instance(self.server))
-        pathlib.Path(folder).mkdir(exist_ok=True)
-        self.act("rescue", "RESCUE", {"rescue_image_ref": IMAGE})
-        self.act("unrescue", "ACTIVE")
 
     def test_releases(self) -> None:
         self._fail_a_build()
         self.assertCleaned(f"host1 {self.NEXT}")
+        self.period("host1")
+        self.assertCleaned(f"host1 {self.NEXT}")
         self.flags(shelved_offload_time=-1)
         self._shelve_server(self.server, expected_state="SHELVED")
-        self.act("shelveOffload", "SHELVED_OFFLOADED")
-        self.assertCleaned(f"host1 {self.MINE}")
+        self.assertCleaned(f"host1 {self.NEXT}")
+        self.perform(self.server, "shelveOffload", "SHELVED_OFFLOADED")
+        both = f"host1 {self.NEXT}", f"host1 {self.MINE}"
+        self.assertCleaned(*both)
+        self._unshelve_server(self.server)
+        self.assertCleaned(*both)
+        self._shelve_server(self.server, expected_state="SHELVED")
+        self.perform(self.server, "shelveOffload", "SHELVED_OFFLOADED")
+        cleaned_by_now = list(self.cleaned.cards)
         self._delete_server(self.server)
-        self.assertCleaned()
+        self.assertCleaned(*cleaned_by_now)
+
+    def _fail_a_build(self) -> None:
+        """When its guest runs already; one that never started had nothing."""
+        get_info = libvirt_driver.LibvirtDriver.get_info
+        failed = []
+
+        def fail_once(*args: object, **kwargs: object) -> object:
+            if failed:
+                return get_info(*args, **kwargs)
+            failed.append(True)
+            raise libvirt.error("no", fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+        with fixtures.MonkeyPatch("nova.virt.libvirt.driver.LibvirtDriver.get_info", fail_once):
+            self.boot_refused(self.gpu_flavor(1), host="host1")
 
     def test_releases_of_a_host_that_comes_back(self) -> None:
         reaped = self.boot(self.gpu_flavor(1), host="host1")
@@ -105,23 +84,19 @@ class KVMMomentsTest(Moments, kvm.KVMServersTestBase):
         self.assertCleaned()
         self.bring_back("host1")
         self.assertCleaned(f"host1 {self.MINE}")
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
-        self.assertCleaned(f"host1 {self.NEXT}")
+        self.period("host1")
+        self.assertCleaned(f"host1 {self.MINE}")
+        self.reap()
+        self.assertCleaned(f"host1 {self.MINE}", f"host1 {self.NEXT}")
 
-    def _fail_a_build(self) -> None:
-        """When its guest runs already"""
-        get_info = libvirt_driver.LibvirtDriver.get_info
-        failed = []
 
-        def fail_once(*args: object, **kwargs: object) -> object:
-            if failed:
-                return get_info(*args, **kwargs)
-            failed.append(True)
-            raise fakelibvirt.make_libvirtError(
-                fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
-            )
+class LXCMomentsTest(Moments, base.GPUServersTestBase):
+    pass
 
-        with fixtures.MonkeyPatch("nova.virt.libvirt.driver.LibvirtDriver.get_info", fail_once):
-            self.boot_refused(self.gpu_flavor(1), host="host1")
+
+class KVMMomentsTest(Moments, kvm.KVMServersTestBase):
+    MINE, NEXT = kvm.ALL[:2]
+
+    def rescue_and_back(self) -> None:
+        self.rescue(self.server)
+        self.perform(self.server, "unrescue", "ACTIVE")

@@ -28,7 +28,6 @@ SEED = "NOVA_GPU_SEED"
 _AT_ONCE = 8
 _ROUND = 24
 _SETTLED_S = 200.0
-_ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
 
 
 class ConcurrencyTest(base.GPUServersTestBase):
@@ -56,17 +55,17 @@ class ConcurrencyTest(base.GPUServersTestBase):
         self.assertEqual([], truths.differences(self.truths()))
         self.assertInventory(used=0)
         self.assertEqual(frozenset(base.ALL), self.truths().free)
-        self.assertEqual([], self._connection().listAllDomains(_ALL))
+        self.assertEqual([], self._domains("host1"))
 
     def _round(self, chance: random.Random) -> None:
         """Those that are there are deleted, and as many are asked for; nobody waits for anybody."""
         servers = [each["id"] for each in self.api.get_servers(detail=False)]
         work: list[tuple[Callable[[Any], None], Any]] = [
-            (self._delete, uuid) for uuid in chance.sample(servers, min(len(servers), 12))
+            (self.api.delete_server, uuid) for uuid in chance.sample(servers, min(len(servers), 12))
         ]
         # Nova's helper that builds a request is not made for threads.
         requests = [self._request(chance.choice((1, 1, 2, 4))) for _ in range(_ROUND - len(work))]
-        work += [(self._create, request) for request in requests]
+        work += [(self.api.post_server, request) for request in requests]
         chance.shuffle(work)
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda each: each[0](each[1]), work))
@@ -74,21 +73,15 @@ class ConcurrencyTest(base.GPUServersTestBase):
         # What was refused would only be in the way.
         for server in self.api.get_servers():
             if server["status"] == "ERROR":
-                self._delete(server["id"])
+                self.api.delete_server(server["id"])
         self._settle()
 
     def _request(self, gpus: int) -> dict[str, Any]:
         return {"server": self._build_server(flavor_id=self._flavors[gpus], networks="none")}
 
-    def _create(self, request: dict[str, Any]) -> None:
-        self.api.post_server(request)
-
-    def _delete(self, uuid: str) -> None:
-        self.api.delete_server(uuid)
-
     def _delete_all(self) -> None:
         for server in self.api.get_servers(detail=False):
-            self._delete(server["id"])
+            self.api.delete_server(server["id"])
         self._settle()
 
     def _settle(self) -> None:
@@ -117,7 +110,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
             cards=frozenset(base.ALL),
             guests={
                 domain.UUIDString(): truths.Guest(bool(domain.isActive()), self._named(domain))
-                for domain in self._connection().listAllDomains(_ALL)
+                for domain in self._domains("host1")
             },
             instances=instances,
             allocated={
@@ -145,9 +138,6 @@ class ConcurrencyTest(base.GPUServersTestBase):
         addresses = [PciAddress.parse(each.identifier) for each in published]
         usable = compute.driver._gpus._published.usable(provider, addresses, assigned)
         return frozenset(map(str, usable)) - {each.identifier for each in assigned}
-
-    def _connection(self) -> Any:
-        return self.computes["host1"].driver._host.get_connection()
 
 
 def _report(done: int, wanted: int, active: int, seconds: float) -> None:

@@ -8,7 +8,7 @@ from osc_lib import exceptions
 from osc_gpu import capacity, explain
 from osc_gpu.fleet import move_commands
 from tests.fixtures import hosts, kernel, partitions
-from tests.functional import boards, kvm, sdk
+from tests.functional import base, boards, sdk
 
 FIRST_HALF = ["0000:86:00.0", "0000:87:00.0", "0000:b8:00.0", "0000:bb:00.0"]
 SECOND_HALF = ["0000:0f:00.0", "0000:10:00.0", "0000:41:00.0", "0000:44:00.0"]
@@ -46,7 +46,7 @@ class FabricTest(BoardTestBase):
         manager.says(lost=[2])
         self.period()
         self.assertIn("no free partition of 4 in any host", self.boot_refused(self.gpu_flavor(4)))
-        self.assertIn("4 of 8 free, no free partition of 4", self.stdlog.logger.output)
+        self.assertIn("4 of 8 free, no free partition of 4", self.log())
         self.assertActive(1)
         manager.says()
         self.period()
@@ -55,14 +55,7 @@ class FabricTest(BoardTestBase):
         self.assertActive(1, 2)
         self.assertIn("4 GPUs asked for, none free", self.boot_refused(self.gpu_flavor(4)))
 
-        # Fabric Manager restarts, and then nova-compute
-        manager.restart()
-        self.period()
-        self.assertActive(1, 2)
-        manager.set_active([1, 7])
-        self.restart_host("host1")
-        self.period()
-        self.assertActive(1, 2)
+        self.assertRestored(1, 2)
 
         self._stop_server(second)
         self.period()
@@ -133,7 +126,7 @@ class OperationsTest(BoardTestBase):
         other = self.boot(self.flavor(**{"gpus": "= 2", "gpu:on_stop": "release"}))
         self.assertActive(1, 5)
         self._reboot_server(server)
-        self._rebuild_server(server, kvm.IMAGE)
+        self._rebuild_server(server, base.IMAGE)
         self.assertGPUs(server, FIRST_HALF)
         self.assertActive(1, 5)
 
@@ -156,13 +149,10 @@ class OperationsTest(BoardTestBase):
 
         # Deleted while the service is down
         self.force_down("host1")
-        self.api.delete_server(server["id"])
-        self._wait_until_deleted(server)
+        self._delete_server(server)
         self.assertActive(1, 6)
         self.bring_back("host1")
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.reap()
         self.period()
         self.assertActive(6)
 
@@ -181,38 +171,21 @@ class OperationsTest(BoardTestBase):
         self.assertActive(11)
 
 
-class MovesTest(BoardTestBase):
-    """Two hosts, whose cards have the same addresses"""
+class MovesTest(boards.TwoBoards, BoardTestBase):
+    def half(self) -> str:
+        return self.gpu_flavor(4)
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.boot(self.gpu_flavor(4))
-        self.start_board("host2")
-        # At host2 the instance gets what is somebody else's at host1
-        self.stranger = self.boot(self.gpu_flavor(4), host="host2")
-        self.assertStates([1], [1])
+    def assertHasHalf(self) -> None:
+        self.assertGPUs(self.server, FIRST_HALF)
 
     def test_cold_migration(self) -> None:
         self._migrate_server(self.server)
         # Until it is confirmed the cards at the source are the instance's as well.
         self.assertStates([1], [1, 2])
         self._revert_resize(self.server)
-        self.assertGPUs(self.server, FIRST_HALF)
+        self.assertHasHalf()
         self.assertStates([1], [1])
         self._migrate_server(self.server)
         self.confirm(self.server, source="host1")
         self.assertGPUs(self.server, SECOND_HALF, "host2")
         self.assertStates([], [1, 2])
-
-    def test_evacuation_and_the_way_back(self) -> None:
-        self.force_down("host1")
-        self._evacuate_server(self.server, expected_host="host2")
-        self.assertActive(1, host="host1")
-        self._start_server(self.server)
-        self.assertActive(1, 2, host="host2")
-        self.bring_back("host1")
-        self.assertStates([], [1, 2])
-        self._migrate_server(self.server)
-        self.confirm(self.server, source="host2")
-        self.assertGPUs(self.server, FIRST_HALF)
-        self.assertStates([1], [1])

@@ -5,7 +5,7 @@ fixture."""
 from __future__ import annotations
 
 from tests.fixtures import hosts, partitions, profiling_kernel, vgpu
-from tests.functional import alone, boards, kvm, profiled
+from tests.functional import alone, base, boards, profiled
 from tests.functional.base import Server
 
 FIRST_HALF = [f"0000:{bus}:00.4" for bus in ("86", "87", "b8", "bb")]
@@ -59,14 +59,7 @@ class BoardTest(alone.Alone, VGPUBoardTestBase):
         self.assertActive(1, 2)
         self.assertEqual(3, len(manager.functions()))
 
-        # Fabric Manager restarts, and then nova-compute
-        manager.restart()
-        self.period()
-        self.assertActive(1, 2)
-        manager.set_active([1, 7])
-        self.restart_host("host1")
-        self.period()
-        self.assertActive(1, 2)
+        self.assertRestored(1, 2)
         self._delete_server(first)
         self.assertActive(2)
 
@@ -75,34 +68,21 @@ class BoardTest(alone.Alone, VGPUBoardTestBase):
         return " ".join(f"{cards[module][:-1]}4" for module in modules)
 
 
-class OperationsTest(VGPUBoardTestBase):
-    """Two hosts, whose cards have the same addresses"""
+class OperationsTest(boards.TwoBoards, VGPUBoardTestBase):
+    def half(self) -> str:
+        return self.whole(4)
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.server = self.boot(self.whole(4))
-        self.start_board("host2")
-        # At host2 the instance gets what is somebody else's at host1
-        self.stranger = self.boot(self.whole(4), host="host2")
-        self.assertStates([1], [1])
+    def assertHasHalf(self) -> None:
+        self.assertHas(self.server, FIRST_HALF)
 
     def test_moves(self) -> None:
-        self._rebuild_server(self.server, kvm.IMAGE)
-        self.assertHas(self.server, FIRST_HALF)
+        self._rebuild_server(self.server, base.IMAGE)
+        self.assertHasHalf()
         self._resize_server(self.server, self.whole(2))
         self.assertStates([1], [1, 5])
         self._revert_resize(self.server)
-        self.assertHas(self.server, FIRST_HALF)
+        self.assertHasHalf()
         self.assertStates([1], [1])
         self._resize_server(self.server, self.whole(2))
         self.confirm(self.server, source="host1")
         self.assertStates([], [1, 5])
-
-    def test_evacuation_and_the_way_back(self) -> None:
-        self.force_down("host1")
-        self._evacuate_server(self.server, expected_host="host2")
-        self.assertActive(1, host="host1")
-        self._start_server(self.server)
-        self.assertActive(1, 2, host="host2")
-        self.bring_back("host1")
-        self.assertStates([], [1, 2])

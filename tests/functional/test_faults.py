@@ -7,16 +7,14 @@ from tests.functional import base, divided
 
 
 class DetailTest(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_of_what_is_free(self) -> None:
         self.boot(self.gpu_flavor(6))
         fault = self.boot_refused(self.gpu_flavor(4))
         said = "4 GPUs asked for, at most 2 free in one host"
         self.assertEqual(f"No valid host was found. Scheduling failed: {said}", fault)
-        self.assertEqual(1, self.stdlog.logger.output.count("GPUs: 4 GPUs asked for, 2 of 8 free"))
+        self.assertEqual(1, self.log().count("GPUs: 4 GPUs asked for, 2 of 8 free"))
 
 
 class PlaceTest(base.GPUServersTestBase):
@@ -37,7 +35,7 @@ class PlaceTest(base.GPUServersTestBase):
         )
         self.assertNotIn(address, details)
         self.assertNotIn("host1", details)
-        self.assertEqual(1, self.stdlog.logger.output.count(f"Refused to start the guest: {said}"))
+        self.assertEqual(1, self.log().count(f"Refused to start the guest: {said}"))
 
 
 class WhatQEMUSaysTest(divided.DividedServersTestBase):
@@ -47,7 +45,6 @@ class WhatQEMUSaysTest(divided.DividedServersTestBase):
         server = self.boot(self.of_type(63))
         self._stop_server(server)
         (uuid,) = self.kernels["host1"].made
-        connection = self.computes["host1"].driver._host.get_connection()
         for said, reason, remedy, user in (
             (
                 f"vfio {uuid}: failed to setup container for group 7: Failed to set group "
@@ -63,16 +60,15 @@ class WhatQEMUSaysTest(divided.DividedServersTestBase):
                 "take a flavor without huge pages",
             ),
         ):
-            connection.says = lambda xml, said=said: said
+            self.connection().says = lambda xml, said=said: said
             (details,) = self.refused({"os-start": None}, server)
             self.assertIn(reason, details)
             self.assertIn(user, details)
             for word in (uuid, "0000:3b", "host1", remedy):
                 self.assertNotIn(word, details.partition("Traceback")[0])
-            self.assertIn(remedy, self.stdlog.logger.output)
+            self.assertIn(remedy, self.log())
         self.assertIn(
-            "GPU 0000:3b:00.0/nvidia-63/0 cannot be given: the host's firmware",
-            self.stdlog.logger.output,
+            "GPU 0000:3b:00.0/nvidia-63/0 cannot be given: the host's firmware", self.log()
         )
-        connection.says = lambda xml: None
+        self.connection().says = lambda xml: None
         self._start_server(server)

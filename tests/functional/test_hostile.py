@@ -47,9 +47,7 @@ class MetadataTest(base.GPUServersTestBase):
             self.assertInventory(reserved=0, used=4)
             self.assertGPUs(last := self.boot(self.gpu_flavor(4)), base.ALL[4:])
             # The rest of the host goes on, and the planner has an instance that was told nothing.
-            (row,), _ = self.preempt(
-                self._create_flavor(name=f"one{each[:4]}", extra_spec={"gpus": "1"})
-            )
+            (row,), _ = self.preempt(self.flavor(f"one{each[:4]}", gpus="1"))
             self.assertEqual((self.spot["id"], ""), (row[0], row[6]))
             self._delete_server(last)
         self.assertGPUs(other, base.ALL[1:4])

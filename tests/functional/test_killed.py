@@ -13,17 +13,14 @@ from typing import Any
 from unittest import mock
 
 import fixtures
-from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 from testtools import content
 
 from nova_gpu.core import names
 from osc_gpu import flavors, rest
 from osc_gpu.fleet import create, move_commands, preemption, preemption_candidates, start
-from tests.functional import base, killed, sdk, test_preemption
-from tests.functional.alone import IMAGE
+from tests.functional import base, killed, sdk, test_preemption, test_room
 from tests.functional.killed import When
-from tests.functional.shown import ShownTestBase
 
 
 class Killing(base.GPUServersTestBase):
@@ -95,8 +92,7 @@ class PreemptionTest(test_preemption.Preempting, Killing):
     def begin(self) -> None:
         self.undo()
         if self.status(self.three) == "SHUTOFF":
-            self.api.post_server_action(self.three["id"], {"os-start": None})
-            self._wait_for_state_change(self.three, "ACTIVE")
+            self._start_server(self.three)
         for key in self.metadata(self.three):
             self.api.api_delete(f"/servers/{self.three['id']}/metadata/{key}")
         self.stops = self.actions(self.three, "stop")
@@ -129,7 +125,7 @@ class PreemptionTest(test_preemption.Preempting, Killing):
         self.each_write(begin, self.undo, self.check)
 
     def test_a_notice_of_another_run(self) -> None:
-        clock = SimpleNamespace(sleep=lambda seconds: killed.kill(), monotonic=time.monotonic)
+        clock = SimpleNamespace(sleep=killed.kill, monotonic=time.monotonic)
         with mock.patch.object(preemption, "time", clock):
             self.assertRaises(killed.Killed, self.run_it, "two", "--apply", "--notice", "600")
         notice = self.metadata(self.three)
@@ -150,39 +146,18 @@ class PreemptionTest(test_preemption.Preempting, Killing):
         self.assertEqual(long_ago, self.metadata(self.three))
 
 
-class RoomTest(ShownTestBase, Killing):
-    def setUp(self) -> None:
-        super().setUp()
-        self._create_flavor(
-            name="eight", memory_mb=128, vcpu=1, disk=1, ephemeral=0, extra_spec={"gpus": "8"}
-        )
-        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
-        cold = self.flavor(**{"gpus": "= 1", "gpu_arch": "s== fermi", "gpu:move": "cold"})
-        self.server = self.boot(cold, host="host1", name="yields")
-        confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
-
-        def at_the_source(proxy: Any, server: Any) -> None:
-            with self.on(self.source):  # as for tests.functional.base.GPUServersTestBase.confirm
-                confirm(proxy, server)
-
-        self.useFixture(
-            fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
-        )
-
-    def host(self) -> str:
-        return str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
-
+class RoomTest(test_room.RoomTestBase, Killing):
     def begin(self) -> None:
         for name in ("host1", "host2"):
             sdk.run(self, move_commands.Drain, name, "--undo")
-        self.source = self.host()
+        self.source = self.host_of(self.server)
 
     def moved(self) -> None:
         """It is on the other host alone, and no move has anything."""
         self.assertEqual("ACTIVE", self._show_server(self.server)["status"])
-        self.assertNotEqual(self.source, self.host())
-        self.assertEqual({self.host(): 1}, self.allocated(self.server))
-        self.assertInventory(total=8, used=int(self.host() == "host1"), host="host1")
+        self.assertNotEqual(self.source, self.host_of(self.server))
+        self.assertEqual({self.host_of(self.server): 1}, self.allocated(self.server))
+        self.assertInventory(total=8, used=int(self.host_of(self.server) == "host1"), host="host1")
 
     def drained(self) -> None:
         self.moved()
@@ -198,7 +173,7 @@ class RoomTest(ShownTestBase, Killing):
 
     def test_end_of_a_drain(self) -> None:
         def begin() -> None:
-            self.source = self.host()
+            self.source = self.host_of(self.server)
             self.run_it(move_commands.Drain, self.source)
 
         def run() -> None:
@@ -210,7 +185,7 @@ class RoomTest(ShownTestBase, Killing):
     def test_plan(self) -> None:
         def begin() -> None:
             self.begin()
-            if self.host() == "host2":
+            if self.host_of(self.server) == "host2":
                 self.run_it(move_commands.Drain, "host2")
                 self.begin()
 
@@ -257,11 +232,12 @@ class WaitingTest(test_preemption.Preempting, Killing):
 
     def test_create(self) -> None:
         """No server stays that found none; one that was there when the command was killed does."""
-        self._named("one", gpus="= 1")
+        self.flavor("one", gpus="= 1")
 
         def run() -> None:
-            words = "--every", "0.1", "--for", "30", "--flavor", "one", "--image", IMAGE, "waits"
-            sdk.run(self, create.CreateServer, *words, admin=False)
+            waits = "--every", "0.1", "--for", "30"
+            what = "--flavor", "one", "--image", base.IMAGE, "waits"
+            sdk.run(self, create.CreateServer, *waits, *what, admin=False)
 
         self.each_write(self.begin, run, lambda: self.assertEqual({"ACTIVE"}, self.statuses()))
 
@@ -282,7 +258,7 @@ class StartTest(Killing):
         self.others: Any = None
 
     def begin(self) -> None:
-        self.host = str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.host = self.host_of(self.server)
         self._stop_server(self.server)
         self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(self.server)))
         if self.others:

@@ -8,17 +8,13 @@ import json
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
-from tests.fixtures import flavor_reads
+from tests.fixtures import flavor_reads, libvirt
 from tests.functional import alone, kvm
 
 
-class _Claims(kvm.KVMServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+class ClaimsTest(kvm.KVMServersTestBase):
+    HOSTS = ("host1",)
 
-
-class ClaimsTest(_Claims):
     def test_two_cards_on_two_ports(self) -> None:
         server = self.boot(self.flavor(gpus="= 2", gpu_arch="s== ampere", hypervisor="s== KVM"))
         self.assertGPUs(server, kvm.FIRST_SOCKET)
@@ -53,27 +49,28 @@ class ClaimsTest(_Claims):
 
     def test_image_without_pci_express(self) -> None:
         """Refused before a host is chosen."""
-        fault = self.boot_refused(self.gpu_flavor(1), image_uuid=self.image("pc"))
+        fault = self.boot_refused(self.gpu_flavor(1), image_uuid=self.image(hw_machine_type="pc"))
         for part in ("machine type is pc", "hw_machine_type=q35"):
             self.assertIn(part, fault)
-        server = self.boot(self.gpu_flavor(1), image_uuid=self.image("q35"))
+        server = self.boot(self.gpu_flavor(1), image_uuid=self.image(hw_machine_type="q35"))
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
 
     def test_rebuild_with_an_image_without_pci_express(self) -> None:
         """Nova shows the instance in ERROR; its guest is as it was, and has what it had."""
         server = self.boot(self.gpu_flavor(1))
         # A cast is a call here, so that what the scheduler raises reaches the API.
-        self.assertRaises(
-            client.OpenStackApiException, self._rebuild_server, server, self.image("pc")
-        )
+        image = self.image(hw_machine_type="pc")
+        self.assertRaises(client.OpenStackApiException, self._rebuild_server, server, image)
         self._wait_for_state_change(server, "ERROR")
         self.assertEqual(list(kvm.FIRST_SOCKET[:1]), self.rendered(server))
         self.assertEqual({"host1": 1}, self.allocated(server))
-        self._rebuild_server(server, self.image("q35"))
+        self._rebuild_server(server, self.image(hw_machine_type="q35"))
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
 
 
-class OneHostTest(alone.Alone, _Claims):
+class OneHostTest(alone.Alone, kvm.KVMServersTestBase):
+    HOSTS = ("host1",)
+
     def test_the_pool_and_back(self) -> None:
         one = self.boot(self.gpu_flavor(1))
         two = self.boot(self.gpu_flavor(2))
@@ -129,19 +126,14 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         for name in ("host1", "host2"):
             self.start_host(name)
         said = "PCI device 0000:3b:00.1 is in use by driver QEMU, domain somebodys"
-        connection = self.computes["host1"].driver._host.get_connection()
+        connection = self.connection()
         define = connection.defineXML
 
         def refusing(xml: str) -> fakelibvirt.Domain:
             domain = define(xml)
 
             def create(flags: int = 0) -> None:
-                raise fakelibvirt.make_libvirtError(
-                    fakelibvirt.libvirtError,
-                    said,
-                    error_code=fakelibvirt.VIR_ERR_OPERATION_INVALID,
-                    error_message=said,
-                )
+                raise libvirt.error(said, fakelibvirt.VIR_ERR_OPERATION_INVALID)
 
             domain.create = domain.createWithFlags = create
             return domain
@@ -155,15 +147,12 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         fault = self.boot_refused(self.gpu_flavor(1), host="host1")
         self.assertIn("Exceeded maximum number of retries", fault)
         self.assertIn(
-            "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys",
-            self.stdlog.logger.output,
+            "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys", self.log()
         )
 
 
 class HypervisorWordTest(kvm.KVMServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_the_flavors_word_chooses(self) -> None:
         for word in ("KVM", "s== QEMU", "s!= LXC", "<or> KVM <or> LXC"):
@@ -188,8 +177,7 @@ class BesideAliasesTest(kvm.KVMServersTestBase):
         servers = [self.boot(flavor), self.boot(flavor)]
         for server, card in zip(servers, kvm.FIRST_SOCKET, strict=True):
             self.assertGPUs(server, [card])
-            sources = self.domain(server).xpath("devices/hostdev[not(address)]/source/address/@bus")
-            self.assertEqual(["0x81"], sources)
+            self.assertEqual(["0x81"], self.by_alias(server))
         self.period()
         self.assertInventory(total=4, used=2)
-        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
+        self.assertNotIn("Instances do not get GPU", self.log())

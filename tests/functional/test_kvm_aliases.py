@@ -9,7 +9,7 @@ from typing import Any
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.core import model
-from tests.functional import kvm
+from tests.functional import base, kvm
 from tests.functional.base import Server
 
 CARD = kvm.ALL[0]
@@ -56,12 +56,6 @@ class AliasesTestBase(kvm.KVMServersTestBase):
     def boot_by_alias(self) -> Server:
         return self.boot(self.flavor(**{"pci_passthrough:alias": "a2:1"}))
 
-    def by_alias(self, server: Server, host: str = "host1") -> list[str]:
-        """The buses of the cards that the guest has without our placing them"""
-        domain = self.domain(server, host)
-        found: list[Any] = domain.xpath("devices/hostdev[not(address)]/source/address/@bus")
-        return sorted(found)
-
 
 class AliasesTest(AliasesTestBase):
     def test_both_owners_are_named_and_the_service_starts(self) -> None:
@@ -69,7 +63,7 @@ class AliasesTest(AliasesTestBase):
         self.start_host(pci_info=devices())
         self.assertInventory(total=3)
         for part in (f"GPU {CARD}", "is not offered", "[pci]device_spec", "compute_driver", CARD):
-            self.assertIn(part, self.stdlog.logger.output)
+            self.assertIn(part, self.log())
         mine, theirs = self.boot(self.gpu_flavor(3)), self.boot_by_alias()
         self.assertGPUs(mine, kvm.ALL[1:])
         self.assertEqual(["0x3b"], self.by_alias(theirs))
@@ -125,7 +119,7 @@ class AliasesTest(AliasesTestBase):
         self._stop_server(first)
         self._start_server(first)
         self._reboot_server(second, hard=True)
-        self._rebuild_server(first, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
+        self._rebuild_server(first, base.IMAGE)
         self.assertEqual([0, 0, 0], offered)
         self.period()
         self.assertInventory(total=4, reserved=2, used=2)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.fixtures import kernel, pci
-from tests.functional import alone, kvm
+from tests.functional import alone, base, kvm
+from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 
-CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
-HOSTS = ["nouveau", "snd_hda_intel"]
-GUESTS = ["vfio-pci", "vfio-pci"]
 _256_GIB = 256 << 10  # MiB
 # What Nova does between the claim and the start of the guest
 _PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
@@ -22,13 +20,8 @@ _PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
 class _LateBinding(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self.start_host(machine="cpu-only")
-        for address in (CARD, OTHER):
-            kvm.add_pair(self.hosts["host1"], address, "nouveau")
-        self.stand_in = self.kernel("host1", *HOSTS)
-        self.period()
+        self.stand_in = self.start_driving_host()
         self.assertInventory(total=2)
-        self.stand_in.done.clear()  # of their first cleaning
 
     def assertDrivers(self, card: list[str], other: list[str]) -> None:
         self.assertEqual({CARD: card, OTHER: other}, {a: self.drivers(a) for a in (CARD, OTHER)})
@@ -94,8 +87,8 @@ class LateBindingTest(alone.Alone, _LateBinding):
         kernel.contain(self.hosts["host1"])
         self.restart_host("host1")
         said = "ERROR [nova_gpu.virt.periodic] nova-compute runs in its own PID namespace"
-        self.assertIn(said, self.stdlog.logger.output)
-        self.assertIn("whether a process of the host has it open", self.stdlog.logger.output)
+        self.assertIn(said, self.log())
+        self.assertIn("whether a process of the host has it open", self.log())
         self.boot_refused(self.gpu_flavor(1))
         self.assertEqual([], self.stand_in.done)
         for function in (CARD, CARD.replace(".0", ".1")):
@@ -105,8 +98,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.assertGPUs(server, [CARD])
         self._delete_server(server)
         self.assertIn(
-            f"GPU {CARD} is in quarantine: nova-compute cannot see whether a process",
-            self.stdlog.logger.output,
+            f"GPU {CARD} is in quarantine: nova-compute cannot see whether a process", self.log()
         )
 
     def test_card_that_cannot_be_had(self) -> None:
@@ -116,7 +108,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.boot_refused(self.gpu_flavor(2))
         self.period()
         self.assertDrivers(HOSTS, HOSTS)
-        self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)
+        self.assertIn(f"GPU {OTHER} was not bound", self.log())
         self.assertInventory(total=2, reserved=1, used=0)
 
     def test_card_that_cannot_be_had_is_not_drawn_again(self) -> None:
@@ -139,9 +131,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
         server = self.boot(self.gpu_flavor(1))
         self.stand_in.refused.add(f"{CARD} nouveau")
         self._delete_server(server)
-        self.assertIn(
-            f"Failed to return GPU {CARD} to the host's drivers", self.stdlog.logger.output
-        )
+        self.assertIn(f"Failed to return GPU {CARD} to the host's drivers", self.log())
         self.assertInventory(total=2, used=0)
         server = self.boot(self.gpu_flavor(1))
         self.assertGPUs(server, [CARD])
@@ -183,7 +173,7 @@ class LifecycleTest(_LateBinding):
         self.assertDrivers(GUESTS, HOSTS)
         self._start_server(server)
         self._reboot_server(server, hard=True)
-        self._rebuild_server(server, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
+        self._rebuild_server(server, base.IMAGE)
         self.assertGPUs(server, [CARD])
         self.assertDrivers(GUESTS, HOSTS)
         # Bound once, and never in between.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that two hosts drive until a guest needs them, and instances that move between the two.
+"""Cards that two hosts drive until a guest needs them, and instances that move between the two, or
+do not.
 
 The cards of both have the same addresses. The kernels are stand-ins; the privileged functions and
 their child processes are the real ones.
@@ -8,34 +9,23 @@ their child processes are the real ones.
 from __future__ import annotations
 
 import threading
+from unittest import mock
 
 from nova import exception as nova_exception
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
-from tests.fixtures import kernel
+from tests.fixtures import libvirt
 from tests.functional import kvm
-
-CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
-HOSTS = ["nouveau", "snd_hda_intel"]
-GUESTS = ["vfio-pci", "vfio-pci"]
+from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 
 
 class MovesTestBase(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self.kernels: dict[str, kernel.Kernel] = {}
-        self.add_host("host1")
+        self.kernels = {"host1": self.start_driving_host("host1")}
         self.server = self.boot(self.gpu_flavor(1))
-        self.add_host("host2")
-
-    def add_host(self, name: str) -> None:
-        self.start_host(name, machine="cpu-only")
-        for address in (CARD, OTHER):
-            kvm.add_pair(self.hosts[name], address, "nouveau")
-        self.kernels[name] = self.kernel(name, *HOSTS)
-        self.period(name)
-        self.kernels[name].done.clear()  # of their first cleaning
+        self.kernels["host2"] = self.start_driving_host("host2")
 
     def assertWithGuests(self, *cards: str, host: str) -> None:
         """These and no others, and of those no others something is written down."""
@@ -48,19 +38,10 @@ class MovesTestBase(kvm.KVMServersTestBase):
         """How often a card was taken from the host's driver there, and how often given back"""
         return sum(each.startswith(CARD) for each in self.kernels[host].done)
 
-    def periods(self) -> None:
-        for host in self.hosts:
-            self.period(host)
-
     def break_libvirt(self, host: str) -> None:
         """No guest can be started there any more."""
-
-        def fail(*args: object, **kwargs: object) -> None:
-            raise fakelibvirt.make_libvirtError(
-                fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
-            )
-
-        self.computes[host].driver._host.get_connection().defineXML = fail
+        error = libvirt.error("no", fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+        self.connection(host).defineXML = mock.Mock(side_effect=error)
 
 
 class MovesTest(MovesTestBase):
@@ -159,7 +140,7 @@ class MovesTest(MovesTestBase):
         self.leaves = {"reserved": "for some minutes it is not tried again"}
         self.kernels["host1"].refused.add(f"{OTHER} vfio-pci")
         server = self.boot(self.gpu_flavor(1))
-        self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)
+        self.assertIn(f"GPU {OTHER} was not bound", self.log())
         self.assertGPUs(server, [OTHER], "host2")
         self.assertWithGuests(CARD, host="host1")
         self.assertWithGuests(CARD, OTHER, host="host2")
@@ -171,11 +152,10 @@ class MovesTest(MovesTestBase):
         self.assertRaises(client.OpenStackApiException, self._migrate_server, self.server)
         self._wait_for_state_change(self.server, "ERROR")
         self.periods()
-        del self.computes["host2"].driver._host.get_connection().defineXML
+        del self.connection("host2").defineXML
         self._delete_server(self.server)
         self.assertWithGuests(CARD, host="host2")
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.lookupByUUIDString(self.server["id"]).undefine()
+        self.guest(self.server).undefine()
         self.periods()
         self.assertWithGuests(host="host1")
         self.assertInventory(total=2, used=0, host="host1")
@@ -192,16 +172,11 @@ class CastTest(MovesTestBase):
 
         A service that starts takes the cards again that instances here have.
         """
-
-        def fail(*args: object, **kwargs: object) -> None:
-            raise nova_exception.InstanceFaultRollback(nova_exception.ResizeError(reason="no"))
-
-        self.computes["host1"].driver.migrate_disk_and_power_off = fail
+        error = nova_exception.InstanceFaultRollback(nova_exception.ResizeError(reason="no"))
+        self.computes["host1"].driver.migrate_disk_and_power_off = mock.Mock(side_effect=error)
         self.api.post_server_action(self.server["id"], {"migrate": {"host": "host2"}})
         self._wait_for_migration_status(self.server, ["error"])
-        self._wait_for_server_parameter(
-            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        self._wait_until_settled(self.server)
         left = self.instance(self.server).migration_context.new_resources
         self.assertEqual([CARD], [each.identifier for each in left])
         self.restart_host("host2")
@@ -231,3 +206,46 @@ class CastTest(MovesTestBase):
         self._wait_until_deleted(server)
         self._wait_for_assert(lambda: self.assertWithGuests(CARD, host="host1"))
         self.assertInventory(total=2, used=1, host="host1")
+
+
+class HereTest(MovesTestBase):
+    """On one host; the other one's cards of the same addresses are nobody's."""
+
+    def tearDown(self) -> None:
+        self.assertEqual([], self.kernels["host2"].done)
+        super().tearDown()
+
+    def test_shelved_until_it_is_offloaded(self) -> None:
+        self.flags(shelved_offload_time=-1)
+        self._shelve_server(self.server, expected_state="SHELVED")
+        self.periods()
+        self.assertWithGuests(CARD, host="host1")
+        self.perform(self.server, "shelveOffload", "SHELVED_OFFLOADED")
+        self.assertWithGuests(host="host1")
+
+    def test_rescue(self) -> None:
+        bound = self.times_bound("host1")
+        self.rescue(self.server)
+        self.periods()
+        self.assertWithGuests(CARD, host="host1")
+        self.perform(self.server, "unrescue", "ACTIVE")
+        self.assertWithGuests(CARD, host="host1")
+        self.assertEqual(bound, self.times_bound("host1"))
+
+    def test_failed_build(self) -> None:
+        self.break_libvirt("host1")
+        self.boot_refused(self.gpu_flavor(1), host="host1")
+        self.assertWithGuests(CARD, host="host1")
+        self.assertInventory(total=2, used=1, host="host1")
+        self.period("host1")
+        self.assertWithGuests(CARD, host="host1")
+
+    def test_resize_to_the_same_host_and_back(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.api.put_service(self.computes["host2"].service_ref.uuid, {"status": "disabled"})
+        self._resize_server(self.server, self.flavor(gpus="= 1", note="another"))
+        self.periods()
+        self.assertWithGuests(CARD, OTHER, host="host1")
+        self._revert_resize(self.server)
+        self.assertGPUs(self.server, [CARD])
+        self.assertWithGuests(CARD, host="host1")

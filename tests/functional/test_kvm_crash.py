@@ -14,12 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import fixtures
+from oslo_utils import importutils
 
 from tests.functional import kvm
-
-CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
-HOSTS = ["nouveau", "snd_hda_intel"]
-GUESTS = ["vfio-pci", "vfio-pci"]
+from tests.functional.kvm import CARD, GUESTS, HOSTS, OTHER
 
 _BINDINGS = "nova_gpu.virt.delivery.binding.Bindings"
 _GUEST = "nova.virt.libvirt.guest.Guest"
@@ -39,11 +37,7 @@ class KVMCrashTest(kvm.KVMServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.start_host(machine="cpu-only")
-        for address in (CARD, OTHER):
-            kvm.add_pair(self.hosts["host1"], address, "nouveau")
-        self.kernel("host1", *HOSTS)
-        self.period()
+        self.start_driving_host()
         self.neighbour = self.boot(self.gpu_flavor(1))
         self.assertGPUs(self.neighbour, [CARD])
         self._flavor = self.gpu_flavor(1)
@@ -58,14 +52,16 @@ class KVMCrashTest(kvm.KVMServersTestBase):
     def _dies(self, function: str, after: bool, work: Callable[..., Any], *arguments: Any) -> Any:
         """Does *work* in whose course the service dies before or after *function*, and restarts."""
         died = threading.Event()
+        owner, _, name = function.rpartition(".")
+        original = getattr(importutils.import_class(owner), name)
 
-        def dying(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def dying(*args: Any, **kwargs: Any) -> Any:
             if after and not died.is_set():
                 original(*args, **kwargs)
             died.set()
             raise _Death
 
-        with _Wrapped(function, dying):
+        with fixtures.MonkeyPatch(function, dying):
             answer = work(*arguments)
             self.assertTrue(died.wait(200), f"{function} was not reached")
             compute = self.computes["host1"]
@@ -83,17 +79,12 @@ class KVMCrashTest(kvm.KVMServersTestBase):
         server: dict[str, Any] = self.api.post_server({"server": body})
         return server
 
-    def _gone(self, server: dict[str, Any]) -> None:
-        self.api.delete_server(server["id"])
-        self._wait_until_deleted(server)
-        self.period()
-
     def assertNothingLeft(self, point: str) -> None:
         self.assertDrivers(HOSTS, point)
         self.assertInventory(total=2, used=1)
         self.assertEqual([CARD], self.former(), f"records after {point}")
-        connection = self.computes["host1"].driver._host.get_connection()
-        self.assertEqual([self.neighbour["id"]], [each.UUIDString() for each in _all(connection)])
+        left = [each.UUIDString() for each in self._domains("host1")]
+        self.assertEqual([self.neighbour["id"]], left)
 
     def test_while_a_guest_starts(self) -> None:
         """Before there is a domain: past that the claim, given up in time, would be too much."""
@@ -106,7 +97,8 @@ class KVMCrashTest(kvm.KVMServersTestBase):
             server = self._dies(function, after, self._server)
             # It has no fault: nobody was there to write one.
             self._wait_for_assert(functools.partial(self.assertStatus, server, "ERROR"))
-            self._gone(server)
+            self._delete_server(server)
+            self.period()
             self.assertNothingLeft(point)
         self.assertGPUs(self.boot(self._flavor), [OTHER])
 
@@ -129,35 +121,6 @@ class KVMCrashTest(kvm.KVMServersTestBase):
                 point = f"{'after' if after else 'before'} {function}"
                 reboot = {"reboot": {"type": "HARD"}}
                 self._dies(function, after, self.api.post_server_action, server["id"], reboot)
-                self._wait_for_server_parameter(
-                    server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-                )
+                self._wait_until_settled(server)
                 self.assertGPUs(server, [OTHER])
                 self.assertDrivers(GUESTS, point)
-
-
-class _Wrapped(fixtures.Fixture):
-    """*around* is called with the function that it takes the place of, and its arguments."""
-
-    def __init__(self, name: str, around: Callable[..., Any]) -> None:
-        super().__init__()
-        self._name = name
-        self._around = around
-
-    def _setUp(self) -> None:
-        original = _resolve(self._name)
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return self._around(original, *args, **kwargs)
-
-        self.useFixture(fixtures.MonkeyPatch(self._name, wrapped))
-
-
-def _resolve(name: str) -> Any:
-    module, _, member = name.rpartition(".")
-    module, _, owner = module.rpartition(".")
-    return getattr(getattr(__import__(module, fromlist=[owner]), owner), member)
-
-
-def _all(connection: Any) -> list[Any]:
-    return list(connection.listAllDomains(3))

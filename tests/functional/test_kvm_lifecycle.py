@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import fixtures
 from lxml import etree
 from nova import exception as nova_exception
 from nova.compute import task_states
-from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
-from nova.virt.libvirt import utils as libvirt_utils
 
-from tests.functional import kvm
+from tests.functional import base, kvm
 
 MINE = (kvm.ALL[0],)
-IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
 
 class LifecycleTest(kvm.KVMServersTestBase):
@@ -46,7 +42,7 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self._reboot_server(self.server, hard=True)
         self.assertAsBefore()
         self._reboot_server(self.server)
-        self.assertIn("Instance soft rebooted successfully", self.stdlog.logger.output)
+        self.assertIn("Instance soft rebooted successfully", self.log())
         self.assertAsBefore()
 
     def test_a_soft_reboot_holds_the_cards(self) -> None:
@@ -61,32 +57,25 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self.useFixture(fixtures.MonkeyPatch("nova.virt.libvirt.guest.Guest.shutdown", shutdown))
         self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self._reboot_server(self.server)
-        self.assertIn("Trying hard reboot", self.stdlog.logger.output)
+        self.assertIn("Trying hard reboot", self.log())
         self.assertEqual([list(MINE)], held)
         self.assertAsBefore()
 
     def test_rebuild(self) -> None:
-        self._rebuild_server(self.server, IMAGE)
+        self._rebuild_server(self.server, base.IMAGE)
         self.assertAsBefore()
 
     def test_rescue(self) -> None:
-        folder = libvirt_utils.get_instance_path(self.instance(self.server))
-        pathlib.Path(folder).mkdir()
-        self.api.post_server_action(self.server["id"], {"rescue": {"rescue_image_ref": IMAGE}})
-        self._wait_for_state_change(self.server, "RESCUE")
+        self.rescue(self.server)
         self.assertEqual(list(MINE), self.rendered(self.server))
-        self.api.post_server_action(self.server["id"], {"unrescue": None})
-        self._wait_for_state_change(self.server, "ACTIVE")
+        self.perform(self.server, "unrescue", "ACTIVE")
         self.assertAsBefore()
         # Its spawn, the rescue and what came after it.
-        starts = self.stdlog.logger.output.count(f"Starting with GPUs {MINE[0]}")
+        starts = self.log().count(f"Starting with GPUs {MINE[0]}")
         self.assertEqual(3, starts)
 
     def test_host_boot(self) -> None:
-        self.flags(resume_guests_state_on_host_boot=True)
-        connection = self.computes["host1"].driver._host.get_connection()
-        for domain in connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-            domain.destroy()
+        self.lose_power()
         self.restart_host("host1")
         self.assertAsBefore()
 
@@ -140,20 +129,14 @@ class RefusalsTest(kvm.KVMServersTestBase):
         super().setUp()
         self.start_host("host1")
         self.server = self.boot(self.gpu_flavor(1))
-        self.before = self._xml("host1")
+        self.before = self.guest(self.server).XMLDesc(0)
         self.start_host("host2")
 
-    def _xml(self, host: str) -> str:
-        connection = self.computes[host].driver._host.get_connection()
-        return str(connection.lookupByUUIDString(self.server["id"]).XMLDesc(0))
-
     def assertGoesOn(self) -> None:
-        server = self._wait_for_server_parameter(
-            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        server = self._wait_until_settled(self.server)
         self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
         self.assertGPUs(self.server, [kvm.ALL[0]])
-        self.assertEqual(self.before, self._xml("host1"))
+        self.assertEqual(self.before, self.guest(self.server).XMLDesc(0))
         self.assertInventory(total=4, used=1, host="host1")
         self.assertInventory(total=4, used=0, host="host2")
 
@@ -176,7 +159,7 @@ class RefusalsTest(kvm.KVMServersTestBase):
             self.computes["host1"].driver.snapshot,
             self.context,
             instance,
-            IMAGE,
+            base.IMAGE,
             None,
         )
         self.assertIn("cannot be saved; stop the instance for the snapshot", str(raised))
@@ -218,11 +201,9 @@ class ResizeRefusedTest(kvm.KVMServersTestBase):
         flavor = self.gpu_flavor(1)
         self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
         self._wait_for_assert(
-            lambda: self.assertIn("Resize error: the guest cannot take", self.stdlog.logger.output)
+            lambda: self.assertIn("Resize error: the guest cannot take", self.log())
         )
-        server = self._wait_for_server_parameter(
-            server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        )
+        server = self._wait_until_settled(server)
         self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
         self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(server)))
-        self.assertIn("machine type is pc", self.stdlog.logger.output)
+        self.assertIn("machine type is pc", self.log())

@@ -51,7 +51,7 @@ class LinkedTest(alone.Alone, kvm.KVMServersTestBase):
         self.start(ALL, split_link_groups=True)
         for card in kvm.ALL:
             self.assertGPUs(self.boot(self.gpu_flavor(1)), [card])
-        self.assertIn("can reach each other's memory over", self.stdlog.logger.output)
+        self.assertIn("can reach each other's memory over", self.log())
 
 
 class LinkedToPartsTest(alone.Alone, profiled.ProfiledServersTestBase):
@@ -59,4 +59,4 @@ class LinkedToPartsTest(alone.Alone, profiled.ProfiledServersTestBase):
         self.flags(link_groups=[f"0000:af:00.0 {profiled.WHOLE}"], group="gpu")
         self.start_host()
         self.assertEqual({}, self.groups())
-        self.assertIn("direct links join it with 0000:af:00.0", self.stdlog.logger.output)
+        self.assertIn("direct links join it with 0000:af:00.0", self.log())

@@ -83,11 +83,8 @@ class PlainInstancesTest(alone.Alone, _LargeBARs):
             host.add_gpu(address, vendor_id, product_id, class_code=kind, driver="vfio-pci")
             pci.write_bars(host.path(address), bars)
         self.period()
-        inventories = {
-            product_id: self._get_provider_inventory(uuid)["PGPU"]
-            for product_id, uuid in self.groups().items()
-        }
-        offered = {each: found["total"] - found["reserved"] for each, found in inventories.items()}
+        found = {each: self.counts(uuid, "PGPU") for each, uuid in self.groups().items()}
+        offered = {each: total - reserved for each, (total, reserved, _) in found.items()}
         self.assertEqual(dict.fromkeys(large_cards.CARDS, 1), offered)
 
         ours = self.computes["host1"].driver
@@ -115,7 +112,7 @@ class RefusedTest(_LargeBARs):
         """It uses the last eighth, 128 GiB, and each of these cards' windows has 256."""
         self.flags(cpu_mode="none", group="libvirt")
         self.start()
-        uefi = self.image("q35", hw_firmware_type="uefi")
+        uefi = self.image(hw_machine_type="q35", hw_firmware_type="uefi")
         fault = self.boot_refused(self.gpu_flavor(1), image_uuid=uefi)
         for part in ("UEFI has no room in 40 address bits", "[libvirt]cpu_mode = host-model"):
             self.assertIn(part, fault)

@@ -17,8 +17,7 @@ class LeavesNothingTest(base.GPUServersTestBase):
     def test_each_kind(self) -> None:
         self.start_host()
         self.assertEqual([], list(self.left_behind()))
-        connection = self.computes["host1"].driver._host.get_connection()
-        domain = connection.defineXML(_DOMAIN.format(uuid=uuid.uuid4()))
+        domain = self.connection().defineXML(_DOMAIN.format(uuid=uuid.uuid4()))
         self.period()
         (group,) = self.groups().values()
         nobody, url = str(uuid.uuid4()), f"/resource_providers/{group}/inventories/PGPU"

@@ -11,13 +11,11 @@ from unittest import mock
 from nova.compute import manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.virt import counters
 from nova_gpu.virt.live_migration import arrivals
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import hosts
 from tests.functional import NOVA, divided, live, profiled, test_plain_functions
@@ -77,9 +75,8 @@ class Moves(live.Moving):
         self.assertMade(2, "host1")
         self.assertMade(1, "host2")
         self.assertNoDomain("host2")
-        self.assertEqual("host1", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
-        self.period("host1")
-        self.period("host2")
+        self.assertEqual("host1", self.host_of(self.server))
+        self.periods()
         self.assertEqual([(0, 2), (0, 1)], [self.used("host1"), self.used("host2")])
         self.assertIsNone(self.instance(self.server).migration_context)
         # And at the destination all that was free is so.
@@ -92,10 +89,9 @@ class Moves(live.Moving):
         self.assertMade(0, "host1")
         self.assertMade(3, "host2")
         self.assertNoDomain("host1")
-        self.assertEqual("host2", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual("host2", self.host_of(self.server))
         self.assertIsNone(self.instance(self.server).migration_context)
-        for name in ("host1", "host2"):
-            self.period(name)
+        self.periods()
         self.assertEqual([(0, 0), (0, 3)], [self.used("host1"), self.used("host2")])
 
     def assertNoDomain(self, host: str) -> None:
@@ -115,8 +111,7 @@ class Moves(live.Moving):
 
         def during() -> None:
             self.assertMade(3, "host2")
-            for name in ("host1", "host2"):
-                self.period(name)
+            self.periods()
             self.assertMade(2, "host1")
             # The database's answer may be one from before the claim.
             gpus = self.computes["host2"].driver._gpus
@@ -162,7 +157,7 @@ class Moves(live.Moving):
         said = "\n".join(self.said(self.server))
         self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
         self.assertIn(COLD, said)
-        self.assertIn("the guest continues on this host: vGPU", self.stdlog.logger.output)
+        self.assertIn("the guest continues on this host: vGPU", self.log())
         # Another day
         self.refusal = None
         self.live_migrate(self.server)
@@ -188,7 +183,7 @@ class Moves(live.Moving):
             said = self.refusal_of("host2")
         self.assertIn("gpu.GPULibvirtDriver, or its nova-gpu is too old", said)
         self.assertIn(COLD, said)
-        with mock.patch.object(self._libvirt("host1"), "fakeVersion", 8000000):
+        with mock.patch.object(self.connection("host1"), "fakeVersion", 8000000):
             said = self.refusal_of("host2")
         self.assertIn("host host1 cannot move a running guest with vGPUs", said)
         self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
@@ -243,30 +238,19 @@ class Moves(live.Moving):
             self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)))
         self.assertMade(3, "host2")
         self.restart_host("host1")
-        self.assertIn(Kind.ALLOCATION_UNKNOWN, self.verified("host2"))
+        found = [each.kind for each in self.judge("host2").differences]
+        self.assertIn(Kind.ALLOCATION_UNKNOWN, found)
         for _ in range(2):
             self.period("host1")
         self.period("host2")
         self.assertHere()
-
-    def verified(self, name: str) -> set[Kind]:
-        """What ``nova-gpu verify`` finds there"""
-        driver = self.computes[name].driver
-        looked, placement = driver._gpus._discovery, driver.virtapi.reportclient
-        sources = gather.Sources(looked, driver._host, placement, looked.unavailable)
-        with self.on(name):
-            verdict = command.judge(sources, mend=False, again_after_s=0)
-        return {each.kind for each in verdict.differences}
-
-    def _libvirt(self, host: str) -> Any:
-        return self.computes[host].driver._host.get_connection()
 
 
 class OldLibvirt(Moves):
     def refuse(self) -> None:
         super().refuse()
         self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
-        with mock.patch.object(self._libvirt("host2"), "fakeLibVersion", 8005000):
+        with mock.patch.object(self.connection("host2"), "fakeLibVersion", 8005000):
             said = self.refusal_of("host2")
         self.assertIn("host host2 cannot move a running guest with vGPUs", said)
         self.assertIn(COLD, said)
@@ -335,9 +319,6 @@ class PlainTest(OldLibvirt, test_plain_functions.PlainServersTestBase):
     def used(self, host: str) -> tuple[int, int]:
         return self.vgpus(host)[1:]
 
-    def assertVGPUs(self, server: Server, expected: list[str], host: str = "host1") -> None:
-        self.assertFunctions(server, [each.partition("/")[0] for each in expected], host)
-
     def assertMade(self, count: int, host: str) -> None:
         """None is made: a function is there, and who has it the other assertions say."""
 
@@ -361,12 +342,12 @@ class PlainDriverTest(live.Moving, test_plain_functions.PlainServersTestBase):
             reason = "Nova before 2025.1 moves no virtual function of a running guest"
         self.assertIn(reason, said)
         self.assertIn(COLD, said)
-        self.assertFunctions(server, [FUNCTION])
+        self.assertVGPUs(server, [f"{FUNCTION}/vf/0"])
         self.hosts["host1"].bind(FUNCTION, "vfio-pci")
         said = self.live_migration_refused(server, "host2")
         self.assertIn(f"vfio-pci, which has vGPU {FUNCTION}/vf/0, cannot save its state", said)
         self.assertIn(COLD, said)
-        self.assertFunctions(server, [FUNCTION])
+        self.assertVGPUs(server, [f"{FUNCTION}/vf/0"])
         self.assertEqual([1, 0, 0], [self.vgpus(f"host{number}")[2] for number in (1, 2, 3)])
 
 
@@ -381,7 +362,7 @@ class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
         # Nova's weigher of memory has the scheduler name the one without guests first.
         self.boot(self.flavor(), host="host3")
         self.live_migrate(server)
-        self.assertIn("on host2: the guest has nvidia-64", self.stdlog.logger.output)
+        self.assertIn("on host2: the guest has nvidia-64", self.log())
         self.assertVGPUs(server, slots(FIRST, 64, 0), "host3")
         self.assertEqual({65: (4, 0, 0)}, self.inventories("host2"))
         self.flags(vgpu_types=["*"], group="gpu")

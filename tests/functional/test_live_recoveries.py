@@ -8,7 +8,7 @@ and a hard reboot recovers it where its guest is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import fixtures
@@ -81,9 +81,7 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
 
     def assertIsAt(self, host: str) -> None:
         """The instance has two vGPUs there, and nothing is counted or made for it elsewhere."""
-        for _ in range(2):
-            for name in self.hosts:
-                self.period(name)
+        self.periods(2)
         (other,) = self.hosts.keys() - {host}
         self.assertVGPUs(self.server, self.recorded(self.server), host)
         self.assertEqual(2, len(self.recorded(self.server)))
@@ -95,23 +93,23 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
         self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, other)
 
     def hard_reboot(self) -> None:
-        self.api.post_server_action(self.server["id"], {"reboot": {"type": "HARD"}})
-        expected = {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        self._wait_for_server_parameter(self.server, expected)
+        self.perform(self.server, "reboot", "ACTIVE", {"type": "HARD"})
         economy.wait_for_quiet(5)
 
-    def again(self) -> None:
-        """It is like new, and for the next step."""
-        self._delete_server(self.server)
-        self.server = self.boot(self.of_type(64, 2), host="host1")
-
-    def test_preparing(self) -> None:
-        for step in PREPARING:
+    def assertRecovers(self, steps: Iterable[Step], host: str, *, reboots: bool = True) -> None:
+        """Whichever of these fails; then it is like new, and for the next step."""
+        for step in steps:
             with self.subTest(str(step)):
                 with step.failing():
                     self.live_migrate_failing()
-                self.assertIsAt("host1")
-                self.again()
+                if reboots:
+                    self.hard_reboot()
+                self.assertIsAt(host)
+                self._delete_server(self.server)
+                self.server = self.boot(self.of_type(64, 2), host="host1")
+
+    def test_preparing(self) -> None:
+        self.assertRecovers(PREPARING, "host1", reboots=False)
 
     def test_abort(self) -> None:
         """By a user, while the guest is on its way"""
@@ -138,22 +136,10 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
 
     def test_rollback(self) -> None:
         self.refusal = "this step fails"
-        for step in ROLLBACK:
-            with self.subTest(str(step)):
-                with step.failing():
-                    self.live_migrate_failing()
-                self.hard_reboot()
-                self.assertIsAt("host1")
-                self.again()
+        self.assertRecovers(ROLLBACK, "host1")
 
     def test_moved(self) -> None:
-        for step in MOVED:
-            with self.subTest(str(step)):
-                with step.failing():
-                    self.live_migrate_failing()
-                self.hard_reboot()
-                self.assertIsAt("host2")
-                self.again()
+        self.assertRecovers(MOVED, "host2")
 
     if NOVA == 29:
 
@@ -161,10 +147,7 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
             """Nova leaves the instance at the source, in a task; its guest keeps its vGPUs."""
             with AT_DESTINATION[0].failing():
                 self.live_migrate_failing(["completed"])
-            for _ in range(2):
-                for name in self.hosts:
-                    self.period(name)
-
+            self.periods(2)
             server = self.admin_api.get_server(self.server["id"])
             self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
             self.assertEqual("migrating", server["OS-EXT-STS:task_state"])

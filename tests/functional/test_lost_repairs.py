@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import fixtures
 from nova import objects
@@ -52,39 +51,27 @@ class Repairs:
     @contextlib.contextmanager
     def fails_once(self: Any, write: str, failure: Callable[..., Any]) -> Iterator[None]:
         with self.subTest(write=write, failure=failure.__name__):
+            # A move is looked at twice before it counts as one that was given up.
             with failing(write, failure) as failed:
-                self.periods()
+                self.periods(2)
                 self.assertEqual([write], failed)
-            self.periods()
+            self.periods(2)
             yield
 
-    def periods(self: Any) -> None:
-        """A move is looked at twice before it counts as one that was given up."""
-        for _ in range(2):
-            for name in self.hosts:
-                self.period(name)
 
-
-class RebuildTest(Repairs, base.GPUServersTestBase):
+class RebuildTest(Repairs, test_lost_writes.Rebuilding, base.GPUServersTestBase):
     def test_allocation(self) -> None:
         """Nova deletes that of an instance whose rebuild has failed."""
-        self.start_host()
         server = self.boot(self.gpu_flavor(2))
-        image = self._show_server(server)["image"]["id"]
-        spawn = mock.patch.object(
-            test_lost_writes.libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError
-        )
         for write, failure in CASES:
             if write != "allocation":
                 continue
-            with spawn:
-                self.refused({"rebuild": {"imageRef": image}}, server)
-            self.assertEqual({}, self._get_allocations_by_server_uuid(server["id"]))
+            self.fail_rebuild(server)
+            self.assertEqual({}, self.allocations(server))
             with self.fails_once(write, failure):
                 self.assertEqual({"host1": 2}, self.allocated(server))
                 self.assertInventory(used=2)
-            self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
-            self._wait_for_state_change(server, "ACTIVE")
+            self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
 
 
 class VerifyTest(Repairs, alone.Alone, test_verify.Verifying):
@@ -164,15 +151,13 @@ class EndedMoveTest(Repairs, base.GPUServersTestBase):
 
 
 class LeftDomain(Repairs, test_recoveries.Hosts):
-    TOTAL = len(base.ALL)
-
     def test_it_is_written(self: Any) -> None:
         """Nova leaves it at the source of a resize that failed."""
         for failure in FAILURES:
             self.server = self.boot(self.gpu_flavor(1), host="host1")
             self.fails(GUEST, resize={"flavorRef": self.gpu_flavor(2)})
             with self.fails_once("domain", failure):
-                self.assertInventory(total=self.TOTAL, host="host1")
+                self.assertInventory(host="host1")
                 self.assertEqual([], self.rendered(self.server, "host1"))
             self.sweep()
 
@@ -180,7 +165,7 @@ class LeftDomain(Repairs, test_recoveries.Hosts):
         self._delete_server(self.server)
         for domain in self._domains("host1"):
             domain.undefine()
-        self.periods()
+        self.periods(2)
 
 
 class LXCLeftDomainTest(LeftDomain, base.GPUServersTestBase):
@@ -197,30 +182,29 @@ class LXCLeftDomainTest(LeftDomain, base.GPUServersTestBase):
                     self._wait_for_server_parameter(self.server, {"OS-EXT-STS:task_state": None})
                     economy.wait_for_quiet(5)
                 self.assertEqual([write], failed)
-                self.periods()
+                self.periods(2)
                 self.hard_reboot()
-                self.periods()
+                self.periods(2)
                 self.assertGPUs(self.server, self.recorded(self.server), "host2")
-                self.assertInventory(total=self.TOTAL, used=1, host="host2")
-                self.assertInventory(total=self.TOTAL, host="host1")
+                self.assertInventory(used=1, host="host2")
+                self.assertInventory(host="host1")
                 self.sweep()
 
 
 class KVMLeftDomainTest(LeftDomain, kvm.KVMServersTestBase):
-    TOTAL = len(kvm.ALL)
+    pass
 
 
 class LostReasonTest(Repairs, profiled.ProfiledServersTestBase):
     def test_fault(self) -> None:
         """Nova's conductor drops why no host started the guest."""
         self.start_host("host1")
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
+        self.connection().says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
         for failure in FAILURES:
             server = self.boot(self.of_type(1155), expected_state="ERROR")
             with self.fails_once("fault", failure):
                 fault = self._show_server(server)["fault"]["message"]
                 self.assertIn("too little free memory for the guest", fault)
             self._delete_server(server)
-        connection.says = lambda xml: None
+        self.connection().says = lambda xml: None
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[0]))

@@ -18,7 +18,7 @@ from nova_gpu.virt import counters, driver
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import daemons, failing_calls
+from tests.fixtures import failing_calls
 from tests.functional import alone, cleaned, mig, test_verify
 from tests.functional.mig import FIRST, HALF, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
@@ -40,15 +40,13 @@ class RoadTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         whole = self.boot(self.gpu_flavor(1))
         self.assertGPUs(whole, [WHOLE])
         self.assertEqual((6, 0, 2), self.vgpus())
-        self.assertEqual((1, 3), (counters.read(self.state()).claims, self._vgpu_claims()))
+        found = counters.read(self.state())
+        self.assertEqual((1, 3), (found.claims, found.vgpu_claims))
         self.assertFound()
         self._delete_server(one)
         self.assertInstances(self.boot(self.of_type(SMALL)), [ONE], nodes_of(0, 9))
         self.assertFound()
         self.assertNotIn("ERROR [nova_gpu", self.log())
-
-    def _vgpu_claims(self) -> int:
-        return counters.read(self.state()).vgpu_claims
 
     def test_several_and_whole_ones_beside_them(self) -> None:
         server = self.boot(self.flavor(vgpus="= 4", vgpu_type=SMALL, gpus="= 1"))
@@ -67,25 +65,6 @@ class RoadTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.boot(self.of_type(mig.WITHOUT_MEDIA), expected_state="ERROR")
         with_media = self.boot(self.of_type(mig.WITH_MEDIA))
         self.assertInstances(with_media, [slot(FIRST, 5, 0, mig.WITH_MEDIA)], nodes_of(0, 5))
-
-    def test_what_becomes_of_the_guest(self) -> None:
-        neighbour, server = (self.boot(self.of_type(SMALL)) for _ in range(2))
-        self._reboot_server(server, hard=True)
-        self.assertInstances(server, [TWO], nodes_of(0, 10))
-        self._stop_server(server)
-        self.period()
-        self.assertEqual((6, 0, 2), self.vgpus())
-        self.restart_host("host1")
-        self.period()
-        self._start_server(server)
-        self.assertInstances(server, [TWO], nodes_of(0, 10))
-        self.assertInstances(neighbour, [ONE], nodes_of(0, 9))
-        said = self.refused({"suspend": None}, server)
-        self.assertIn("the state of a container cannot be saved", said[0])
-        said = self.refused({"rescue": {}}, server)
-        self.assertIn("a container is not started from another disk", said[0])
-        self.assertInstances(server, [TWO], nodes_of(0, 10))
-        self.assertFound()
 
     def test_full(self) -> None:
         self.boot(self.of_type(LARGE, 2))
@@ -139,7 +118,6 @@ class DividedUncleanTest(mig.MIGServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.commands = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
         self.period()
@@ -204,12 +182,7 @@ class DividedUncleanTest(mig.MIGServersTestBase):
         self.period()
         self.assertEqual((3, 2, 1), self.vgpus(LARGE))
         self.commands.wipe(SECOND)
-
-        def is_free() -> None:
-            self.period()
-            self.assertEqual((3, 0, 1), self.vgpus(LARGE))
-
-        self._wait_for_assert(is_free)
+        self.wait_for_vgpus(3, 0, 1, profile=LARGE)
         server = self.boot(self.of_type(LARGE))
         self.assertEqual(1, len(self.recorded(server)))
 
@@ -217,7 +190,6 @@ class DividedUncleanTest(mig.MIGServersTestBase):
 class CleaningTest(alone.Alone, mig.MIGServersTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.commands = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
         self.neighbour, self.server = (self.boot(self.of_type(SMALL)) for _ in range(2))
@@ -255,12 +227,7 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
         other = self.boot(self.of_type(SMALL))
         self.assertInstances(other, [slot(FIRST, 11, 0, SMALL)], nodes_of(0, 11))
         self.commands.wipe(FIRST)
-
-        def is_free() -> None:
-            self.period()  # one of the next: which, depends on how often it failed
-            self.assertEqual((6, 0, 2), self.vgpus())
-
-        self._wait_for_assert(is_free)
+        self.wait_for_vgpus(6, 0, 2)
 
     def test_a_command_that_hangs(self) -> None:
         """No period waits for it, and no start of the service."""
@@ -278,11 +245,7 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
             self.assertEqual((6, 2, 0), self.vgpus())
         self.assertLess(time.monotonic() - begin, 250, "it waited for the command")
         self.period()
-        self._wait_for_assert(self._all_are_free)
-
-    def _all_are_free(self) -> None:
-        self.period()
-        self.assertEqual((6, 0, 0), self.vgpus())
+        self.wait_for_vgpus(6, 0, 0)
 
     def test_state_that_cannot_be_read_as_the_service_starts(self) -> None:
         """Two instances of a card are not clean, and what says so cannot be read for a moment."""
@@ -305,12 +268,7 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
         self.assertNotIn(slot(FIRST, 11, 0, SMALL), self.recorded(other))
         self.commands.wipe(FIRST)
         self._delete_server(other)
-
-        def are_free() -> None:
-            self.period()
-            self.assertEqual((6, 0, 2), self.vgpus())
-
-        self._wait_for_assert(are_free)
+        self.wait_for_vgpus(6, 0, 2)
 
 
 class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
@@ -362,8 +320,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.hosts["host1"].set_mig(FIRST, [(1, 0), (9, 0), (10, 0)])
         self.period()
         self.assertIn(
-            f"New instances do not get vGPUs of GPU {FIRST}: the driver has the MIG",
-            self.log(),
+            f"New instances do not get vGPUs of GPU {FIRST}: the driver has the MIG", self.log()
         )
         self.assertEqual((6, 1, 2), self.vgpus())
         third = self.boot(self.of_type(SMALL))
@@ -380,8 +337,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
         self.period()
         self.assertIn(
-            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] An instance has vGPU {TWO}",
-            self.log(),
+            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] An instance has vGPU {TWO}", self.log()
         )
         self.assertFound((Kind.VGPU_MISSING, TWO))
         self.assertEqual((5, 0, 2), self.vgpus())
@@ -442,7 +398,7 @@ class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         """It has one instance by its node; the others of the card are free."""
         xml = FOREIGN.replace("/dev/nvidia4", nodes_of(0, 9)[2])
         xml = xml.format(uuid=uuidutils.generate_uuid())
-        self.driver._host.get_connection().defineXML(xml)
+        self.connection().defineXML(xml)
         self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "somebody else's domain")
         self.period()
         self.assertEqual((6, 1, 0), self.vgpus())

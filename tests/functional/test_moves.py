@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
+from tests.fixtures import libvirt
 from tests.functional import base
 
 
@@ -32,7 +35,7 @@ class MovesTest(base.GPUServersTestBase):
 
     def _resize(self, gpus: int) -> None:
         self._resize_server(self.server, self.gpu_flavor(gpus))
-        self.assertEqual("host2", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual("host2", self.host_of(self.server))
 
     def test_resize_and_confirm(self) -> None:
         self._resize(2)
@@ -63,8 +66,7 @@ class MovesTest(base.GPUServersTestBase):
 
     def test_resize_and_revert(self) -> None:
         self._resize(2)
-        self.period("host1")
-        self.period("host2")
+        self.periods()
         self.server = self._revert_resize(self.server)
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
         self.assertNoDomain("host2")
@@ -103,13 +105,9 @@ class MovesTest(base.GPUServersTestBase):
         )
 
     def test_failed_move_gives_back_at_the_destination(self) -> None:
-        def fail(*args: object, **kwargs: object) -> None:
-            raise fakelibvirt.make_libvirtError(
-                fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
-            )
-
-        connection = self.computes["host2"].driver._host.get_connection()
-        connection.defineXML = fail
+        connection = self.connection("host2")
+        error = libvirt.error("no", fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+        connection.defineXML = mock.Mock(side_effect=error)
         # A cast is a call here, so that what the host raises reaches the API.
         self.assertRaises(
             client.OpenStackApiException, self._resize_server, self.server, self.gpu_flavor(2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import shutil
 from typing import Any
+from unittest import mock
 
-import fixtures
 from nova.conf import devices
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -84,8 +84,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         self.assertIn(f"one vGPU is {FIRST[0]}/nvidia-1155/0", str(listed["0000:3b:00.0"]))
         self.assertIsNone(listed["0000:af:00.0"])
         self.assertIn(
-            "GPU 0000:3b:00.0 (L40S) is not offered: instances have vGPUs of it",
-            self.stdlog.logger.output,
+            "GPU 0000:3b:00.0 (L40S) is not offered: instances have vGPUs of it", self.log()
         )
 
     def test_without_a_driver(self) -> None:
@@ -110,8 +109,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         self.assertWhole(of_25b6=1)
         self.assertNothingToVerify()
         self.assertIn(
-            "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions divides it",
-            self.stdlog.logger.output,
+            "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions divides it", self.log()
         )
 
     def test_divided_again(self) -> None:
@@ -153,9 +151,7 @@ class MediatedTest(Offering, alone.Alone, divided.DividedServersTestBase):
         self.start_host()
         self.boot_host()
         self.assertWhole(of_25b6=1, of_1bb3=1)
-        self.assertIn(
-            "[mdev_nvidia-65]device_addresses names 0000:3b:00.0", self.stdlog.logger.output
-        )
+        self.assertIn("[mdev_nvidia-65]device_addresses names 0000:3b:00.0", self.log())
 
     def boot_host(self) -> None:
         self.kernels["host1"].forget_all()
@@ -200,14 +196,10 @@ class UnreadTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
     def test_nothing_is_whole_before(self) -> None:
         self.start_host()
         self.assertWhole(of_25b6=1)
-        silence = fixtures.MonkeyPatch("nova_gpu.virt.usage.records.read", _silent)
         self.leaves = LEAVES
-        with silence:
+        silent = messaging_exceptions.MessagingTimeout
+        with mock.patch("nova_gpu.virt.usage.records.read", side_effect=silent):
             self.restart_host("host1")
             self.assertWhole()
         self.period()
         self.assertWhole(of_25b6=1)
-
-
-def _silent(*args: object) -> None:
-    raise messaging_exceptions.MessagingTimeout

@@ -7,16 +7,14 @@ from typing import Any
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine as quarantines
-from tests.fixtures import ailments, daemons
+from tests.fixtures import ailments
 from tests.functional import alone, base, cleaned
 
 FIRST, SECOND = base.FIRST_SOCKET[:2]
 
 
 class NotificationsTest(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def types(self) -> list[str]:
         return [each.event_type for each in self.sent()]
@@ -57,7 +55,7 @@ class LifecycleTest(NotificationsTest):
         self._reboot_server(server, hard=True)
         self._stop_server(server)
         self._start_server(server)
-        self._rebuild_server(server, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
+        self._rebuild_server(server, base.IMAGE)
         self.period()
         self.assertEqual([], self.types())
         self._delete_server(server)
@@ -92,7 +90,6 @@ class PlainTest(alone.Alone, NotificationsTest):
 class QuarantineTest(alone.Alone, NotificationsTest):
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.cleaned = self.useFixture(cleaned.Cleaned(self))
         self.restart_host("host1")
 

@@ -63,8 +63,8 @@ class DeadCardTest(alone.Alone, base.GPUServersTestBase):
         self.start_host(machine="h200-8")
         self.assertInventory(reserved=1)
         address = self.cards[index].address
-        self.assertIn(f"GPU {address} (H200", self.stdlog.logger.output)
-        self.assertIn(reason, self.stdlog.logger.output)
+        self.assertIn(f"GPU {address} (H200", self.log())
+        self.assertIn(reason, self.log())
         # What is known of the others is known of their group.
         cuda = "trait:CUSTOM_HW_GPU_CUDA_COMPUTE_CAPABILITY_V9_0"
         asked = {"gpu:memory_mib": ">= 100000", cuda: "required"}
@@ -101,7 +101,7 @@ class DeadCardTest(alone.Alone, base.GPUServersTestBase):
         information.write_text(information.read_text().replace("Excluded:\t No", "Excluded:\t Yes"))
         self.period()
         self.assertInventory(reserved=1)
-        self.assertIn("NVIDIA's driver excludes it", self.stdlog.logger.output)
+        self.assertIn("NVIDIA's driver excludes it", self.log())
 
     def test_a_library_that_does_not_answer(self) -> None:
         """The nodes are there: they are all that is known."""

@@ -58,11 +58,11 @@ class OrphanTest(base.GPUServersTestBase):
     def test_one_that_goes_on_keeps_what_it_has(self) -> None:
         self.period()
         self.assertInventory(used=7)
-        self.assertNotIn("Released the GPUs of migration", self.stdlog.logger.output)
+        self.assertNotIn("Released the GPUs of migration", self.log())
 
     def test_a_service_that_starts_has_no_group_yet(self) -> None:
         self.restart_host("host1")
-        self.assertNotIn("Cannot look for", self.stdlog.logger.output)
+        self.assertNotIn("Cannot look for", self.log())
         self.assertInventory(used=7)
 
     def test_placement_does_not_answer(self) -> None:
@@ -76,8 +76,7 @@ class OrphanTest(base.GPUServersTestBase):
         with fixtures.MonkeyPatch(f"{_CLIENT}.get_allocations_for_resource_provider", fail):
             self.period()
         self.assertIn(
-            "Cannot look for GPUs that ended moves still hold: no route to Placement",
-            self.stdlog.logger.output,
+            "Cannot look for GPUs that ended moves still hold: no route to Placement", self.log()
         )
         self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
 
@@ -89,13 +88,16 @@ class AbandonedMoveTest(base.GPUServersTestBase):
         self.start_host()
         self.server = self.boot(self.gpu_flavor(2))
 
-    def _dies_in_resize(self, name: str) -> None:
-        """*name*: the message that its end takes with it."""
+    def _loses_in_resize(self, name: str) -> None:
+        """*name*: the message that is not sent"""
         lost = f"nova.compute.rpcapi.ComputeAPI.{name}"
         with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
             body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
             self.api.post_server_action(self.server["id"], body)
             self._wait_for_assert(lambda: self.assertInventory(used=6))
+
+    def _dies_in_resize(self, name: str) -> None:
+        self._loses_in_resize(name)
         self.restart_host("host1")
 
     def assertEndedAfterTwoPeriods(self) -> None:
@@ -122,15 +124,11 @@ class AbandonedMoveTest(base.GPUServersTestBase):
         self._dies_in_resize("prep_resize")
         self.restart_host("host1")  # which looks once, as the first time
         self.assertInventory(used=6)
-        self.assertNotIn("which was interrupted", self.stdlog.logger.output)
+        self.assertNotIn("which was interrupted", self.log())
 
     def test_one_with_a_task_goes_on(self) -> None:
-        with fixtures.MonkeyPatch(
-            "nova.compute.rpcapi.ComputeAPI.resize_instance", lambda *args, **kwargs: None
-        ):
-            body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
-            self.api.post_server_action(self.server["id"], body)
+        self._loses_in_resize("resize_instance")
         for _ in range(3):
             self.period()
         self.assertInventory(used=6)
-        self.assertNotIn("which was interrupted", self.stdlog.logger.output)
+        self.assertNotIn("which was interrupted", self.log())

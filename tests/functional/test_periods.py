@@ -37,7 +37,7 @@ class PeriodTest(base.GPUServersTestBase):
 
     def assertNobodyWasAStranger(self, method: str) -> None:
         self.assertEqual([method, "reserved: 0"], self.ran)
-        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
+        self.assertNotIn("Instances do not get GPU", self.log())
 
     def test_unshelved_and_not_saved(self) -> None:
         """What it had before stays in the database until its guest runs."""
@@ -80,24 +80,21 @@ class PeriodTest(base.GPUServersTestBase):
         self.instance(server).destroy()
         self.period()
         self.assertInventory(reserved=2)
-        self.assertIn(f"the domain {server['id']} has it", self.stdlog.logger.output)
+        self.assertIn(f"the domain {server['id']} has it", self.log())
 
 
 class RepeatsTest(base.GPUServersTestBase):
     """A warning that comes each minute hides what is new."""
 
     SAID = "nova-compute goes on with the GPUs' last known state"
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def warnings(self) -> list[str]:
         """Those of this package in four periods"""
-        before = len(self.stdlog.logger.output)
+        before = len(self.log())
         for _ in range(4):
             self.period()
-        lines = str(self.stdlog.logger.output)[before:].splitlines()
+        lines = self.log()[before:].splitlines()
         return [line for line in lines if re.search(r" (WARNING|ERROR) \[nova_gpu", line)]
 
     def test_a_host_with_nothing_to_say(self) -> None:

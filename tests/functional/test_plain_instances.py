@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import uuid
-from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
-import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -18,12 +16,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments
 from tests.functional import alone, base, kvm
-
-_STRANGER = """
-<domain type='{type}'>
-  <name>somebodys</name><uuid>{uuid}</uuid><memory>1024</memory><vcpu>1</vcpu>
-  <os><type>{os}</type></os><devices>{device}</devices>
-</domain>"""
+from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
 
 class PlainInstances:
@@ -39,13 +32,8 @@ class PlainInstances:
     )
     ADDRESSES = base.ALL
     ALREADY_AT_START = False
-    STRANGER = _STRANGER.replace("{type}", "lxc").format(
-        uuid=uuid.uuid4(),
-        os="exe",
-        # minors 0 to 3 are the second socket's
-        device="<hostdev mode='capabilities' type='misc'><source><char>/dev/nvidia0</char></source>"
-        "</hostdev>",
-    )
+    # minors 0 to 3 are the second socket's
+    STRANGER = FOREIGN.format(uuid=uuid.uuid4()).replace("/dev/nvidia4", "/dev/nvidia0")
 
     def setUp(self) -> None:
         super().setUp()
@@ -81,7 +69,7 @@ class PlainInstances:
         self.device(self.ADDRESSES[3], "resource").unlink()
 
     def a_stranger(self) -> None:
-        self._connection().defineXML(self.STRANGER).create()
+        self.connection().defineXML(self.STRANGER).create()
 
     def a_cdi_file_of_garbage(self) -> None:
         for folder in self.hosts["host1"].roots.cdi_spec_dirs:
@@ -106,9 +94,6 @@ class PlainInstances:
         ailments.count_bus_errors(host, self.ADDRESSES[3])
         self.period()
         ailments.count_bus_errors(host, self.ADDRESSES[3], fatal=1)
-
-    def _connection(self) -> fakelibvirt.Connection:
-        return self.computes["host1"].driver._host.get_connection()
 
     STATES = (
         a_card_gone,
@@ -154,7 +139,7 @@ class PlainInstances:
             ("nova_gpu.virt.usage.reader.UsageReader.read_records", bug),
             ("nova_gpu.virt.lifecycle.releases.Releases.resume", bug),
         ):
-            with self.subTest(name), _failing(name, broken):
+            with self.subTest(name), mock.patch(name, side_effect=broken):
                 if self.ALREADY_AT_START:
                     self.restart_host("host1")
                 self.assertPlainInstancesWork()
@@ -167,15 +152,6 @@ class PlainInstances:
         return self.computes["host1"].driver._gpus.publication.free()
 
 
-@contextlib.contextmanager
-def _failing(name: str, error: Exception) -> Iterator[None]:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise error
-
-    with fixtures.MonkeyPatch(name, fail):
-        yield
-
-
 class LXCPlainInstancesTest(PlainInstances, alone.Alone, base.GPUServersTestBase):
     pass
 
@@ -183,9 +159,11 @@ class LXCPlainInstancesTest(PlainInstances, alone.Alone, base.GPUServersTestBase
 class KVMPlainInstancesTest(PlainInstances, alone.Alone, kvm.KVMServersTestBase):
     ADDRESSES = kvm.ALL
     ALREADY_AT_START = True
-    STRANGER = _STRANGER.replace("{type}", "kvm").format(
-        uuid=uuid.uuid4(),
-        os="hvm",
-        device="<hostdev mode='subsystem' type='pci'><source>"
-        "<address domain='0x0000' bus='0xd8' slot='0x00' function='0x0'/></source></hostdev>",
-    )
+    STRANGER = f"""
+<domain type='kvm'>
+  <name>somebodys</name><uuid>{uuid.uuid4()}</uuid><memory>1024</memory><vcpu>1</vcpu>
+  <os><type>hvm</type></os>
+  <devices><hostdev mode='subsystem' type='pci'><source>
+    <address domain='0x0000' bus='0xd8' slot='0x00' function='0x0'/>
+  </source></hostdev></devices>
+</domain>"""

@@ -18,8 +18,7 @@ from osc_lib import exceptions
 
 from osc_gpu import capacity, explain, providers, rest
 from osc_gpu.fleet import create, move_commands, preemption, preemption_candidates, start
-from tests.functional import base, sdk
-from tests.functional.alone import IMAGE
+from tests.functional import base, killed, sdk
 from tests.functional.readings import Server
 
 STOPPED = {"gpu:preemptible": "0s", "gpu:on_stop": "release"}
@@ -35,16 +34,12 @@ class Preempting(base.GPUServersTestBase):
         for module in (preemption, rest):
             self.useFixture(fixtures.MockPatchObject(module, "POLL_S", 0.1))
         self.useFixture(fixtures.MockPatchObject(preemption, "_SHORT_S", 0.1))
-        self.two = self._named("two", **{"gpus": "= 2", "gpu:on_stop": "release"})
+        self.two = self.flavor("two", **{"gpus": "= 2", "gpu:on_stop": "release"})
         self.three = self.boot(self.flavor(gpus="= 3", **STOPPED), name="stopped")
         self.one = self.boot(self.flavor(gpus="= 1", **DELETED), name="gone")
         hour = {**STOPPED, "gpu:preemptible": "1h"}
         self.young = self.boot(self.flavor(gpus="= 2", **hour), name="young")
         self.firm = self.boot(self.gpu_flavor(2))
-
-    def _named(self, name: str, **specs: str) -> str:
-        small = {"memory_mb": 128, "vcpu": 1, "disk": 1, "ephemeral": 0}
-        return str(self._create_flavor(name=name, **small, extra_spec=specs))
 
     def run_it(self, *arguments: str, project: str = "") -> tuple[list[Any], str]:
         """The names of the table, and what is said beside it"""
@@ -195,14 +190,12 @@ class PreemptionTest(Preempting):
         self.admin_api.post_server_action(self.three["id"], {"lock": {}})
         self.assertIn("stopped stays: it is locked", self.refusal("two"))
         self.admin_api.post_server_action(self.three["id"], {"unlock": None})
-        self.api.post_server_action(self.three["id"], {"pause": None})
-        self._wait_for_state_change(self.three, "PAUSED")
+        self.perform(self.three, "pause", "PAUSED")
         self.assertIn("stopped stays: its status is PAUSED", self.refusal("two"))
-        self.api.post_server_action(self.three["id"], {"unpause": None})
-        self._wait_for_state_change(self.three, "ACTIVE")
+        self.perform(self.three, "unpause", "ACTIVE")
         self.force_down("host1")
         self.assertIn("stopped stays: its host's compute service is down", self.refusal("two"))
-        spot = self._named("spot", gpus="= 2", **DELETED)
+        spot = self.flavor("spot", gpus="= 2", **DELETED)
         self.assertIn("spot is preemptible itself", self.refusal(spot))
         self.assertIn("--watch goes with --apply", self.refusal("--watch", "1"))
         self.assertIn("--count goes with a flavor", self.refusal("--count", "2"))
@@ -215,33 +208,24 @@ class PreemptionTest(Preempting):
 
     def test_killed_at_any_moment(self) -> None:
         """The next run goes on, with no victim more."""
-
-        class Killed(BaseException):
-            pass
-
-        def die(*args: Any, **kwargs: Any) -> None:
-            raise Killed
-
-        with mock.patch.object(_proxy.Proxy, "set_server_metadata", die):
-            self.assertRaises(Killed, self.apply, "two")
+        with mock.patch.object(_proxy.Proxy, "set_server_metadata", killed.kill):
+            self.assertRaises(killed.Killed, self.apply, "two")
         self.assertUntouched(self.firm, self.three, self.one, self.young)
-        with mock.patch.object(preemption_candidates, "end", die):
-            self.assertRaises(Killed, self.apply, "two")
+        with mock.patch.object(preemption_candidates, "end", killed.kill):
+            self.assertRaises(killed.Killed, self.apply, "two")
         due = self.in_guest(self.three)["gpu:preempt_at"]
         # It is told nothing else, and another is cheaper no more.
-        with mock.patch.object(preemption_candidates, "_has_gpus", die):
-            self.assertRaises(Killed, self.run_it, "two", "--apply", "--notice", "60")
+        with mock.patch.object(preemption_candidates, "_has_gpus", killed.kill):
+            self.assertRaises(killed.Killed, self.run_it, "two", "--apply", "--notice", "60")
         self.assertEqual(due, self.in_guest(self.three)["gpu:preempt_at"])
         self.assertEqual([], self.apply("two")[0])
         self._wait_for_state_change(self.three, "SHUTOFF")
         self.assertUntouched(self.one, self.young)
         self.boot(self.two)
         # Started again it has been told nothing.
-        self.api.delete_server(self.firm["id"])
-        self._wait_until_deleted(self.firm)
+        self._delete_server(self.firm)
         self.undo()
-        self.api.post_server_action(self.three["id"], {"os-start": None})
-        self._wait_for_state_change(self.three, "ACTIVE")
+        self._start_server(self.three)
         taken, _ = sdk.run(self, preemption.Preempt, "two", "--project", self.api.project_id)
         ((_, name, *_, due, _),) = taken[1]
         self.assertEqual(("stopped", ""), (name, due))
@@ -253,8 +237,7 @@ class PreemptionTest(Preempting):
             tell(*args)
             self.assertIn("gpu:preempt_at", self.in_guest(self.three))
             self.period()
-            self.api.delete_server(self.firm["id"])
-            self._wait_until_deleted(self.firm)
+            self._delete_server(self.firm)
 
         with mock.patch.object(preemption_candidates, "notify", told):
             names, said = self.run_it("two", "--apply", "--notice", "600")
@@ -265,11 +248,10 @@ class PreemptionTest(Preempting):
 
     def test_a_burst(self) -> None:
         """Each is served that asks until it is, by as many as it takes."""
-        self.api.delete_server(self.firm["id"])
-        self._wait_until_deleted(self.firm)
+        self._delete_server(self.firm)
         spots = self.flavor(gpus="= 1", **STOPPED)
         before, last = (self.boot(spots, name=name) for name in ("before", "last"))
-        one = self._named("one", gpus="= 1")
+        one = self.flavor("one", gpus="= 1")
         wanted = {"a": one, "b": one, "c": self.two}
         served: list[Server] = []
         refused = [
@@ -312,7 +294,7 @@ class WaitingTest(Preempting):
 
         clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
         with mock.patch.object(create, "time", clock), mock.patch.object(rest, "time", clock):
-            waits = "--every", "7", "--flavor", "two", "--image", IMAGE, "waits"
+            waits = "--every", "7", "--flavor", "two", "--image", base.IMAGE, "waits"
             (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
         self.assertEqual([["stopped"]], taken)
         self.assertRegex(
@@ -331,8 +313,7 @@ class WaitingTest(Preempting):
         self.assertIn("there is room for 0 now", str(refusal))  # as the host's are kept
 
         # It gives them back, others have them meanwhile, and its start waits as well.
-        self.api.post_server_action(shown["id"], {"os-stop": None})
-        self._wait_for_state_change(shown, "SHUTOFF")
+        self._stop_server(shown)
         self.boot(self.gpu_flavor(2))
         with mock.patch.object(start, "time", clock), mock.patch.object(rest, "time", clock):
             waits = shown["id"], "--for", "60", "--every", "7"

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import pathlib
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova.virt.libvirt import driver as libvirt_driver
@@ -14,7 +15,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova_gpu.core import exception
 from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.host.state import files, quarantine
-from tests.fixtures import daemons, failing_calls, kernel
+from tests.fixtures import failing_calls, kernel
 from tests.functional import alone, base, cleaned
 
 CARD, NEXT = base.FIRST_SOCKET[:2]
@@ -25,7 +26,6 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.cleaned = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
         self.folder = self.state() / "gpu-clean"
@@ -53,17 +53,18 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
         """libvirtd goes away just after the domain was undefined."""
         server = self.boot(self.gpu_flavor(1))
         undefined = libvirt_driver.LibvirtDriver._undefine_domain
-        gone = fixtures.MonkeyPatch("nova_gpu.virt.usage.domains.look", _unreadable)
+        reset = exception.DomainsUnreadable("Cannot recv data: Connection reset by peer")
+        gone = mock.patch("nova_gpu.virt.usage.domains.look", side_effect=reset)
 
         def undefine_and_lose(driver: Any, *args: Any, **kwargs: Any) -> None:
             undefined(driver, *args, **kwargs)
-            gone.setUp()
+            gone.start()
 
         name = "nova.virt.libvirt.driver.LibvirtDriver._undefine_domain"
         with fixtures.MonkeyPatch(name, undefine_and_lose):
             self._delete_server(server)
         self.assertEqual([], self.cleaned.cards)
-        gone.cleanUp()
+        gone.stop()
         self.restart_host("host1")
         self.period()
         self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
@@ -72,7 +73,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
     def test_full_disk_and_a_cleaning_that_fails(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         self.cleaned.stain(CARD)
-        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+        with _full():
             self._delete_server(server)
             self.period()
             self.restart_host("host1")
@@ -85,7 +86,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
     def test_full_disk(self) -> None:
         """What is clean and cannot be written is offered once that can be."""
         server = self.boot(self.gpu_flavor(1))
-        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+        with _full():
             self._delete_server(server)
             self.period()
             self.assertInventory(reserved=1, used=0)
@@ -109,11 +110,8 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
 
     def test_proof_that_stays(self) -> None:
         """A guest whose card would be called clean after a restart is not started."""
-
-        def stays(path: pathlib.Path, **kwargs: Any) -> None:
-            raise OSError(errno.EROFS, "Read-only file system")
-
-        with fixtures.MonkeyPatch("nova_gpu.host.state.files.remove", stays):
+        stays = OSError(errno.EROFS, "Read-only file system")
+        with mock.patch.object(files, "remove", side_effect=stays):
             self.boot_refused(self.gpu_flavor(1))
         self.period()
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
@@ -121,7 +119,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
     def test_quarantine_that_cannot_be_written(self) -> None:
         gpus = self.computes["host1"].driver._gpus
         card = gpus._published.cards()[0]
-        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+        with _full():
             verdict = Unavailable("it fell off the bus", "replace it", Source.XID)
             self.assertRaises(OSError, gpus.releases.quarantine_fault, card, verdict, None)
             self.period()
@@ -192,9 +190,6 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
 _CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
 
 
-def _full(*args: Any, **kwargs: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def _unreadable(*args: Any, **kwargs: Any) -> None:
-    raise exception.DomainsUnreadable("Cannot recv data: Connection reset by peer")
+def _full() -> Any:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    return mock.patch.object(files, "write", side_effect=full)

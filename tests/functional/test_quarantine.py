@@ -15,7 +15,7 @@ from nova_gpu.cmd import quarantine as command
 from nova_gpu.core.availability import Source, Unavailable
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import files, quarantine
-from tests.fixtures import daemons, kernel, nvidia
+from tests.fixtures import kernel, nvidia
 from tests.functional import alone, base, cleaned
 
 CARD = base.FIRST_SOCKET[0]
@@ -28,7 +28,6 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.cleaned = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
         self.folder = self.state() / "gpu-quarantine"
@@ -49,9 +48,7 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self._delete_stained()
         self.assertOut()
         self.assertEqual([ADDRESS], list(quarantine.load(self.folder)))
-        self.assertIn(
-            f"GPU {CARD} is in quarantine: [gpu]clean_command ended with 1", self.errors()
-        )
+        self.assertIn(f"GPU {CARD} is in quarantine: [gpu]clean_command ended with 1", self.log())
         self.period()
         self.assertOut()
         self.boot_refused(self.gpu_flavor(8))
@@ -80,9 +77,6 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self.period()
         published.take_in = take_in
         self.assertOut()
-
-    def errors(self) -> str:
-        return str(self.stdlog.logger.output)
 
     def test_kept_over_a_restart(self) -> None:
         self._delete_stained()

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 from unittest import mock
 
-from nova.tests.functional.api import client
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
-from oslo_utils import uuidutils
 
 from nova_gpu.virt.lifecycle import quota
 from osc_gpu import flavors
@@ -29,14 +26,6 @@ class QuotaTestBase(base.GPUServersTestBase):
             limit_fixture.LimitFixture(others | {"class:PGPU": 0}, of_project)
         )
 
-    def image(self, on_stop: str) -> str:
-        """An image of a member that says so"""
-        image = copy.deepcopy(self.glance.image1)
-        image["id"] = uuidutils.generate_uuid()
-        image["properties"] = {**image["properties"], "gpu:on_stop": on_stop}
-        self.glance.create(None, image)
-        return str(image["id"])
-
     def create(self, name: str, *arguments: str) -> str:
         """The id of a flavor that our command makes"""
         words = ["--vcpus", "1", "--ram", "128", "--disk", "1", name, *arguments]
@@ -46,13 +35,7 @@ class QuotaTestBase(base.GPUServersTestBase):
 
 class QuotaTest(QuotaTestBase):
     def over_quota(self, flavor: str) -> str:
-        """The text of the 403"""
-        try:
-            self.boot(flavor)
-        except client.OpenStackApiException as e:
-            self.assertEqual(403, e.response.status_code)
-            return str(e)
-        raise AssertionError("it was not over quota")
+        return self.assertAnswer(403, self.boot, flavor)
 
     def test_every_word_has_an_option(self) -> None:
         made = self.create(
@@ -183,7 +166,7 @@ class QuotaTest(QuotaTestBase):
     def test_an_image_of_its_own_gives_nothing_back(self) -> None:
         self.start_host()
         three = self.create("three", "--gpus", "3")
-        server = self.boot(three, image_uuid=self.image("release"))
+        server = self.boot(three, image_uuid=self.image(**{"gpu:on_stop": "release"}))
         self._stop_server(server)
         self.period()
         self.assertInventory(used=3)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from nova.tests.functional.api import client
 from testtools import content
@@ -25,7 +24,7 @@ class SumsTest(test_quota.QuotaTestBase):
         self.keeps = self.create("keeps", "--gpus", "1")
         self.none = self.flavor()
         # The tenant's own image gives nothing back.
-        self.own_image = self.image("release")
+        self.own_image = self.image(**{"gpu:on_stop": "release"})
         self.made: list[Server] = []
         self.servers = {
             "start": self.prepared(self.gives, "os-stop", "SHUTOFF"),
@@ -38,33 +37,29 @@ class SumsTest(test_quota.QuotaTestBase):
     def prepared(self, flavor: str, action: str, status: str) -> Server:
         """Return one that had a GPU and gave it back, so that the next one gets it."""
         server = self.boot(flavor)
-        self.act(server, action, status)
+        self.perform(server, action, status)
         return server
-
-    def act(self, server: Server, action: str, status: str, body: Any = None) -> None:
-        self.api.post_server_action(server["id"], {action: body})
-        self._wait_for_server_parameter(server, {"status": status, "OS-EXT-STS:task_state": None})
 
     def take(self, way: str) -> None:
         server = self.servers.get(way, {})
         if way == "start":
-            self.act(server, "os-start", "ACTIVE")
+            self.perform(server, "os-start", "ACTIVE")
         elif way == "reboot":
-            self.act(server, "reboot", "ACTIVE", {"type": "HARD"})
+            self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
         elif way == "unshelve":
-            self.act(server, "unshelve", "ACTIVE")
+            self.perform(server, "unshelve", "ACTIVE")
         elif way == "resize":
             self.resize(self.keeps)
         else:
             self.made.append(self.boot(self.keeps, image_uuid=self.own_image))
             if way == "create and stop":
-                self.act(self.made[-1], "os-stop", "SHUTOFF")
+                self.perform(self.made[-1], "os-stop", "SHUTOFF")
 
     def give(self, way: str) -> None:
         if way in ("start", "reboot"):
-            self.act(self.servers[way], "os-stop", "SHUTOFF")
+            self.perform(self.servers[way], "os-stop", "SHUTOFF")
         elif way == "unshelve":
-            self.act(self.servers[way], "shelve", "SHELVED_OFFLOADED")
+            self.perform(self.servers[way], "shelve", "SHELVED_OFFLOADED")
         elif way == "resize":
             self.resize(self.none)
         else:
@@ -72,9 +67,9 @@ class SumsTest(test_quota.QuotaTestBase):
 
     def resize(self, flavor: str) -> None:
         server = self.servers["resize"]
-        self.act(server, "resize", "VERIFY_RESIZE", {"flavorRef": flavor})
+        self.perform(server, "resize", "VERIFY_RESIZE", {"flavorRef": flavor})
         with self.on("host1"):
-            self.act(server, "confirmResize", "ACTIVE")
+            self.perform(server, "confirmResize", "ACTIVE")
 
     def test_one_takes_it_from_the_other(self) -> None:
         ways = ("create", "create and stop", *self.servers)
@@ -95,8 +90,7 @@ class SumsTest(test_quota.QuotaTestBase):
             self.take(way)
             raise AssertionError(f"{way} got a second one: {self.steps}")
         for name, server in self.servers.items():
-            expected = {"status": statuses[name], "OS-EXT-STS:task_state": None}
-            self._wait_for_server_parameter(server, expected)
+            self._wait_until_settled(server, statuses[name])
 
     def assertSums(self, step: str, used: int, running: int) -> None:
         """Placement counts that many, and so many are of guests that run."""

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from typing import ClassVar
+from unittest import mock
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
@@ -19,7 +20,7 @@ from nova_gpu.host.container import contents
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import cdi, daemons, hosts
+from tests.fixtures import cdi, hosts, libvirt
 from tests.functional import alone, base, cleaned, mig, test_verify
 from tests.functional.base import Server
 from tests.functional.mig import FIRST, LARGE, SMALL, nodes_of, slot
@@ -42,7 +43,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
     def errors_of(self, server: Server) -> list[str]:
         """What it reaches, as the log says"""
         said = f"The guest {server['id']} reaches GPU "
-        lines = str(self.stdlog.logger.output).splitlines()
+        lines = self.log().splitlines()
         found = (line.partition(said)[2].partition(": ")[0] for line in lines if said in line)
         return [each.partition(", ")[0] for each in found]
 
@@ -54,21 +55,20 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
             if each.event_type == "gpu.reached"
         ]
 
-    def sources(self) -> gather.Sources:
+    def sources(self, host: str = "host1") -> gather.Sources:
         """Asked by a command, which has not looked before"""
-        return dataclasses.replace(super().sources(), host=discovery.Discovery())
+        return dataclasses.replace(super().sources(host), host=discovery.Discovery())
 
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
         uuids = ", ".join(sorted(server["id"] for server in servers))
         said = f"Several guests can open GPU {device}: {uuids}. "
-        self.assertEqual(1, str(self.stdlog.logger.output).count(said))
+        self.assertEqual(1, self.log().count(said))
         self.assertEqual({device.partition("/")[0]: len(servers)}, self.shared())
 
     def grant(self, server: Server, nodes: Sequence[str]) -> None:
         """As ``virsh attach-device`` to its guest"""
-        connection = self.driver._host.get_connection()
-        domain = connection.lookupByUUIDString(server["id"])
+        domain = self.guest(server)
         made = "".join(
             "<hostdev mode='capabilities' type='misc'>"
             f"<source><char>{node}</char></source></hostdev>"
@@ -120,6 +120,12 @@ class ShiftedMinors(ContainerTestBase):
 
 
 class ShiftedMinorsTest(ShiftedMinors):
+    def assertOthersGet(self, count: int) -> None:
+        """That many cards and no more, of which none is what the guest reaches"""
+        others = [self.boot(self.gpu_flavor(1)) for _ in range(count)]
+        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
+        self.boot_refused(self.gpu_flavor(1))
+
     def test_no_new_guest_gets_it_until_this_one_has_ended(self) -> None:
         """It is reported once, in all places, and nothing is done to the guest."""
         self._shift()
@@ -131,9 +137,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.assertFound((Kind.REACHES_OTHERS, self.server["id"]))
         self.assertEqual({NEXT: 1}, self.gauge("nova_gpu_reached"))
         self.assertEqual([(self.server["id"], [NEXT])], self.reached())
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(5)]
-        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
-        self.boot_refused(self.gpu_flavor(1))
+        self.assertOthersGet(5)
         self._reboot_server(self.server, hard=True)
         self.assertEqual({"/dev/nvidia3"}, self.nodes_in(self.server))
         self.period()
@@ -152,21 +156,19 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.restart_host("host1")
         self.period()
         self.assertInventory(reserved=1, used=1)
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
-        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
-        self.boot_refused(self.gpu_flavor(1))
+        self.assertOthersGet(6)
         self._stop_server(self.server)
         self.period()
         self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
 
     def test_what_cannot_be_recorded_in_its_domain(self) -> None:
         """The service remembers it until it can be, and a service that comes later reads it."""
-        name = "tests.fixtures.libvirt.Domain.setMetadata"
-        with fixtures.MonkeyPatch(name, _refuse):
+        gone = fakelibvirt.libvirtError("Cannot recv data: Connection reset by peer")
+        with mock.patch.object(libvirt.Domain, "setMetadata", side_effect=gone):
             self._swap()
             self.period()
             said = f"which GPUs of others the guest {self.server['id']} reaches"
-            self.assertIn(said, self.stdlog.logger.output)
+            self.assertIn(said, self.log())
             self._swap_back()
             for _ in range(2):
                 self.period()
@@ -174,16 +176,14 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.period()
         self.restart_host("host1")
         self.assertInventory(reserved=1, used=1)
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
-        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
-        self.boot_refused(self.gpu_flavor(1))
+        self.assertOthersGet(6)
 
     def test_it_is_stopped_where_the_operator_wants_that(self) -> None:
         self.flags(stop_guests_that_reach_others=True, group="gpu")
         self._swap()
         self.period()
         said = f"Stopped the guest {self.server['id']}, which reached GPUs that are not its own: "
-        self.assertIn(f"{said}{NEXT}. ", self.stdlog.logger.output)
+        self.assertIn(f"{said}{NEXT}. ", self.log())
         self.assertEqual([], self.driver._host.list_guests(only_running=True))
         self.assertInventory(reserved=0, used=1)
         self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
@@ -200,7 +200,7 @@ class ShiftedMinorsTest(ShiftedMinors):
         self._swap()
         self.period()
         said = f"GPU {NEXT}, which is not its own and which the instances {other['id']} have: "
-        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn(said, self.log())
         self.assertEqual(
             sorted([(self.server["id"], [NEXT]), (other["id"], [NEXT])]), sorted(self.reached())
         )
@@ -252,11 +252,11 @@ class ShiftedMinorsTest(ShiftedMinors):
         self._swap()
         self.period()
         self.assertEqual({}, self.shared())  # each can open what the other has, and it cannot
-        self.assertNotIn("Several guests can open GPU", self.stdlog.logger.output)
+        self.assertNotIn("Several guests can open GPU", self.log())
         self.assertInventory(reserved=0, used=2)
         self._reboot_server(self.server, hard=True)
         said = f"on host1: GPU {OWN} cannot be given: another guest names it in its domain"
-        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn(said, self.log())
         self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
         for server in (self.server, other):
             self._stop_server(server)
@@ -267,16 +267,11 @@ class ShiftedMinorsTest(ShiftedMinors):
         self.assertFound()
 
 
-def _refuse(*args: object) -> None:
-    raise fakelibvirt.libvirtError("Cannot recv data: Connection reset by peer")
-
-
 class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
     """The operator makes other MIG instances while the guest is idle."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(daemons.Daemons())
         self.commands = self.useFixture(cleaned.Cleaned(self))
         self.restart_host("host1")
         self.server = self.boot(self.of_type(LARGE))
@@ -408,7 +403,7 @@ class SpecificationTest(ContainerTestBase):
         os.chown(self.file, -1, group)
         self.file.chmod(0o664)
         self.assertIn("the host's CDI file", self.boot_refused(self.gpu_flavor(1)))
-        self.assertIn(f"the group {group} can write to it", self.stdlog.logger.output)
+        self.assertIn(f"the group {group} can write to it", self.log())
 
 
 class RoadTest(ContainerTestBase):
@@ -424,7 +419,7 @@ class RoadTest(ContainerTestBase):
             self.assertIn("/dev/nvidia4", self.xml(driver, instance))
 
     def test_a_release_that_nobody_has_tried(self) -> None:
-        self.assertNotIn("was tested with", self.stdlog.logger.output)
+        self.assertNotIn("was tested with", self.log())
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.signatures.RELEASES", range(1, 3)))
         self.restart_host("host1")
-        self.assertIn("ERROR [nova_gpu.virt.signatures] Nova is ", self.stdlog.logger.output)
+        self.assertIn("ERROR [nova_gpu.virt.signatures] Nova is ", self.log())

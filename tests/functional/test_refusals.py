@@ -19,12 +19,11 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
         self.start_host("host2")
 
     def assertGoesOn(self, server: Server, status: str = "ACTIVE") -> None:
-        expected = {"status": status, "OS-EXT-STS:task_state": None}
-        found = self._wait_for_server_parameter(server, expected)
+        found = self._wait_until_settled(server, status)
         self.assertEqual("host1", found["OS-EXT-SRV-ATTR:host"])
         self.assertInventory(used=1, host="host1")
         self.assertInventory(used=0, host="host2")
-        self.assertNotIn("Traceback", self.stdlog.logger.output)
+        self.assertNotIn("Traceback", self.log())
         if status == "ACTIVE":
             gpus = [base.FIRST_SOCKET[0]] if server is self.server else []
             self.assertGPUs(server, gpus)
@@ -63,5 +62,4 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
         """The stand-in for libvirt saves any guest."""
         self.start_host("host3", machine="cpu-only")
         server = self.boot(self.flavor(), host="host3")
-        self.api.post_server_action(server["id"], {"suspend": None})
-        self._wait_for_state_change(server, "SUSPENDED")
+        self.perform(server, "suspend", "SUSPENDED")

@@ -15,20 +15,34 @@ from osc_lib import exceptions
 
 from osc_gpu import capacity, providers, rest
 from osc_gpu.fleet import move_commands, moves
-from tests.functional import base, divided, live, sdk
+from tests.functional import base, divided, killed, live, sdk
 from tests.functional.shown import ShownTestBase
 
 
-class RoomTest(ShownTestBase):
+class RoomTestBase(ShownTestBase):
+    """``source``: the host from which an instance moves next."""
+
+    source = "host1"
+
     def setUp(self) -> None:
         super().setUp()
         # What is of a host alone takes all eight cards of host1.
-        self._create_flavor(
-            name="eight", memory_mb=128, vcpu=1, disk=1, ephemeral=0, extra_spec={"gpus": "8"}
-        )
+        self.flavor("eight", gpus="8")
         yields = self.flavor(**{"gpus": "= 1", "gpu_arch": "s== fermi", "gpu:move": "cold"})
         self.server = self.boot(yields, host="host1", name="yields")
+        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
+        confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
 
+        def at_the_source(proxy: Any, server: Any) -> None:
+            with self.on(self.source):  # as for tests.functional.base.GPUServersTestBase.confirm
+                confirm(proxy, server)
+
+        self.useFixture(
+            fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
+        )
+
+
+class RoomTest(RoomTestBase):
     def places(self) -> int:
         return sum(row[1] for row in self.values(capacity.ShowCapacity, "eight"))
 
@@ -40,7 +54,7 @@ class RoomTest(ShownTestBase):
             command,
         )
         server = {"id": uuid}
-        self.assertEqual(source, self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual(source, self.host_of(server))
         self.admin_api.post_server_action(str(uuid), {"migrate": {"host": destination}})
         self._wait_for_state_change(server, "VERIFY_RESIZE")
         self.assertEqual(0, self.places(), "until it is confirmed the source keeps its GPU")
@@ -72,16 +86,6 @@ class RoomTest(ShownTestBase):
 
     def apply(self, command: type, *arguments: str) -> tuple[list[tuple[Any, ...]], str]:
         """What is printed by it, and beside it"""
-        confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
-
-        def at_the_source(proxy: Any, server: Any) -> None:
-            with self.on("host1"):  # as for tests.functional.base.GPUServersTestBase.confirm
-                confirm(proxy, server)
-
-        self.useFixture(
-            fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
-        )
-        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
         taken, said = sdk.run(self, command, *arguments, "--apply")
         return list(taken[1]), said
 
@@ -102,8 +106,7 @@ class RoomTest(ShownTestBase):
         make = moves.make
 
         def late(*args: Any) -> None:
-            self.api.post_server_action(self.server["id"], {"os-stop": None})
-            self._wait_for_state_change(self.server, "SHUTOFF")
+            self._stop_server(self.server)
             make(*args)
 
         with mock.patch.object(moves, "make", late):
@@ -134,26 +137,20 @@ class RoomTest(ShownTestBase):
 
     def test_killed_at_any_moment(self) -> None:
         """What is left is said, and led to its end by the next plan, or by what that names."""
-
-        def die(*args: Any, **kwargs: Any) -> None:
-            raise _Killed
-
-        proxy = _proxy.Proxy
-        with mock.patch.object(proxy, "migrate_server", die):
-            self.assertRaises(_Killed, self.apply, move_commands.Drain, "host1")
+        with mock.patch.object(_proxy.Proxy, "migrate_server", killed.kill):
+            self.assertRaises(killed.Killed, self.apply, move_commands.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
-        with mock.patch.object(moves._Step, "_when_idle", die):
-            self.assertRaises(_Killed, self.apply, move_commands.Drain, "host1")
+        with mock.patch.object(moves._Step, "_when_idle", killed.kill):
+            self.assertRaises(killed.Killed, self.apply, move_commands.Drain, "host1")
         self._wait_for_state_change(self.server, "VERIFY_RESIZE")
         said = self.refusal(move_commands.Drain, "host1")
         self.assertIn(
             "yields stays: its move or resize waits for openstack server migration confirm", said
         )
-        self.api.post_server_action(self.server["id"], {"revertResize": None})
-        self._wait_for_state_change(self.server, "ACTIVE")
+        self.perform(self.server, "revertResize", "ACTIVE")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
-        with mock.patch.object(moves._Step, "wait_for_source", die):
-            self.assertRaises(_Killed, self.apply, move_commands.Drain, "host1")
+        with mock.patch.object(moves._Step, "wait_for_source", killed.kill):
+            self.assertRaises(killed.Killed, self.apply, move_commands.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual([], self.apply(move_commands.Drain, "host1")[0])
 
@@ -178,8 +175,7 @@ class RoomTest(ShownTestBase):
         plain = self.boot(self.flavor(), host="host1")
         self.assertEqual(["host2"] * 2, [self.host_of(self.boot(one)) for _ in range(2)])
         # Nor does one of its own come to have GPUs there.
-        self.api.post_server_action(plain["id"], {"resize": {"flavorRef": one}})
-        self._wait_for_state_change(plain, "VERIFY_RESIZE")
+        self._resize_server(plain, one)
         self.assertEqual("host2", self.host_of(plain))
         self.assertEqual([], self.values(move_commands.MakePlace, one))
 
@@ -201,14 +197,9 @@ class RoomTest(ShownTestBase):
         self.assertIn("firm stays", said)
         self.assertEqual("it is drained", self.listed())
         # What is there goes on.
-        self.api.post_server_action(firm["id"], {"os-stop": None})
-        self._wait_for_state_change(firm, "SHUTOFF")
-        self.api.post_server_action(firm["id"], {"os-start": None})
-        self._wait_for_state_change(firm, "ACTIVE")
+        self._stop_server(firm)
+        self._start_server(firm)
         self.assertGPUs(firm, self.recorded(firm))
-
-    def host_of(self, server: Any) -> str:
-        return str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
 
     def test_who_stays(self) -> None:
         firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")
@@ -218,14 +209,11 @@ class RoomTest(ShownTestBase):
         self.assertIn("firm stays: it runs, and its flavor does not say gpu:move cold", said)
         self.assertIn("firm stays", self.refusal(move_commands.Drain, "host1"))
         self.assertEqual([], self.values(move_commands.Defragment))
-        self.api.post_server_action(stays["id"], {"os-stop": None})
-        self._wait_for_state_change(stays, "SHUTOFF")
+        self._stop_server(stays)
         self.assertIn("firm stays: it is a container", self.refusal(move_commands.Drain, "host1"))
-        self.api.delete_server(stays["id"])
-        self._wait_until_deleted(stays)
+        self._delete_server(stays)
 
-        self.api.post_server_action(self.server["id"], {"os-stop": None})
-        self._wait_for_state_change(self.server, "SHUTOFF")
+        self._stop_server(self.server)
         ((*_, cost, _),) = self.values(move_commands.MakePlace, "eight")
         self.assertEqual("none: it is stopped, and moves cold", cost)
         self.admin_api.post_server_action(self.server["id"], {"lock": {}})
@@ -262,18 +250,16 @@ class RoomTest(ShownTestBase):
             self.assertIn("for administrators", refused)
 
 
-class _Killed(BaseException):
-    @classmethod
-    def at(cls, call: int, real: Callable[..., Any]) -> Callable[..., Any]:
-        """What does as *real* does, until it is called so often"""
-        calls = itertools.count(1)
+def _killed_at(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """What does as *real* does, until it is called so often"""
+    calls = itertools.count(1)
 
-        def do(*args: Any, **kwargs: Any) -> Any:
-            if next(calls) == call:
-                raise cls
-            return real(*args, **kwargs)
+    def do(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == call:
+            raise killed.Killed
+        return real(*args, **kwargs)
 
-        return do
+    return do
 
 
 class LiveTest(live.Moving, divided.DividedServersTestBase):
@@ -314,9 +300,9 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
             ("wait_for_source", 1, 0),
         ):
             with mock.patch.object(
-                moves._Step, where, _Killed.at(step, getattr(moves._Step, where))
+                moves._Step, where, _killed_at(step, getattr(moves._Step, where))
             ):
-                self.assertRaises(_Killed, self.drain)
+                self.assertRaises(killed.Killed, self.drain)
             for server in servers:
                 self._wait_for_state_change(server, "ACTIVE")  # Nova goes on with what was begun
             self._wait_for_assert(self.assertNoneKept)

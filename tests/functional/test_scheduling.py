@@ -12,7 +12,6 @@ import fixtures
 from nova_gpu.conf import CONF
 from nova_gpu.core.scheduling import stats
 from tests.functional import base
-from tests.functional.readings import Server
 
 
 class SchedulingTestBase(base.GPUServersTestBase):
@@ -23,10 +22,6 @@ class SchedulingTestBase(base.GPUServersTestBase):
         ]
         self.flags(weight_classes=classes, group="filter_scheduler")
         return super()._setup_scheduler_service()
-
-    def host_of(self, server: Server) -> str:
-        host: str = self._show_server(server)["OS-EXT-SRV-ATTR:host"]
-        return host
 
     def hosts_of(self, count: int, flavor: str) -> list[str]:
         """Where so many instances come up, one after another, each seen by a period"""

@@ -66,13 +66,11 @@ class HostsTest(ShownTestBase):
         self.assertEqual("2 GPUs (architecture fermi, hypervisor lxc)", shown["asked_for"])
         self.assertEqual(self.rendered(two), [each["address"] for each in shown["cards"]])
         self.documented("show", servers.ShowServer, "pair")
-        self.api.post_server_action(two["id"], {"os-stop": None})
-        self._wait_for_state_change(two, "SHUTOFF")
+        self._stop_server(two)
         stopped = self.fields(servers.ShowServer, "pair")
         self.assertEqual(2, stopped["gpus"])
         self.assertEqual("Nova has no diagnostics of a server that is SHUTOFF", stopped["cards"])
-        self.api.post_server_action(two["id"], {"os-start": None})
-        self._wait_for_state_change(two, "ACTIVE")
+        self._start_server(two)
 
         own = self.fields(servers.ShowServer, "pair", admin=False)
         self.assertEqual(shown["asked_for"], own["asked_for"])
@@ -299,13 +297,6 @@ class RefusedActionTest(ShownTestBase):
 class ToldThenTest(ShownTestBase):
     """What is said of an instance that got no GPUs, where some are free"""
 
-    def boot_several(self, flavor: str, name: str, count: int, status: str) -> list[base.Server]:
-        body = self._build_server(name=name, flavor_id=flavor, networks="none")
-        self.api.post_server({"server": {**body, "min_count": count, "max_count": count}})
-        found = [each for each in self.api.get_servers() if each["name"].startswith(name)]
-        self.assertEqual(count, len(found))
-        return [self._wait_for_state_change(each, status) for each in found]
-
     def test_not_enough_hosts(self) -> None:
         """Placement has a candidate, and a filter refuses it."""
         group = self.api.post_server_groups({"name": "apart", "policy": "anti-affinity"})
@@ -327,8 +318,8 @@ class ToldThenTest(ShownTestBase):
 
     def test_several_at_once(self) -> None:
         kepler = self.flavor(gpus="= 1", gpu_arch="kepler")
-        pair = self.boot_several(kepler, "pair", 2, "ACTIVE")
-        refused = self.boot_several(kepler, "four", 4, "ERROR")
+        pair = self.boot_several(kepler, 2, name="pair")
+        refused = self.boot_several(kepler, 4, "ERROR", name="four")
         for each in refused:
             self.assertEqual(
                 "No valid host was found. Scheduling failed: 4 instances at once with 1 GPU "
@@ -336,7 +327,7 @@ class ToldThenTest(ShownTestBase):
                 "them or none: ask for fewer",
                 self._show_server(each)["fault"]["message"],
             )
-        self.assertIn("and there is room for 2; Nova starts all", self.stdlog.logger.output)
+        self.assertIn("and there is room for 2; Nova starts all", self.log())
         why = self.fields(explain.ExplainServer, refused[0]["id"])["why"]
         self.assertIn("it is one of 4 servers of a request, of which Nova starts all or none", why)
         self.assertIn("2 of them could start now", why)
@@ -344,5 +335,4 @@ class ToldThenTest(ShownTestBase):
         self.boot(kepler, name="last but one")
         self._shelve_server(pair[0])
         self.boot(kepler, name="last")
-        self.api.post_server_action(pair[0]["id"], {"unshelve": None})
-        self._wait_for_state_change(pair[0], "ACTIVE")
+        self._unshelve_server(pair[0])

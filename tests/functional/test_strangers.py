@@ -13,8 +13,6 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from tests.fixtures import hosts
 from tests.functional import alone, base
 
-TAKEN = base.FIRST_SOCKET[0]
-
 # minors 0 to 3 are the second socket's
 _DOMAIN = """
 <domain type='lxc'>
@@ -28,10 +26,7 @@ _DOMAIN = """
 
 class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
     leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def assertNobodyGetsIt(self) -> None:
         self.assertInventory(reserved=1)
@@ -44,17 +39,17 @@ class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
 
     def test_from_the_first_provider_tree_on(self) -> None:
         """Nova refuses a host that is new to it and has domains; so this one comes back."""
-        self._somebody(self.computes["host1"].driver._host.get_connection()).create()
+        self._somebody(self.connection()).create()
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
     def test_defined_but_not_running(self) -> None:
-        self._somebody(self.computes["host1"].driver._host.get_connection())
+        self._somebody(self.connection())
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
     def test_within_a_period_and_back(self) -> None:
-        domain = self._somebody(self.computes["host1"].driver._host.get_connection())
+        domain = self._somebody(self.connection())
         self.period()
         self.assertInventory(reserved=1)
         domain.undefine()
@@ -66,40 +61,13 @@ class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
         """The claim takes the card; the hold sees who has it, and another host is tried."""
         self.start_host("host2")
         for host in ("host1", "host2"):
-            self._somebody(self.computes[host].driver._host.get_connection())
+            self._somebody(self.connection(host))
         self.boot_refused(self.gpu_flavor(8))
-        domain = self.computes["host2"].driver._host.get_connection()
+        domain = self.connection("host2")
         domain.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)[0].undefine()
         self.period("host2")
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL, "host2")
         self.assertInventory(used=0, reserved=1, host="host1")
-
-
-class LocalDeleteTest(base.GPUServersTestBase):
-    """An instance was deleted while its host was down: back again, the host runs its domain."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.server = self.boot(self.gpu_flavor(2))
-        self.force_down("host1")
-        self._delete_server(self.server)
-        self.bring_back("host1")
-
-    def test_next_tenant_gets_other_cards(self) -> None:
-        self.assertEqual([TAKEN, base.FIRST_SOCKET[1]], self.rendered(self.server))
-        self.assertInventory(reserved=2, used=0)
-        self.boot_refused(self.gpu_flavor(7))
-        self.assertGPUs(self.boot(self.gpu_flavor(6)), base.ALL[2:])
-
-    def test_its_cards_are_free_once_it_is_reaped(self) -> None:
-        self.flags(running_deleted_instance_timeout=0)
-        with self.on("host1"):
-            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
-        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server)
-        self.period()
-        self.assertInventory(reserved=0, used=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
 
 _HOLDS = """

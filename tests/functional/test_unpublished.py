@@ -53,7 +53,7 @@ class UnpublishedTest(base.GPUServersTestBase):
             self.assertGPUs(self.server, base.FIRST_SOCKET[:1], "host1")
             with fixtures.MonkeyPatch(f"{_TRACKER}._claim_resources", noted):
                 server = self.boot(self.gpu_flavor(2))
-            self.assertEqual("host2", self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+            self.assertEqual("host2", self.host_of(server))
             self.assertEqual(["host1", "host2"], tried)
 
     def test_the_scheduler_is_not_told(self) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import uuid
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -16,16 +18,7 @@ from oslo_messaging import exceptions as messaging_exceptions
 
 from nova_gpu.core import exception
 from tests.functional import alone, base
-
-_DOMAIN = """
-<domain type='lxc'>
-  <name>somebodys</name><uuid>0d6ff4a4-6e33-4a5b-9c0f-3f0a4f1b4a1c</uuid>
-  <memory>1024</memory><vcpu>1</vcpu><os><type>exe</type><init>/sbin/init</init></os>
-  <devices>
-    <hostdev mode='capabilities' type='misc'><source><char>/dev/nvidia4</char></source></hostdev>
-    <filesystem type='mount'><source dir='{folder}'/><target dir='/usr/lib/nova-gpu'/></filesystem>
-  </devices>
-</domain>"""
+from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
 
 def _fail_once(
@@ -38,9 +31,7 @@ def _fail_once(
 
 
 class _Libvirt(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def _once_unreachable(self, name: str, **kwargs: Any) -> list[str]:
         """The next such call of a ``Host`` fails; gives the name of the compute host it was."""
@@ -91,7 +82,7 @@ class LibvirtTest(alone.Alone, _Libvirt):
         happened = self._once_unreachable("list_guests", only_running=False)
         self.period()
         self.assertEqual(["host1"], happened)
-        self.assertIn("goes on with the GPUs' last known state", self.stdlog.logger.output)
+        self.assertIn("goes on with the GPUs' last known state", self.log())
         self.assertInventory(reserved=1)
 
     def test_libraries_of_no_guest_go_at_start(self) -> None:
@@ -102,12 +93,9 @@ class LibvirtTest(alone.Alone, _Libvirt):
 
     def test_libraries_stay_where_it_is_not_known_whose(self) -> None:
         left = self._library("left")
-
-        def look(host: object) -> None:
-            raise exception.DomainsUnreadable("nobody answers")
-
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.usage.domains.mount_sources", look))
-        self.restart_host("host1")
+        silent = exception.DomainsUnreadable("nobody answers")
+        with mock.patch("nova_gpu.virt.usage.domains.mount_sources", side_effect=silent):
+            self.restart_host("host1")
         self.assertTrue(left.is_dir())
 
     def _library(self, name: str) -> pathlib.Path:
@@ -118,8 +106,10 @@ class LibvirtTest(alone.Alone, _Libvirt):
 
     def _define(self, folder: str) -> None:
         self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.defineXML(_DOMAIN.format(folder=folder)).create()
+        mount = f"<source dir='{folder}'/><target dir='/usr/lib/nova-gpu'/>"
+        mounted = f"<filesystem type='mount'>{mount}</filesystem></devices>"
+        xml = FOREIGN.replace("</devices>", mounted)
+        self.connection().defineXML(xml.format(uuid=uuid.uuid4())).create()
 
 
 class AnotherHostTest(_Libvirt):
@@ -130,7 +120,7 @@ class AnotherHostTest(_Libvirt):
         (other,) = {"host1", "host2"} - set(happened)
         self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=0, host=happened[0])
-        self.assertIn("Cannot tell which guest has which GPU", self.stdlog.logger.output)
+        self.assertIn("Cannot tell which guest has which GPU", self.log())
 
 
 class DatabaseTest(alone.Alone, base.GPUServersTestBase):
@@ -140,21 +130,16 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
         self.server = self.boot(self.gpu_flavor(2))
         self.period()
 
-    def _unreadable(self) -> fixtures.MonkeyPatch:
-        def read(*args: object) -> None:
-            raise messaging_exceptions.MessagingTimeout("nobody answers")
-
-        return fixtures.MonkeyPatch("nova_gpu.virt.usage.records.read", read)
+    def _unreadable(self) -> Any:
+        silent = messaging_exceptions.MessagingTimeout("nobody answers")
+        return mock.patch("nova_gpu.virt.usage.records.read", side_effect=silent)
 
     def test_what_was_read_before_counts(self) -> None:
         with self._unreadable():
             self.period()
         self.assertInventory(used=2)
-        self.assertIn(
-            "Cannot read the GPUs of this host's instances: nobody answers",
-            self.stdlog.logger.output,
-        )
-        self.assertNotIn("Instances do not get GPU", self.stdlog.logger.output)
+        self.assertIn("Cannot read the GPUs of this host's instances: nobody answers", self.log())
+        self.assertNotIn("Instances do not get GPU", self.log())
         self.assertGPUs(
             self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
         )
@@ -164,8 +149,8 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
             self.restart_host("host1")
             # Instances may have parts of any of the others.
             self.assertInventory(reserved=8, used=2)
-            self.assertIn("until Nova's database answers", self.stdlog.logger.output)
-            self.assertNotIn("virsh", self.stdlog.logger.output)
+            self.assertIn("until Nova's database answers", self.log())
+            self.assertNotIn("virsh", self.log())
             self.assertIn("none free", self.boot_refused(self.gpu_flavor(4)))
         self.period()
         self.assertInventory(used=2)

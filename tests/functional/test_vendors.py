@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
+import unittest
 
-import fixtures
-import nova.privsep
+from nova.tests import fixtures as nova_fixtures
 
 from tests.fixtures import hosts, nodes
 from tests.functional import alone, base
@@ -18,13 +18,20 @@ INTEL_NODES = {"/dev/dri/card3", "/dev/dri/renderD131"}
 OTHERS_NODES = {"/dev/dri/card2", "/dev/dri/renderD130", "/dev/dri/card4", "/dev/dri/renderD132"}
 
 
-class VendorsTest(alone.Alone, base.GPUServersTestBase):
+needs_root = unittest.skipIf(os.getuid(), "only root can make device nodes")
+
+
+class _NodesTestBase(alone.Alone, base.GPUServersTestBase):
     NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
 
     def setUp(self) -> None:
         super().setUp()
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
+        self.useFixture(nova_fixtures.PrivsepFixture())
+
+
+class VendorsTest(_NodesTestBase):
+    def setUp(self) -> None:
+        super().setUp()
         self.start_host(machine="amd-intel")
 
     def test_the_cards_own_nodes(self) -> None:
@@ -36,9 +43,8 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         self.assertEqual(["0000:43:00.0"], self.recorded(intel))
         self.assertNodes(INTEL_NODES, intel)
 
+    @needs_root
     def test_users_of_the_guest_may_open_them(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         everything = AMD_NODES | INTEL_NODES | OTHERS_NODES
         self.assertEqual(dict.fromkeys(everything, 0o660), self._modes())
 
@@ -50,10 +56,9 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         expected |= dict.fromkeys(INTEL_NODES, 0o666)
         self.assertEqual(expected, self._modes())
 
+    @needs_root
     def test_they_are_closed_when_the_last_guest_has_gone(self) -> None:
         """What two guests share with the second of them, and none that the host has open itself."""
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         dev = self.hosts["host1"].roots.dev
         (dev / "dri/card3").chmod(0o604)
         before = self._modes()
@@ -73,17 +78,16 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         self._delete_server(second)
         self.assertEqual(before, self._modes())
 
+    @needs_root
     def test_they_are_closed_after_a_crash(self) -> None:
         """The domain goes while no service runs, and another guest's stays."""
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         before = self._modes()
         flavor = self.flavor(gpus="= 1", gpu_arch="s== cdna3")
         first, second = self.boot(flavor), self.boot(flavor)
         has = set(self.domain(second).xpath("devices/hostdev/source/char/text()"))
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.lookupByUUIDString(first["id"]).destroy()
-        connection.lookupByUUIDString(first["id"]).undefine()
+        domain = self.guest(first)
+        domain.destroy()
+        domain.undefine()
         self.restart_host("host1")
         expected = before | dict.fromkeys(has, 0o666)
         self.assertEqual(expected, self._modes())
@@ -105,17 +109,11 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         return {f"/dev/{p.relative_to(dev)}": stat.S_IMODE(p.stat().st_mode) for p in found}
 
 
-class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
+class DeviceFileModeTest(_NodesTestBase):
     """NVreg_DeviceFileMode=0660: whatever initialises NVIDIA's driver has its tool set the mode of
     each node."""
 
-    NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
     CARD = "nvidia4"
-
-    def setUp(self) -> None:
-        super().setUp()
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
 
     def prepare(self, host: hosts.Host) -> None:
         params = "DeviceFileUID: 0\nDeviceFileMode: 432\nModifyDeviceFiles: 1\n"
@@ -133,11 +131,10 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
     def _modes(self) -> set[int]:
         return {stat.S_IMODE(node.stat().st_mode) for node in self._nodes()}
 
+    @needs_root
     def test_what_a_guest_needs_holds_as_long_as_it_runs(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         self.start_host()
-        self.assertIn("sets its device nodes to mode 0660 whenever", self.stdlog.logger.output)
+        self.assertIn("sets its device nodes to mode 0660 whenever", self.log())
         self._initialise()
         server = self.boot(self.gpu_flavor(1))
         self.assertEqual({0o666}, self._modes())
@@ -146,7 +143,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
             self._initialise()
             self.period()
             self.assertEqual({0o666}, self._modes())
-        warnings = [line for line in self._log() if said in line and "WARNING" in line]
+        warnings = [line for line in self.log().splitlines() if said in line and "WARNING" in line]
         self.assertEqual(1, len(warnings))
         self._initialise()
         self.restart_host("host1")
@@ -156,9 +153,8 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
         self.period()
         self.assertEqual({0o660}, self._modes())
 
+    @needs_root
     def test_nodes_that_were_everybodys_at_the_start(self) -> None:
-        if os.getuid():
-            self.skipTest("only root can make device nodes")
         self.start_host()
         self.boot(self.gpu_flavor(1))
         self._initialise()
@@ -168,10 +164,7 @@ class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
     def test_where_the_driver_leaves_them_alone(self) -> None:
         self.start_host()
         params = self.hosts["host1"].roots.proc / "driver/nvidia/params"
-        before = len(self._log())
+        before = len(self.log())
         params.write_text("DeviceFileMode: 432\nModifyDeviceFiles: 0\n")
         self.restart_host("host1")
-        self.assertNotIn("sets its device nodes to mode", "\n".join(self._log()[before:]))
-
-    def _log(self) -> list[str]:
-        return str(self.stdlog.logger.output).splitlines()
+        self.assertNotIn("sets its device nodes to mode", self.log()[before:])

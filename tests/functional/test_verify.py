@@ -7,6 +7,7 @@ import dataclasses
 import io
 import uuid
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova.cmd import manage
@@ -15,10 +16,8 @@ from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
 from nova_gpu.virt.verify import contradictions, gather, repair
 from nova_gpu.virt.verify.sources import Kind
-from tests.functional import alone, base
+from tests.functional import alone, base, divided, profiled
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
-
-FIRST = base.FIRST_SOCKET[0]
 
 
 class Verifying(base.GPUServersTestBase):
@@ -26,15 +25,6 @@ class Verifying(base.GPUServersTestBase):
         super().setUp()
         self.start_host()
         self.driver = self.computes["host1"].driver
-
-    def sources(self) -> gather.Sources:
-        looked = self.driver._gpus._discovery
-        placement = self.driver.virtapi.reportclient
-        return gather.Sources(looked, self.driver._host, placement, looked.unavailable)
-
-    def judge(self, *, mend: bool = False) -> command.Verdict:
-        with self.on("host1"):
-            return command.judge(self.sources(), mend=mend, again_after_s=0)
 
     def assertFound(self, *expected: tuple[Kind, str]) -> None:
         verdict = self.judge()
@@ -48,10 +38,6 @@ class Verifying(base.GPUServersTestBase):
         self.assertEqual([None], list(verdict.repaired.values()), command.text(verdict))
         self.assertEqual(0, verdict.status)
         self.assertFound()
-
-    def allocations(self, server: base.Server) -> dict[str, Any]:
-        found = self._get_allocations_by_server_uuid(server["id"])
-        return {provider: each["resources"] for provider, each in found.items()}
 
     def allocation_to_write(self, server: base.Server) -> dict[str, Any]:
         """Return the server's allocation as a new consumer's."""
@@ -164,9 +150,6 @@ class GuestsTest(alone.Alone, Verifying):
         (self.card,) = self.recorded(self.server)
         self.uuid = self.server["id"]
 
-    def connection(self) -> Any:
-        return self.driver._host.get_connection()
-
     def test_a_foreign_domain(self) -> None:
         other = str(uuid.uuid4())
         xml = FOREIGN.format(uuid=other).replace("/dev/nvidia4", "/dev/nvidia6")
@@ -177,15 +160,14 @@ class GuestsTest(alone.Alone, Verifying):
 
     def test_a_domain_without_its_card(self) -> None:
         self.leaves = {"hold": "nobody can clean the card that it names instead"}
-        domain = self.connection().lookupByUUIDString(self.uuid)
-        xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
-        domain._xml = xml
+        domain = self.guest(self.server)
+        domain._xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
         self.assertFound((Kind.DOMAIN_DIFFERS, self.uuid))
         self._reboot_server(self.server, hard=True)
         self.assertFound()
 
     def test_an_instance_without_its_domain(self) -> None:
-        domain = self.connection().lookupByUUIDString(self.uuid)
+        domain = self.guest(self.server)
         domain.destroy()
         domain.undefine()
         self.assertFound((Kind.NO_DOMAIN, self.uuid))
@@ -224,14 +206,11 @@ class AtStartTest(alone.Alone, Verifying):
 
     def test_what_is_missing_is_written_again(self) -> None:
         server = self.boot(self.gpu_flavor(1))
-        before = self._get_allocations_by_server_uuid(server["id"])
+        before = self.allocations(server)
         self.placement.delete(f"/allocations/{server['id']}")
         self.restart_host("host1")
         self.period()
-        after = self._get_allocations_by_server_uuid(server["id"])
-        for allocation in (*before.values(), *after.values()):
-            allocation.pop("generation")
-        self.assertEqual(before, after)
+        self.assertEqual(before, self.allocations(server))
 
     def test_nothing_is_said_where_they_agree(self) -> None:
         self.boot(self.gpu_flavor(1))
@@ -271,3 +250,64 @@ class NotAnsweringTest(alone.Alone, Verifying):
         )
         self.assertEqual([Kind.ALLOCATION_DIFFERS], [each.kind for each in verdict.differences])
         self.assertEqual(3, verdict.status)
+
+
+class VGPUsTest(alone.Alone, Verifying, profiled.ProfiledServersTestBase):
+    def test_what_is_missing_miscounted_and_left(self) -> None:
+        kernel = self.kernels["host1"]
+        server, (slot,) = self.boot(self.of_type(1155)), profiled.slots(1155, profiled.FIRST[0])
+        whole = self.boot(self.flavor(gpus="= 1", vgpus="= 1", vgpu_type="nvidia-1155"))
+        self.assertFound()
+        kernel.forget_all()
+        self.assertFound((Kind.VGPU_MISSING, slot), (Kind.VGPU_MISSING, self.recorded(whole)[0]))
+        for each in (server, whole):
+            self._reboot_server(each, hard=True)
+        self.assertVGPUs(server, [slot])
+        self.assertFound()
+        for each in (server, whole):
+            before = self.allocations(each)
+            self.placement.delete(f"/allocations/{each['id']}")
+            self.judge(mend=True)
+            self.assertFound()
+            self.assertEqual(before, self.allocations(each))
+        with mock.patch.object(self.driver._gpus.vgpus, "release"):
+            self._delete_server(server)
+        self.assertFound((Kind.VGPU_LEFT, slot))
+        self.period()
+        self.assertFound()
+
+    def test_an_inventory_that_says_too_much_or_too_little(self) -> None:
+        """Also of a type that nobody has, on a card that is partly another's."""
+        self.boot(self.of_type(1155))
+        self.assertFound()
+        for number in (1155, 1147):
+            name = f"host1_gpu_{self.PRODUCT}_vgpu_nvidia-{number}"
+            provider = self._get_provider_uuid_by_name(name)
+            url = f"/resource_providers/{provider}/inventories/VGPU"
+            right = self.inventories()[number]
+            for total, kind in (
+                (right[0] + 1, Kind.INVENTORY_EXCEEDS),
+                (1, Kind.INVENTORY_SHORT),
+            ):
+                now = self.placement.get(url).body
+                self.placement.put(url, {**now, "total": total, "reserved": 0, "max_unit": total})
+                self.assertFound((kind, name))
+                # Nova looks only every five minutes at what somebody else has written there.
+                self.driver.virtapi.reportclient.clear_provider_cache()
+                self.period()
+                self.assertFound()
+                self.assertEqual(right, self.inventories()[number])
+
+
+class MediatedTest(alone.Alone, Verifying, divided.DividedServersTestBase):
+    def test_two_types_that_come_and_go(self) -> None:
+        self.assertFound()
+        servers = [self.boot(self.of_type(number)) for number in (63, 64, 63)]
+        self.assertFound()
+        for server in servers:
+            self._stop_server(server)
+            self.assertFound()
+            self._delete_server(server)
+            self.assertFound()
+        self.period()
+        self.assertFound()

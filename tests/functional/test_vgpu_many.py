@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More instances at once than there is room for, of each kind of vGPU."""
+"""More instances at once than there is room for, of whole cards and of each kind of vGPU."""
 
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Sequence
 from typing import ClassVar
 
-from tests.functional import divided, mig, profiled, test_plain_functions
+from tests.functional import base, divided, mig, profiled, test_plain_functions
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, slots
 
 
 class Many:
-    """What a kind says: how many instances with one vGPU each are asked for, all that there is."""
+    """What a kind says: how many instances with one each are asked for, and all that there is."""
 
     CAST_AS_CALL = False
     ASKED: ClassVar[int]
-    ALL: ClassVar[list[str]]
+    ALL: ClassVar[Sequence[str]]
 
     def wanted(self) -> str:
         """A flavor with one"""
         raise NotImplementedError
+
+    def held(self, server: Server) -> list[str]:
+        return self.recorded(server)
 
     def assertMade(self, count: int) -> None:
         self.assertEqual(count, len(self.kernels["host1"].made))
@@ -37,7 +41,8 @@ class Many:
             servers = list(pool.map(lambda r: self.api.post_server({"server": r}), requests))
         self._wait_for_assert(lambda: self.assertTrue(self._are_settled(servers)))
         active = [each for each in servers if self._show_server(each)["status"] == "ACTIVE"]
-        held = [slot for server in active for slot in self.recorded(server)]
+        self.assertEqual(len(self.ALL), len(active))
+        held = [slot for server in active for slot in self.held(server)]
         self.assertEqual(sorted(self.ALL), sorted(held))
         self.assertMade(len(self.ALL))
         for server in servers:
@@ -47,6 +52,23 @@ class Many:
 
     def _are_settled(self, servers: list[Server]) -> bool:
         return all(self._show_server(each)["status"] in ("ACTIVE", "ERROR") for each in servers)
+
+
+class CardsTest(Many, base.GPUServersTestBase):
+    ASKED = 12
+    ALL = base.ALL
+
+    def wanted(self) -> str:
+        return self.gpu_flavor(1)
+
+    def held(self, server: Server) -> list[str]:
+        held = super().held(server)
+        self.assertGPUs(server, held)
+        return held
+
+    def assertMade(self, count: int) -> None:
+        """None is: Placement counts them, and hears of a deletion after the API has."""
+        self._wait_for_assert(lambda: self.assertInventory(used=count))
 
 
 class MediatedTest(Many, divided.DividedServersTestBase):

@@ -63,7 +63,7 @@ class MIGBackedTest(alone.Alone, divided.DividedServersTestBase):
     def test_without_nvml(self) -> None:
         self.library.say(init="!9")
         self.start_host()
-        self.assertIn("nvmlInit: Driver Not Loaded", self.stdlog.logger.output)
+        self.assertIn("nvmlInit: Driver Not Loaded", self.log())
         self.assertIn(1414, self.totals("2335"))
 
 

@@ -18,9 +18,7 @@ EMPTY = {1145: (8, 0, 0), 1147: (8, 0, 0), 1155: (4, 0, 0), 1156: (2, 0, 0)}
 
 
 class RoadTest(alone.Alone, profiled.ProfiledServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
+    HOSTS = ("host1",)
 
     def test_there_and_back(self) -> None:
         self.assertEqual(EMPTY, self.inventories())
@@ -53,7 +51,7 @@ class RoadTest(alone.Alone, profiled.ProfiledServersTestBase):
             self._delete_server(server)
             self.assertEqual({}, self.kernels["host1"].made)
             self.period()
-        self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
+        self.assertNotIn("ERROR [nova_gpu", self.log())
 
     def assertSent(self, event_type: str, server: Server, addresses: list[str]) -> None:
         """The only notification about *server* since the last call"""
@@ -74,11 +72,10 @@ class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
         self.period()
         server = self.boot(self.of_type(1147))
         self.assertVGPUs(server, slots(1147, SECOND[0]))
-        connection = self.computes["host1"].driver._host.get_connection()
-        domain = connection.defineXML(self._strangers(server))
+        domain = self.connection().defineXML(self._strangers(server))
         self.period()
         self.assertEqual((4, 3, 0), self.inventories()[1155])
-        self.assertIn(f"Instances do not get GPU {FIRST[1]}", self.stdlog.logger.output)
+        self.assertIn(f"Instances do not get GPU {FIRST[1]}", self.log())
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[2]))
         domain.undefine()
         self.leaves = dict.fromkeys(("vgpu", "reserved"), "somebody else has given one its type")
@@ -98,7 +95,7 @@ class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
         self.flags(device_spec=device_spec, group="pci")
         self.start_host("host1")
         self.assertEqual({}, self.inventories())
-        self.assertIn("lets Nova give 0000:3b:00.4 to instances", self.stdlog.logger.output)
+        self.assertIn("lets Nova give 0000:3b:00.4 to instances", self.log())
 
     def test_whole_by_option(self) -> None:
         """With functions it is given to nobody."""
@@ -106,7 +103,7 @@ class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
         self.start_host("host1")
         self.assertEqual({}, self.inventories())
         self.assertInventory(total=1)
-        self.assertIn("it has 4 SR-IOV virtual functions", self.stdlog.logger.output)
+        self.assertIn("it has 4 SR-IOV virtual functions", self.log())
 
 
 class AnotherHostTest(profiled.ProfiledServersTestBase):
@@ -124,8 +121,7 @@ class QEMUServersTestBase(profiled.ProfiledServersTestBase):
         """Let QEMU end with *text* where it starts with the function *of*, or with any."""
         bus, function = int(of[5:7] or "0", 16), of[-1:]
         mark = f'bus="0x{bus:02x}" slot="0x00" function="0x{function}"' if of else "<hostdev"
-        connection = self.computes["host1"].driver._host.get_connection()
-        connection.says = lambda xml: text if mark in xml else None
+        self.connection().says = lambda xml: text if mark in xml else None
 
 
 class StartsTest(QEMUServersTestBase):
@@ -136,7 +132,7 @@ class StartsTest(QEMUServersTestBase):
             self.boot(self.of_type(1155), expected_state="ERROR")
         self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
         said = f"New instances do not get virtual function {FIRST[0]}: 3 guests in a row"
-        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn(said, self.log())
         self.period()
         self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
         self.assertEqual((8, 4, 0), self.inventories()[1147])
@@ -157,21 +153,19 @@ class StartsTest(QEMUServersTestBase):
 class NotTheFunctionsFaultTest(QEMUServersTestBase):
     """A failed start that the request or the host decides keeps no function from other guests."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host("host1")
+    HOSTS = ("host1",)
 
     def boot_failing(self, flavor: str, **kwargs: Any) -> str:
         """Let as many guests fail in a row as withhold a function, and return the last fault."""
         for _ in range(failed_starts.MOST):
             server = self.boot(flavor, expected_state="ERROR", **kwargs)
         self.period()
-        self.assertNotIn("New instances do not get", self.stdlog.logger.output)
+        self.assertNotIn("New instances do not get", self.log())
         self.assertEqual(EMPTY, self.inventories())
         return str(self._show_server(server)["fault"]["message"])
 
     def test_image_that_libvirt_refuses(self) -> None:
-        image = self.image("q35", hw_disk_bus="ide")
+        image = self.image(hw_machine_type="q35", hw_disk_bus="ide")
         fault = self.boot_failing(self.of_type(1155), image_uuid=image)
         self.assertIn("IDE controllers are unsupported for this QEMU binary", fault)
         self.assertNotIn("Exceeded maximum number of retries", fault)
@@ -205,7 +199,7 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
         ):
             self.qemu_says(text)
             fault = self.boot_failing(self.of_type(1155, count=count))
-            self.assertIn(logged, self.stdlog.logger.output)
+            self.assertIn(logged, self.log())
             self.assertIn(told, fault)
             self.assertNotIn(FIRST[0], fault)
             self.assertLess(len(fault), 256)

@@ -4,45 +4,59 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import ClassVar
+from unittest import mock
 
-import fixtures
 from nova.tests import fixtures as nova_fixtures
 
 from nova_gpu.core import health_verdict
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments, kernel
-from tests.functional import alone, base
+from tests.functional import alone, base, mig
+from tests.functional.mig import FIRST, LAYOUT, SMALL, nodes_of, slot
 
 SICK = base.FIRST_SOCKET[0]
 
 
-class XidsTest(alone.Alone, base.GPUServersTestBase):
+class Xids:
+    """Each is of :attr:`CARD`, and a period reads it."""
+
+    CARD: ClassVar[str]
+
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())
         self.flags(fatal_xids=list(health_verdict.FATAL_XIDS), health_interval=1, group="gpu")
         self.start_host()
         self.host = self.hosts["host1"]
-        self.folder = self.state() / "gpu-quarantine"
-        kernel.boot(self.host, kernel.BOOT_ID)
-        self.log = ailments.KernelLog(self.host)
+        self.boot_kernel(kernel.BOOT_ID)
 
-    def report(self, code: int) -> None:
-        self.log.xid(SICK, code)
+    def boot_kernel(self, boot_id: str = "another-boot") -> None:
+        """Its log begins anew."""
+        kernel.boot(self.host, boot_id)
+        self.kernel_log = ailments.KernelLog(self.host)
+
+    def report(self, code: int, instance: str = "") -> None:
+        self.kernel_log.xid(self.CARD, code, instance=instance)
         self.next_period()
-
-    def boot_host(self) -> None:
-        """The kernel's log begins anew, and so does nova-compute."""
-        kernel.boot(self.host, "another-boot")
-        self.log = ailments.KernelLog(self.host)
-        self.restart_host("host1")
 
     def next_period(self) -> None:
         """One in which the log is read"""
         self.computes["host1"].driver._gpus.periods.cards.xids._read_at = 0.0
         self.period()
+
+
+class XidsTest(Xids, alone.Alone, base.GPUServersTestBase):
+    CARD = SICK
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = self.state() / "gpu-quarantine"
+
+    def boot_host(self) -> None:
+        self.boot_kernel()
+        self.restart_host("host1")
 
     def test_a_free_card_is_kept_until_it_is_released(self) -> None:
         self.report(79)
@@ -76,7 +90,8 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
     def test_the_disk_is_full(self) -> None:
         """What is decided of a card holds before it can be written, and is written once it can."""
         self.leaves = self._LEAVES
-        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch("nova_gpu.host.state.files.write", side_effect=full):
             for _ in range(2):
                 self.report(79)
                 self.assertInventory(total=8, reserved=1, used=0)
@@ -108,5 +123,50 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
         self.assertInventory(total=8, reserved=0, used=0)
 
 
-def _full(*args: Any, **kwargs: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+class MIGXidsTest(Xids, alone.Alone, mig.MIGServersTestBase):
+    """Some are an instance's alone, some its card's."""
+
+    CARD = FIRST
+
+    def test_what_is_contained_withholds_the_instance(self) -> None:
+        self.report(94, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 1, 0), self.vgpus())
+        self.assertIn(f"New instances do not get MIG instance 9/0 of GPU {FIRST}", self.log())
+        other = self.boot(self.of_type(SMALL))
+        self.assertInstances(other, [slot(FIRST, 10, 0, SMALL)], nodes_of(0, 10))
+        self.restart_host("host1")
+        self.next_period()
+        self.assertEqual((6, 1, 1), self.vgpus())
+        self.boot_kernel()
+        self.next_period()
+        self.assertEqual((6, 0, 1), self.vgpus())
+
+    def test_until_it_is_made_anew(self) -> None:
+        self.report(94, "GPU-I:09")
+        self.assertEqual((6, 1, 0), self.vgpus())
+        self.divide(FIRST, [each for each in LAYOUT if each[0] != 9])
+        self.period()
+        self.divide(FIRST, LAYOUT)
+        self.period()
+        self.assertEqual((6, 0, 0), self.vgpus())
+
+    def test_who_has_it_keeps_it(self) -> None:
+        self.leaves = {"reserved": "nobody has made the instance anew"}
+        server = self.boot(self.of_type(SMALL))
+        self.report(94, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 0, 1), self.vgpus())
+        self._reboot_server(server, hard=True)
+        self.assertInstances(server, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
+        self._delete_server(server)
+        self.period()
+        self.assertEqual((6, 1, 0), self.vgpus())
+
+    def test_what_is_not_is_the_cards(self) -> None:
+        self.leaves = dict.fromkeys(("quarantine", "reserved"), "nobody has released the card")
+        self.report(95, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 3, 0), self.vgpus())
+        self.assertIn("Xid 95 of MIG instance 9/0", self.log())
+
+    def test_what_a_program_brings_about_changes_nothing(self) -> None:
+        self.report(31, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 0, 0), self.vgpus())
