@@ -16,7 +16,6 @@ from nova.scheduler.weights import ram
 
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
-from nova_gpu.core.flavor import query, request
 from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.scheduler import filters
@@ -91,10 +90,7 @@ class Fleet:
     def _best_first(
         self, there: Sequence[host_manager.HostState], count: int
     ) -> list[host_manager.HostState]:
-        words = {"gpus": str(count)}
-        asked = request.of(words).whole
-        assert asked is not None
-        spec = host_states.request_spec(query.extra_specs(words, asked, ()) or {})
+        spec = host_states.spec({"gpus": str(count)})
         spec.instance_uuid = str(uuid.UUID(int=self._chance.getrandbits(128)))
         listed = filters.in_its_own_order(there, spec)
         found = weights.HostWeightHandler().get_weighed_objects(self._weighers, listed, spec)

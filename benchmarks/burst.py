@@ -15,12 +15,10 @@ import concurrent.futures
 import gc
 import json
 import logging
-import os
 import pkgutil
 import subprocess
 import sys
 import time
-import traceback
 import unittest
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TextIO
@@ -82,14 +80,12 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
             return super()._setup_conductor_service()
 
         def test(self) -> None:
-            try:
-                seen = self._burst()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            print(json.dumps(seen), file=stream, flush=True)
             # The services' idle threads would be waited for, which are of no use to anybody now.
-            os._exit(0)
+            running.leave(self._tell)
+
+        def _tell(self) -> int:
+            print(json.dumps(self._burst()), file=stream, flush=True)
+            return 0
 
         def _burst(self) -> Mapping[int, Any]:
             logging.disable(logging.WARNING)

@@ -18,7 +18,6 @@ from oslo_utils import timeutils
 
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
-from nova_gpu.core.flavor import query, request
 from nova_gpu.scheduler import recent_choices
 from nova_gpu.scheduler.filters import GPUFilter
 from nova_gpu.scheduler.weights import GPUWeigher
@@ -35,7 +34,6 @@ NOTES = (
     "[DEFAULT]executor_thread_pool_size at most 64.",
 )
 
-_SPECS = {"gpus": "1"}
 _MEMORY_MIB = 4096
 _ENDED = object()
 _SCHEDULERS = ("1x8", "1x64", "2x4", "2x32", "4x2", "4x16", "8x1", "8x8", "8x64")
@@ -132,9 +130,7 @@ def _request(
     cloud: Cloud, chance: random.Random, instances: int, weigher: GPUWeigher
 ) -> Iterator[object]:
     """Others have their turn at each ``yield``."""
-    asked = request.of(_SPECS).whole
-    assert asked is not None
-    spec = host_states.request_spec(query.extra_specs(_SPECS, asked, ()) or {})
+    spec = host_states.spec({"gpus": "1"})
     spec.num_instances = instances
     there = cloud.candidates()
     yield None

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 
-from benchmarks import nodedev, report
+from benchmarks import nodedev, report, timing
 from nova_gpu.host.pci import discovery, selection
 from tests.fixtures import hosts
 
@@ -65,17 +63,6 @@ def discover(host: hosts.Host) -> int:
     return len(discovery.discover(host.roots, chosen, {}, dict))
 
 
-def median_ms(call: Callable[[], object], runs: int) -> float:
-    """After one run that is not counted"""
-    call()
-    times = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - started) * 1000)
-    return statistics.median(times)
-
-
 def resident_mb(program: str) -> float:
     """The memory of a fresh interpreter after *program*, in units of 10^6 bytes"""
     printed = subprocess.run(
@@ -92,12 +79,9 @@ def rows(root: pathlib.Path, runs: int) -> list[report.Row]:
     # A figure for a listing that misses something would say nothing.
     if (found := (discover(host), len(nova()))) != (GPUS, functions):
         raise SystemExit(f"found {found} instead of {GPUS} GPUs and {functions} functions")
-    listing = report.Row(
-        f"list {GPUS} GPUs and {GPUS * VFS_OF_GPU} VFs",
-        median_ms(lambda: discover(host), runs),
-        median_ms(nova, max(runs // 10, 3)),
-        "ms",
-    )
+    (ours_ms,) = timing.medians_ms([lambda: discover(host)], runs, time.perf_counter)
+    (nova_ms,) = timing.medians_ms([nova], max(runs // 10, 3), time.perf_counter)
+    listing = report.Row(f"list {GPUS} GPUs and {GPUS * VFS_OF_GPU} VFs", ours_ms, nova_ms, "ms")
     stock = resident_mb(_STOCK)
     ours = resident_mb(_STOCK + _OURS.format(sysfs=str(host.roots.sysfs), gpus=GPUS))
     return [

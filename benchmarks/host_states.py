@@ -67,11 +67,12 @@ def refresh(hosts: Sequence[host_manager.HostState]) -> None:
         host.stats = json.loads(json.dumps(host.stats))
 
 
-def spec() -> objects.RequestSpec:
-    """What filters get for one instance with all GPUs of a host: the request filter has been."""
-    asked = request.of(WORDS).whole
+def spec(words: Mapping[str, str] = WORDS) -> objects.RequestSpec:
+    """What filters get for one instance, by default with all GPUs of a host: the request filter
+    has been."""
+    asked = request.of(words).whole
     assert asked is not None
-    return request_spec(query.extra_specs(WORDS, asked, ()) or {})
+    return request_spec(query.extra_specs(words, asked, ()) or {})
 
 
 def request_spec(extra_specs: Mapping[str, str]) -> objects.RequestSpec:

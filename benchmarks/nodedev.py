@@ -17,6 +17,8 @@ from typing import Any
 import nova.cmd.compute  # noqa: F401
 from nova.virt.libvirt import driver, host
 
+from nova_gpu.core.model import PciAddress
+
 # What Nova's listing needs of libvirt's bindings; these flags choose nothing here.
 _BINDINGS = SimpleNamespace(
     VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET=1 << 4,
@@ -77,7 +79,7 @@ def _xml(device: pathlib.Path) -> str:
     def text(name: str) -> str:
         return (device / name).read_text().strip()
 
-    domain, bus, slot, function = _parts(device.name)
+    at = PciAddress.parse(device.name)
     capability = ""
     virtual = sorted(device.glob("virtfn*"))
     if virtual:
@@ -93,10 +95,10 @@ def _xml(device: pathlib.Path) -> str:
   <driver><name>{(device / "driver").resolve().name}</name></driver>
   <capability type='pci'>
     <class>{text("class")}</class>
-    <domain>{domain}</domain>
-    <bus>{bus}</bus>
-    <slot>{slot}</slot>
-    <function>{function}</function>
+    <domain>{at.domain}</domain>
+    <bus>{at.bus}</bus>
+    <slot>{at.slot}</slot>
+    <function>{at.function}</function>
     <product id='{text("device")}'/>
     <vendor id='{text("vendor")}'/>
     {capability}
@@ -115,14 +117,8 @@ def _functions(kind: str, addresses: Sequence[str]) -> str:
 
 
 def _address(address: str) -> str:
-    domain, bus, slot, function = _parts(address)
+    at = PciAddress.parse(address)
     return (
-        f"<address domain='{domain:#06x}' bus='{bus:#04x}' slot='{slot:#04x}' "
-        f"function='{function:#x}'/>"
+        f"<address domain='{at.domain:#06x}' bus='{at.bus:#04x}' slot='{at.slot:#04x}' "
+        f"function='{at.function:#x}'/>"
     )
-
-
-def _parts(address: str) -> tuple[int, int, int, int]:
-    domain, bus, rest = address.split(":")
-    slot, function = rest.split(".")
-    return int(domain, 16), int(bus, 16), int(slot, 16), int(function, 16)

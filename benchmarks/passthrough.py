@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import report
 from lab import packages
 from lab.cloud import steps
-from lab.vm import build_cache, cards, vm
+from lab.vm import cards
 from tests.cloud import running
 from tests.vfio import benches, outside
 
@@ -114,30 +114,25 @@ def _restart(clouds: Any, driver: str) -> None:
 def _prepared(host: Any, card: str) -> Iterator[None]:
     """As an operator has it from boot on: vfio-pci drives the card, and no record says else."""
     functions = host.functions(card)
-    _drive(host, functions, "vfio-pci")
+    for function in functions:
+        host.bind(function, "vfio-pci")
     try:
         yield
     finally:
-        _drive(host, functions, "")
-
-
-def _drive(host: Any, functions: Sequence[str], driver: str) -> None:
-    for function in functions:
-        host.unbind(function)
-        host.override_by(function, driver)
-        host.probe(function)
+        for function in functions:
+            host.bind(function, "")
 
 
 def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="how often each driver spawns, twice")
     arguments = parser.parse_args()
-    if reason := vm.obstacle(pathlib.Path(sys.prefix)):
+    if reason := benches.obstacle(benches.ONE):
         print(f"SKIP: {reason}")
         return 77
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            vm.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
+            benches.build(benches.ONE)
     except (steps.Failed, packages.MachineNotReady) as error:
         raise SystemExit(str(error)) from error
     out = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-benchmark-", dir="/var/tmp"))

@@ -14,18 +14,17 @@ import functools
 import importlib
 import json
 import logging
-import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
-import traceback
 import unittest
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TextIO
+from unittest import mock
 
-from benchmarks import report
+from benchmarks import report, timing
 from tests.cloud import running
 
 _MODULE = "benchmarks.period"
@@ -104,14 +103,12 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
                     vgpu.add_types(host, function, vgpus.types())
 
         def test(self) -> None:
-            try:
-                seen = self._seen()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            print(json.dumps(seen), file=stream, flush=True)
             # The services' idle threads would be waited for, which are of no use to anybody now.
-            os._exit(0)
+            running.leave(self._tell)
+
+        def _tell(self) -> int:
+            print(json.dumps(self._seen()), file=stream, flush=True)
+            return 0
 
         def _seen(self) -> Mapping[str, tuple[float, float]]:
             logging.disable(logging.WARNING)
@@ -122,8 +119,8 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
             devices = self._give_by_nova()
             self.start_host("giving", "cpu-only", pci_info=devices)
             assert self.computes["ours"].driver._gpus.has_gpus
-            period = {name: functools.partial(self.one_period, name) for name in self.computes}
-            ours, stock, giving = _in_turns(list(period.values()), runs)
+            periods = [functools.partial(self.one_period, name) for name in self.computes]
+            ours, stock, giving = timing.medians_ms(periods, runs, _processor_s, uncounted=3)
             seen = {"period": (ours, stock), f"period{_GIVING}": (ours, giving)}
             if profile:
                 self._profile(profile, runs)
@@ -136,7 +133,9 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
                         for name in self.computes:
                             asked = flavor if name == "ours" else self.flavor()
                             self._delete_server(self.boot(asked, az=f"nova:{name}"))
-                ours, stock, giving = (_median_ms(took[name]) for name in self.computes)
+                ours, stock, giving = (
+                    statistics.median(took[name]) * 1000 for name in self.computes
+                )
                 seen |= {what: (ours, stock), f"{what}{_GIVING}": (ours, giving)}
             return seen
 
@@ -172,18 +171,6 @@ def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoRetu
     raise SystemExit("\n".join(text[-3000:] for _, text in result.errors + result.failures))
 
 
-def _in_turns(calls: Sequence[Callable[[], None]], runs: int) -> tuple[float, ...]:
-    """Milliseconds of each, after three that are not counted"""
-    took: list[list[float]] = [[] for _ in calls]
-    for run in range(runs + 3):
-        for call, seconds in zip(calls, took, strict=True):
-            started = _processor_s()
-            call()
-            if run >= 3:
-                seconds.append(_processor_s() - started)
-    return tuple(map(_median_ms, took))
-
-
 @contextlib.contextmanager
 def _claims() -> Iterator[Mapping[str, list[float]]]:
     """By compute host, the processor seconds of each claim while it lasts"""
@@ -199,20 +186,13 @@ def _claims() -> Iterator[Mapping[str, list[float]]]:
         finally:
             took[self.host].append(time.thread_time() - started)
 
-    resource_tracker.ResourceTracker.instance_claim = claim
-    try:
+    with mock.patch.object(resource_tracker.ResourceTracker, "instance_claim", claim):
         yield took
-    finally:
-        resource_tracker.ResourceTracker.instance_claim = original
 
 
 def _processor_s() -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
-
-
-def _median_ms(seconds: list[float]) -> float:
-    return statistics.median(seconds) * 1000
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ Started by benchmarks.placement in a process that has so much memory and time an
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import logging
@@ -109,6 +108,8 @@ class Cloud:
         for group, options in TUNED.items() if tuned else ():
             for option, value in options.items():
                 conf.set_override(option, value, group)
+        self._errors = _Errors()
+        logging.getLogger("placement.fault_wrap").addHandler(self._errors)
         db_api.configure(conf)
         self._engine = db_api.placement_context_manager.writer.get_engine()
         models.BASE.metadata.create_all(self._engine)
@@ -133,8 +134,9 @@ class Cloud:
         """The body. :raises MemoryError: where Placement ran out of it"""
         asked = webob.Request.blank(path, method=method)
         asked.headers.update({"x-auth-token": "admin", "openstack-api-version": "placement 1.36"})
-        with _errors_of_placement() as errors:
-            answer = asked.get_response(self._app)
+        errors = self._errors.seen
+        errors.clear()
+        answer = asked.get_response(self._app)
         if any(isinstance(error, MemoryError) for error in errors):
             raise MemoryError
         if answer.status_int >= 300:
@@ -152,17 +154,6 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1]:
             self.seen.append(record.exc_info[1])
-
-
-@contextlib.contextmanager
-def _errors_of_placement() -> Iterator[list[BaseException]]:
-    handler = _Errors()
-    logger = logging.getLogger("placement.fault_wrap")
-    logger.addHandler(handler)
-    try:
-        yield handler.seen
-    finally:
-        logger.removeHandler(handler)
 
 
 def _ids(connection: sa.Connection, table: Any) -> dict[str, int]:

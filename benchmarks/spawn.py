@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import unittest
-from typing import Any, TextIO
+from typing import Any
 
 from benchmarks import report, timing
 from tests.cloud import running
@@ -135,13 +135,6 @@ def _resident_mb(driver: str) -> float:
     return int(printed.split()[-1]) * 1024 / 1e6
 
 
-def measure(stream: TextIO, runs: int, as_json: bool) -> None:
-    rows = [*spawn_rows(runs), *memory_rows()]
-    with contextlib.redirect_stdout(stream):
-        report.show(rows, as_json=as_json, notes=NOTES)
-    stream.flush()
-
-
 def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=10, help="how often each driver spawns")
@@ -151,7 +144,11 @@ def main() -> int:
             print(f"SKIP: {reason}")
             return 77
         return outside.run("benchmarks.spawn", *sys.argv[1:])
-    measure(running.begin(), arguments.runs, arguments.json)
+    stream = running.begin()
+    rows = [*spawn_rows(arguments.runs), *memory_rows()]
+    with contextlib.redirect_stdout(stream):
+        report.show(rows, as_json=arguments.json, notes=NOTES)
+    stream.flush()
     sys.stderr.flush()
     os._exit(0)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from benchmarks import report
+from benchmarks import report, timing
 from nova_gpu.core import model
 from nova_gpu.host.pci import discovery, selection, sysfs
 from nova_gpu.host.vgpu import division
@@ -79,18 +78,6 @@ def read(files: Sequence[tuple[str, str]]) -> None:
             sysfs.attribute(folder, name)
 
 
-def medians_ms(one: Callable[[], object], other: Callable[[], object], runs: int) -> list[float]:
-    """Of both, in turns, after one run of each that is not counted"""
-    times: list[list[float]] = [[], []]
-    for run in range(runs + 1):
-        for call, taken in zip((one, other), times, strict=True):
-            started = time.thread_time()
-            call()
-            if run:
-                taken.append((time.thread_time() - started) * 1000)
-    return [statistics.median(taken) for taken in times]
-
-
 def rows(root: pathlib.Path, runs: int, count: int) -> list[report.Row]:
     found = []
     for name, mediated in (("mediated devices", True), ("profiles", False)):
@@ -108,7 +95,9 @@ def rows(root: pathlib.Path, runs: int, count: int) -> list[report.Row]:
         files = [(str(path.parent), path.name) for path in vgpu.files(host)]
         title = f"{count} cards, {TYPES} types, {VFS_OF_CARD} VFs: {name}, {len(files)} files"
         look = functools.partial(division.divided, there, host.roots)
-        ours, other = medians_ms(look, functools.partial(read, files), runs)
+        ours, other = timing.medians_ms(
+            [look, functools.partial(read, files)], runs, time.thread_time
+        )
         found.append(report.Row(title, ours, other, "ms"))
     return found
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lab.bare.store import Store
+from lab.cloud import cgroups
 
 CODENAMES = {12: "bookworm", 13: "trixie"}
 # Certificates are needed because mirrors and indexes are reached by HTTPS.
@@ -96,11 +97,10 @@ def remove(root: Path) -> None:
 
     :raises RootFailed: if a filesystem is mounted in it, because that one's files would be lost
     """
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        target = line.split()[4].replace("\\040", " ")
-        if Path(target).is_relative_to(root):
+    for mount in cgroups.mounts(Path("/proc/self/mountinfo").read_text()):
+        if mount.target.is_relative_to(root):
             raise RootFailed(
-                f"{root} is not removed: {target} is a mount; umount it, then rm -rf {root}"
+                f"{root} is not removed: {mount.target} is a mount; umount it, then rm -rf {root}"
             )
     _detach_loops(root)
     ran = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -81,17 +82,16 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
     source = upstream(gives.variables)
     archives.take_all(root / _ARCHIVES)
     images.take_folders(root / _IMAGES)
-    groups = set(_guest_groups())
+    groups = set(cgroups.all_guest_groups())  # they may outlive a root
     wheels = Store(cache / "wheels")
     with index.serving(source, wheels) as served:
         variables = index_variables(gives.variables, source, served.addresses)
         try:
             return isolation.run(root, command, variables, bound)
         finally:
-            _remove_groups(set(_guest_groups()) - groups)
-            debs, systems = root / _ARCHIVES, root / _IMAGES
-            counts = [archives.keep(debs, [Path(path.name) for path in debs.glob("*.deb")])]
-            counts += [len(served.fetched), _keep_systems(images, systems)]
+            _remove_groups(set(cgroups.all_guest_groups()) - groups)
+            counts = [archives.keep((root / _ARCHIVES).glob("*.deb"))]
+            counts += [len(served.fetched), _keep_systems(images, root / _IMAGES)]
             _say("new in the cache: {} of Debian, {} of the index, {} systems".format(*counts))
             for store in (archives, images, wheels, Store(cache / "root")):
                 store.prune()
@@ -126,33 +126,24 @@ def _clone(root: Path) -> None:
         config.write("[safe]\n\tdirectory = *\n")
         config.flush()
         environ = {**os.environ, "GIT_CONFIG_GLOBAL": config.name}
+        run = functools.partial(
+            subprocess.run, env=environ, check=True, capture_output=True, text=True
+        )
         git = ["git", "-C", str(ROOT)]
         try:
-            process = subprocess.run(
-                [*git, "status", "--porcelain"],
-                env=environ,
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
+            changed = run([*git, "status", "--porcelain"]).stdout
             # By git's protocol, so that objects which a checkout borrows from another repository
             # are copied.
             clone = [*git, "clone", "--quiet", f"file://{ROOT}"]
-            subprocess.run(
-                [*clone, str(root / isolation.CHECKOUT[1:])],
-                env=environ,
-                check=True,
-                capture_output=True,
-                text=True,
-            )
+            run([*clone, str(root / isolation.CHECKOUT[1:])])
         except FileNotFoundError as error:
             raise base.RootFailed(
                 "git is not on PATH, and clones the checkout: install it"
             ) from error
         except subprocess.CalledProcessError as error:
             raise base.RootFailed(f"git clone of {ROOT} failed: {error.stderr.strip()}") from error
-    if process:
-        count = len(process.splitlines())
+    if changed:
+        count = len(changed.splitlines())
         _say(f"{count} files are not committed, so the root lacks them: see git status")
 
 
@@ -228,12 +219,6 @@ def index_variables(
             excepted = name.replace("http", "no").replace("HTTP", "NO")
             changed[excepted] = ",".join(filter(None, (variables.get(excepted), "127.0.0.1")))
     return changed
-
-
-def _guest_groups() -> list[cgroups.GuestGroup]:
-    """Return the control groups of LXC guests on this machine; they may outlive a root."""
-    hierarchies = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
-    return [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
 
 
 def _say(text: str) -> None:

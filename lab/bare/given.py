@@ -58,11 +58,14 @@ def acquire() -> str:
     return "".join(f"{line}\n" for line in dump.stdout.splitlines() if _ACQUIRE.match(line))
 
 
-def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
+def _pip_variables() -> dict[str, str]:
     """Return pip's options for downloads as environment variables.
 
-    A later one of *files* has precedence over an earlier one, and *environ* over all.
+    A later file has precedence over an earlier one, and the environment over all.
     """
+    files = [Path(name).expanduser() for name in _PIP_FILES]
+    if own := os.environ.get("PIP_CONFIG_FILE"):
+        files.append(Path(own))
     pip: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
@@ -75,28 +78,24 @@ def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
             pip |= {name: options[name] for name in _PIP if name in options}
     variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in pip.items()}
     names = {f"PIP_{name.upper().replace('-', '_')}" for name in _PIP}
-    return variables | {name: value for name, value in environ.items() if name in names}
+    return variables | {name: value for name, value in os.environ.items() if name in names}
 
 
-def paths(texts: Iterable[str]) -> list[Path]:
+def _paths(texts: Iterable[str]) -> list[Path]:
     """Return the absolute paths in the settings *texts* that exist on this machine."""
     matches = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
     return [path for path in dict.fromkeys(matches) if path.exists() and len(path.parts) > 2]
 
 
-def by(
-    environ: Mapping[str, str], apt: str, sources: Iterable[Path], pip_files: Iterable[Path]
-) -> Given:
-    """Return what a bare root gets by these settings.
+def machine(apt: str, sources: Iterable[Path]) -> Given:
+    """Return what a bare root gets by this machine's settings.
 
-    :param environ: the environment variables of the machine
     :param apt: the result of :func:`acquire`
     :param sources: the files with apt's sources
-    :param pip_files: pip's configuration files
     """
-    variables = {name: value for name, value in environ.items() if _VARIABLES.fullmatch(name)}
-    variables |= pip_variables(pip_files, environ)
-    named = paths([*variables.values(), apt, *(path.read_text() for path in sources)])
+    variables = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    variables |= _pip_variables()
+    named = _paths([*variables.values(), apt, *(path.read_text() for path in sources)])
     copied = [Path(name) for name in (*_FILES, *_OPTIONAL) if Path(name).exists()]
     for folder in _FOLDERS:
         copied += [path for path in Path(folder).rglob("*") if path.is_file()]
@@ -107,15 +106,7 @@ def by(
             is_index = f"file://{path}" in variables.get("PIP_EXTRA_INDEX_URL", "") or (
                 f"file://{path}" in variables.get("PIP_INDEX_URL", "")
             )
-            bound.append(path.parent if is_index and len(path.parts) > 2 else path)
+            bound.append(path.parent if is_index else path)
         else:
             copied.append(path)
     return Given(variables, tuple(dict.fromkeys(copied)), tuple(dict.fromkeys(bound)))
-
-
-def machine(apt: str, sources: Iterable[Path]) -> Given:
-    """Return what a bare root gets by this machine's settings; parameters as in :func:`by`."""
-    files = [Path(name).expanduser() for name in _PIP_FILES]
-    if own := os.environ.get("PIP_CONFIG_FILE"):
-        files.append(Path(own))
-    return by(os.environ, apt, sources, files)

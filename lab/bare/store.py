@@ -65,9 +65,8 @@ class Store:
                 other.unlink(missing_ok=True)
         return path
 
-    def take_all(self, into: Path) -> int:
-        """Copy all intact stored files into the folder *into*, and return their number."""
-        count = 0
+    def take_all(self, into: Path) -> None:
+        """Copy all intact stored files into the folder *into*."""
         for path, name, _ in self._files():
             if not self._is_sound(path):
                 path.unlink(missing_ok=True)
@@ -76,26 +75,23 @@ class Store:
             target.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # another run has removed it
                 self._copy(path, target)
-                count += 1
-        return count
 
-    def keep(self, source: Path, names: Iterable[Path]) -> int:
-        """Store the files *names* of the folder *source*; return how many were not yet there."""
+    def keep(self, files: Iterable[Path]) -> int:
+        """Store the *files* by their names; return how many were not yet there."""
         known = {(file.st_dev, file.st_ino) for _, _, file in self._files()}
         count = 0
-        for name in names:
-            status = (source / name).stat()
+        for path in files:
+            status = path.stat()
             if (status.st_dev, status.st_ino) not in known:
-                self.put(str(name), source / name)
+                self.put(path.name, path)
                 count += 1
         return count
 
-    def take_folders(self, into: Path) -> int:
-        """Copy all stored folders whose files are intact into *into*; return their number.
+    def take_folders(self, into: Path) -> None:
+        """Copy all stored folders whose files are intact into *into*.
 
         Remove the other ones from the store.
         """
-        count = 0
         for listed in [name for _, name, _ in self._files() if Path(name).name == _NAMES]:
             folder = Path(listed).parent
             names = self.find(listed)
@@ -111,8 +107,6 @@ class Store:
             for path in folders:
                 assert path
                 self._copy(path, into / folder / path.name.rpartition(_MARK)[0])
-            count += 1
-        return count
 
     def keep_folder(self, source: Path) -> bool:
         """Store the folder *source* with its files, and return whether it was not yet there.

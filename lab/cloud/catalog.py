@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 from lab.cloud import rest, settings
 
@@ -69,14 +68,13 @@ def _grant(client: rest.Client, user: str, role: str) -> None:
     client.request("keystone", "PUT", f"{path}/roles/{named('roles', role)}")
 
 
-def add_image(client: rest.Client, path: pathlib.Path) -> str:
-    """Upload the disk of guests in the file *path* as an image, and return the image's id."""
-    image: dict[str, Any] = {
+def add_image(client: rest.Client, path: pathlib.Path) -> None:
+    """Upload the disk of guests in the file *path* as an image."""
+    image = {
         "name": IMAGE,
         "disk_format": "raw",
         "container_format": "bare",
         "visibility": "public",
     }
-    identifier = str(client.post("glance", "/v2/images", image)["id"])
+    identifier = client.post("glance", "/v2/images", image)["id"]
     client.request("glance", "PUT", f"/v2/images/{identifier}/file", path.read_bytes())
-    return identifier

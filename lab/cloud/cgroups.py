@@ -139,6 +139,12 @@ def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
     return sorted(groups)
 
 
+def all_guest_groups() -> list[GuestGroup]:
+    """Return the control groups of LXC guests in every hierarchy of this machine."""
+    mountinfo = pathlib.Path("/proc/self/mountinfo").read_text()
+    return [group for hierarchy in hierarchies(mountinfo) for group in guest_groups(hierarchy)]
+
+
 def remove(group: GuestGroup) -> None:
     """Remove the control group with all groups below it.
 

@@ -102,10 +102,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _openrc(arguments: argparse.Namespace) -> int:
-    folder = settings.folder(arguments.dir)
-    lab = settings.load(folder)
-    if lab is None:
-        raise steps.Failed(f"there is no lab in {folder}: run `tools/lab up` first")
+    lab = _saved(arguments)
     for name, value in lab.credentials(arguments.user).items():
         steps.say(f"export {name}={shlex.quote(value)}")
     steps.say(f"export PATH={shlex.quote(str(lab.venv / 'bin'))}:$PATH")
@@ -114,11 +111,7 @@ def _openrc(arguments: argparse.Namespace) -> int:
 
 def _compute(arguments: argparse.Namespace) -> int:
     """Run a command on a compute host; only that host has to be on."""
-    folder = settings.folder(arguments.dir)
-    lab = settings.load(folder)
-    if lab is None:
-        raise steps.Failed(f"there is no lab in {folder}: run `tools/lab up` first")
-    return controls.enter(compute.named(lab, arguments.host), arguments.command)
+    return controls.enter(compute.named(_saved(arguments), arguments.host), arguments.command)
 
 
 def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespace], int]:
@@ -127,7 +120,12 @@ def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespac
 
 def _demo(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    lab = _with_one_host(_lab(arguments))
+    lab = _lab(arguments)
+    if lab.computes > 1:
+        raise steps.Failed(
+            f"the demo needs a lab with one compute host, and this has {lab.computes}: run "
+            "`tools/lab down` first"
+        )
     was_up = cloud.is_up(lab)
     try:
         if not was_up:
@@ -202,16 +200,15 @@ def _running(arguments: argparse.Namespace) -> settings.Lab:
     return lab
 
 
-def _with_one_host(lab: settings.Lab) -> settings.Lab:
-    """Return *lab*.
+def _saved(arguments: argparse.Namespace) -> settings.Lab:
+    """Return the lab, up or not.
 
-    :raises steps.Failed: if it has several compute hosts
+    :raises steps.Failed: if there is none
     """
-    if lab.computes > 1:
-        raise steps.Failed(
-            f"the demo needs a lab with one compute host, and this has {lab.computes}: run "
-            "`tools/lab down` first"
-        )
+    folder = settings.folder(arguments.dir)
+    lab = settings.load(folder)
+    if lab is None:
+        raise steps.Failed(f"there is no lab in {folder}: run `tools/lab up` first")
     return lab
 
 
@@ -324,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise steps.Failed("the lab needs root: it makes mounts, device nodes and containers")
         return int(arguments.run(arguments))
     except steps.Failed as error:
-        steps.fail(error)
+        print(f"\ntools/lab: {error}", file=sys.stderr, flush=True)
         steps.say(f"\nAll logs are in {settings.folder(arguments.dir) / 'log'}")
         steps.say("`tools/lab down` removes what is still up.")
     except KeyboardInterrupt:

@@ -17,7 +17,6 @@ from lab.cloud import (
     debian,
     image,
     leftovers,
-    libvirtd,
     nodes,
     packages,
     ports,
@@ -35,11 +34,6 @@ _DEV, _DEVICES = pathlib.Path("/dev"), pathlib.Path("/proc/devices")
 _PATIENCE_S = 1.0
 # The kernel takes a while to remove the mounts of the last process on a busy machine.
 _GONE_S = 60.0
-
-
-def libvirt(lab: settings.Lab) -> libvirtd.PrivateLibvirtd:
-    """Return the first compute host's libvirtd, running or not."""
-    return compute.libvirt(lab.hosts[0])
 
 
 def is_up(lab: settings.Lab) -> bool:
@@ -124,7 +118,7 @@ def down(lab: settings.Lab) -> list[str]:
     with steps.step("services stopped, from compute to database", lab.log / "nova-compute.log"):
         for name in services.names(lab):
             process.stop(lab, name, _PATIENCE_S)
-    with steps.step("guests and libvirtd stopped", libvirt(lab).log):
+    with steps.step("guests and libvirtd stopped", compute.libvirt(lab.hosts[0]).log):
         deadline = time.monotonic() + _GONE_S
         while left := _remove(lab):
             if time.monotonic() > deadline:

@@ -121,13 +121,10 @@ def start_and_wait(host: settings.Host, client: rest.Client, with_gpus: bool = T
         return False
 
     def reported() -> bool:
-        if with_gpus:
-            prefix = f"{host.name}_gpu_"
-            return any(
-                gpu_provider["name"].startswith(prefix)
-                for gpu_provider in services.gpu_providers(client)
-            )
-        return True
+        if not with_gpus:
+            return True
+        names = [provider["name"] for provider in services.gpu_providers(client)]
+        return any(name.startswith(f"{host.name}_gpu_") for name in names)
 
     what = "its GPUs" if with_gpus else "itself"
     steps.wait_for(f"nova-compute of {host.name} to report {what}", ready, _TIMEOUT_S, 0.5)

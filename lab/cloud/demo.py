@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.cloud import (
     catalog,
-    cloud,
+    compute,
     guest,
     image,
     libvirtd,
@@ -26,7 +26,6 @@ from lab.cloud import (
 
 _FLAVOR, _LARGE = "cg1.xlarge", "cg1.8xlarge"
 _FIRST, _SECOND = "demo-first", "demo-second"
-_SIZE = ["--vcpus", "1", "--ram", "256", "--disk", "1"]
 _ARCHITECTURE = "CUSTOM_GPU_ARCH_"
 _PRETENDED = "no driver is behind a pretended node: the device cgroup let the user through"
 _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
@@ -42,8 +41,9 @@ def run(lab: settings.Lab) -> None:
 
 
 def _run(lab: settings.Lab, receiver: notifications.Receiver) -> None:
-    client, lv = rest.Client(lab), cloud.libvirt(lab)
-    _forget(client)
+    client, lv = rest.Client(lab), compute.libvirt(lab.hosts[0])
+    servers.delete_all(client, "demo-")
+    servers.delete_flavors(client, (_FLAVOR, _LARGE))
     provider = services.gpu_providers(client)[0]["uuid"]
     architecture, total = _offer(client, provider)
     wanted = min(2, total)
@@ -52,7 +52,7 @@ def _run(lab: settings.Lab, receiver: notifications.Receiver) -> None:
     steps.say("\nThe flavor of the blueprint, and an instance on it\n")
     words = ["--property", f"gpus== {wanted}", "--property", f"gpu_arch=s== {architecture}"]
     words += ["--property", "hypervisor=s== LXC", "-c", "name", "-c", "properties"]
-    shown.openstack(lab, admin, "flavor", "create", _FLAVOR, *_SIZE, *words)
+    shown.openstack(lab, admin, "flavor", "create", _FLAVOR, *shown.SIZE, *words)
     _create(lab, _FIRST, _FLAVOR)
     domain = servers.domain(_named(client, _FIRST))
 
@@ -68,7 +68,7 @@ def _run(lab: settings.Lab, receiver: notifications.Receiver) -> None:
     _usage(lab, client, provider, wanted)
 
     steps.say("\nA second instance, for which there are not enough, by Nova's own client\n")
-    shown.openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, "-c", "name")
+    shown.openstack(lab, admin, "flavor", "create", _LARGE, *shown.SIZE, "-c", "name")
     shown.run(lab, admin, "nova", "flavor-key", _LARGE, "set", f"gpus== {total}")
     words = ["--flavor", _LARGE, "--image", catalog.IMAGE, "--nic", "none", "--poll", _SECOND]
     shown.run(lab, member, "nova", "boot", *words, succeeds=False, last=3)
@@ -91,19 +91,9 @@ def _run(lab: settings.Lab, receiver: notifications.Receiver) -> None:
         steps.say(f"  {notifications.text(heard)}")
 
 
-def _forget(client: rest.Client) -> None:
-    """Delete the instances and flavors of an earlier demo."""
-    servers.delete_all(client, "demo-")
-    for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
-        if flavor["name"] in (_FLAVOR, _LARGE):
-            client.request("nova-api", "DELETE", f"/v2.1/flavors/{flavor['id']}")
-
-
 def _create(lab: settings.Lab, name: str, flavor: str) -> None:
-    words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
-    words = ["server", "create", *words, "-c", "name", "-c", "status", name]
     try:
-        shown.openstack(lab, settings.MEMBER, *words)
+        shown.boot(lab, name, flavor)
     except steps.Failed as error:
         fault = servers.error_of(_named(rest.Client(lab), name))
         log = process.log_file(lab, "nova-compute")

@@ -150,11 +150,9 @@ def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
     logs = {
         log.stem: log.read_text(errors="replace") for log in (folder / GUEST_LOGS).glob("*.log")
     }
-    hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
-    groups = [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
     return [
         group
-        for group in groups
+        for group in cgroups.all_guest_groups()
         if not is_alive(group.controller_pid)
         and not group.pids
         and made_by(logs.get(group.domain, ""), group.path)

@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import time
-import types
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -166,12 +165,7 @@ class PrivateLibvirtd:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _configure(self) -> None:
@@ -210,7 +204,7 @@ class PrivateLibvirtd:
             name = quoted(node.name)
             yield f"mkdir -p $(dirname {name})"
             yield f"mknod -m {node.mode:04o} {name} {node.kind} {node.major} {node.minor}"
-        yield "cd / && " + " ".join(["mount", "--move", quoted(str(dev)), "/dev"])
+        yield f"cd / && mount --move {quoted(str(dev))} /dev"
         covers = {path: self._state / name for name, path in _COVERED.items()}
         for path, folder in {**covers, **self.covers}.items():
             yield f"mount --bind {quoted(str(folder))} {quoted(path)}"

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
-from lab.cloud import catalog, rest, servers, settings, shown, steps
+from lab.cloud import rest, servers, settings, shown, steps
 
 _COUNTED, _UNCOUNTED = "quota-counted", "quota-words-alone"
-_SIZE = ["--vcpus", "1", "--ram", "256", "--disk", "1"]
 _CLASS = "class:PGPU"
 _LIMIT = 3
 _COLUMNS = ["-c", "name", "-c", "properties"]
@@ -42,37 +40,29 @@ def _show(lab: settings.Lab, client: rest.Client) -> None:
 
     steps.say("\nA flavor that is counted, and one that has the words alone\n")
     words = ["--gpus", "2", "--hypervisor", "LXC", *_COLUMNS]
-    openstack(admin, "gpu", "flavor", "create", _COUNTED, *_SIZE, *words)
+    openstack(admin, "gpu", "flavor", "create", _COUNTED, *shown.SIZE, *words)
     words = ["--property", "gpus== 1", *_COLUMNS]
-    openstack(admin, "flavor", "create", _UNCOUNTED, *_SIZE, *words)
+    openstack(admin, "flavor", "create", _UNCOUNTED, *shown.SIZE, *words)
     openstack(admin, "gpu", "capacity", _COUNTED)
     openstack(member, "gpu", "capacity", _COUNTED, succeeds=False)
 
     steps.say("\nTwo GPUs of three, two more, and one that is not counted beforehand\n")
-    _boot(openstack, "quota-first", _COUNTED)
-    refusal = _boot(openstack, "quota-second", _COUNTED, succeeds=False)
+    shown.boot(lab, "quota-first", _COUNTED)
+    refusal = shown.boot(lab, "quota-second", _COUNTED, succeeds=False)
     if _CLASS not in refusal:
         raise steps.Failed(f"the refusal of the second instance does not name {_CLASS}: {refusal}")
-    _boot(openstack, "quota-third", _UNCOUNTED)
+    shown.boot(lab, "quota-third", _UNCOUNTED)
     openstack(admin, "gpu", "capacity", _COUNTED)
     used = servers.usage(client)
     if used != 3:
         raise steps.Failed(f"Placement counts {used} GPUs in use, not 3")
 
 
-def _boot(openstack: Callable[..., str], name: str, flavor: str, succeeds: bool = True) -> str:
-    words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
-    words = ["server", "create", *words, "-c", "name", "-c", "status", name]
-    return openstack(settings.MEMBER, *words, succeeds=succeeds)
-
-
 def forget(client: rest.Client) -> None:
     """Delete the instances, flavors and limits that :func:`show` creates."""
     servers.delete_all(client, "quota-")
-    for flavor in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
-        if flavor["name"] in (_COUNTED, _UNCOUNTED):
-            client.request("nova-api", "DELETE", f"/v2.1/flavors/{flavor['id']}")
+    servers.delete_flavors(client, (_COUNTED, _UNCOUNTED))
     # Keystone does not delete a registered limit while projects have limits of it.
-    for path, key in (("limits", "limits"), ("registered_limits", "registered_limits")):
-        for limit in client.get("keystone", f"/v3/{path}?resource_name={_CLASS}")[key]:
+    for path in ("limits", "registered_limits"):
+        for limit in client.get("keystone", f"/v3/{path}?resource_name={_CLASS}")[path]:
             client.request("keystone", "DELETE", f"/v3/{path}/{limit['id']}")

@@ -17,6 +17,7 @@ from lab.cloud import listener, settings, steps
 
 _SCRIPT = pathlib.Path(listener.__file__)
 _SHOWN = ("instance_uuid", "host", "addresses", "product_id", "architecture", "count", "reason")
+_READY_S = 60.0
 
 Heard = Mapping[str, Any]
 
@@ -27,28 +28,16 @@ class Receiver:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.heard: list[Heard] = []
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+        self.ready = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.strip() == listener.READY:
-                self._ready.set()
+                self.ready.set()
             elif line.startswith("{"):
                 self.heard.append(json.loads(line))
-
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until the script listens.
-
-        :raises steps.Failed: if it does not within *timeout_s*
-        """
-        if not self._ready.wait(timeout_s):
-            raise steps.Failed(
-                f"the listener for notifications is not ready after {timeout_s:.0f} s: see "
-                "listener.log"
-            )
 
     def wait_for(self, *event_types: str, timeout_s: float = 30.0) -> Sequence[Heard]:
         """Wait for a notification of each of *event_types*; return all received so far.
@@ -87,7 +76,11 @@ def listening(lab: settings.Lab) -> Iterator[Receiver]:
     ):
         try:
             receiver = Receiver(process)
-            receiver.wait_ready()
+            if not receiver.ready.wait(_READY_S):
+                raise steps.Failed(
+                    f"the listener for notifications is not ready after {_READY_S:.0f} s: see "
+                    "listener.log"
+                )
             yield receiver
         finally:
             process.terminate()

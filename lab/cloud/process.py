@@ -121,5 +121,6 @@ def stop(lab: settings.Lab, name: str, timeout_s: float = 20.0) -> None:
         try:
             steps.wait_for(f"{name} to end", lambda: pid(lab, name) is None, timeout_s, 0.05)
         except steps.Failed:
-            os.kill(number, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
     pid_file(lab, name).unlink(missing_ok=True)

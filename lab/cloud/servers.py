@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lab.cloud import catalog, libvirtd, rest, services, steps
@@ -16,9 +16,7 @@ _GPU_NODE = re.compile(r"<char>(/dev/(?:nvidia\d+|dri/renderD\d+))</char>")
 
 def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> str:
     """Create a flavor, deleting one with its name first, and return the id."""
-    for row in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
-        if row["name"] == name:
-            client.request("nova-api", "DELETE", f"/v2.1/flavors/{row['id']}")
+    delete_flavors(client, [name])
     body = {"flavor": {"name": name, "vcpus": 1, "ram": 64, "disk": 1}}
     identifier = str(client.post("nova-api", "/v2.1/flavors", body)["flavor"]["id"])
     path = f"/v2.1/flavors/{identifier}/os-extra_specs"
@@ -26,15 +24,15 @@ def flavor(client: rest.Client, name: str, extra_specs: Mapping[str, str]) -> st
     return identifier
 
 
+def delete_flavors(client: rest.Client, names: Collection[str]) -> None:
+    for row in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
+        if row["name"] in names:
+            client.request("nova-api", "DELETE", f"/v2.1/flavors/{row['id']}")
+
+
 def image(client: rest.Client) -> str:
     images = client.get("glance", f"/v2/images?name={catalog.IMAGE}")["images"]
     return str(images[0]["id"])
-
-
-def create(client: rest.Client, name: str, flavor_id: str, image_id: str) -> str:
-    """Request an instance, and return its id without waiting for the build."""
-    server = {"name": name, "flavorRef": flavor_id, "imageRef": image_id, "networks": "none"}
-    return str(client.post("nova-api", "/v2.1/servers", {"server": server})["server"]["id"])
 
 
 def show(client: rest.Client, server_id: str) -> Any:

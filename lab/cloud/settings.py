@@ -267,12 +267,7 @@ def save(
     path.chmod(0o755)
     file = path / "lab.json"
     file.touch(0o600)
-    saved = {
-        "ports": dataclasses.asdict(lab.ports),
-        "password": lab.password,
-        "real": lab.real,
-        "computes": lab.computes,
-        "debian": debian,
-    }
+    saved = {**dataclasses.asdict(lab), "debian": debian}
+    del saved["folder"]  # the file is there
     file.write_text(json.dumps(saved, indent=2) + "\n")
     return lab

@@ -7,11 +7,21 @@ import os
 import shlex
 import subprocess
 
-from lab.cloud import settings, steps
+from lab.cloud import catalog, settings, steps
+
+# The options of `flavor create` for a small instance
+SIZE = ("--vcpus", "1", "--ram", "256", "--disk", "1")
 
 
 def openstack(lab: settings.Lab, user: str, *words: str, succeeds: bool = True) -> str:
     return run(lab, user, "openstack", *words, succeeds=succeeds)
+
+
+def boot(lab: settings.Lab, name: str, flavor: str, succeeds: bool = True) -> str:
+    """Create an instance as the user demo, wait until it is built, and return the output."""
+    words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
+    words = ["server", "create", *words, "-c", "name", "-c", "status", name]
+    return openstack(lab, settings.MEMBER, *words, succeeds=succeeds)
 
 
 def run(

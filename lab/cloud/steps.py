@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import pathlib
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,16 +19,15 @@ class Failed(Exception):
     """The error that a step failed; the text says what failed, why, and what to do."""
 
 
-def say(text: str = "") -> None:
+def say(text: str) -> None:
     with _LINE:
         print(text, flush=True)
 
 
-def tail(log: pathlib.Path, lines: int = _TAIL_LINES) -> str:
+def _tail(log: pathlib.Path) -> str:
     try:
-        return "\n".join(
-            f"    {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]
-        )
+        lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n".join(f"    {line}" for line in lines)
     except OSError as error:
         return f"    ({error})"
 
@@ -49,7 +47,7 @@ def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
         if isinstance(error, subprocess.CalledProcessError) and error.stderr:
             reason += f"\n{error.stderr}"
         if log is not None:
-            reason += f"\n  its log {log} ends with:\n{tail(log)}"
+            reason += f"\n  its log {log} ends with:\n{_tail(log)}"
         raise Failed(f"{name}: {reason}") from error
     say(f"  {time.monotonic() - began:6.1f} s  {name}")
 
@@ -100,7 +98,3 @@ def wait_for(
         if time.monotonic() > deadline:
             raise Failed(f"gave up waiting for {what} after {timeout_s:.0f} s")
         time.sleep(pause_s)
-
-
-def fail(error: Failed) -> None:
-    print(f"\ntools/lab: {error}", file=sys.stderr, flush=True)

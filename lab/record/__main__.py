@@ -56,7 +56,8 @@ def show(host: discovery.Discovery) -> int:
         if entries:
             print(f"{kind}:")
         for entry in entries:
-            print(f"  - {_flow(entry)}")
+            text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=10_000)
+            print(f"  - {text.strip()}")
     for gpu in gpus:
         for link in gpu.links:
             print(f"# {gpu.address} has {link.width} {link.type} to {link.peer}")
@@ -94,11 +95,6 @@ def _driver(host: discovery.Discovery) -> Iterator[str]:
         return
     if match := _DRIVER.search(text):
         yield match[0]
-
-
-def _flow(entry: dict[str, object]) -> str:
-    text: str = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=10_000)
-    return text.strip()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

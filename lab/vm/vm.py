@@ -68,7 +68,6 @@ class VM:
         :param out: the folder that the VM can write to
         :param console: the file with the VM's console
         """
-        unsaved = not (self.prepared or self.saved)
         return [
             *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
             # Without erms the kernel copies and clears eight bytes at a time instead of one.
@@ -91,7 +90,7 @@ class VM:
             *("-netdev", "user,id=outside,ipv6=off"),
             *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
             *(self.line.arguments() if self.line else ()),
-            *cards.arguments(saved=not unsaved),
+            *cards.arguments(saved=bool(self.prepared or self.saved)),
             *(_incoming(self.saved / STATE) if self.saved else ()),
         ]
 

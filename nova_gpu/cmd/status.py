@@ -163,7 +163,7 @@ class Checks(upgradecheck.UpgradeCommands):
             cards = [
                 f"{gpu.address}: {reason}"
                 for gpu in card_facts.find()
-                if (reason := spec.obstacle(gpu, roots))
+                if (reason := spec.obstacle(gpu.functions, roots))
             ]
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
             return _warning(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import socketserver
 import threading
 import time
@@ -29,9 +28,6 @@ class _PlacementServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
 class _Quiet(simple_server.WSGIRequestHandler):
     def log_message(self, *args: Any) -> None:
         pass
-
-    def address_string(self) -> str:
-        return str(self.client_address[0])
 
 
 class _Service:
@@ -174,14 +170,10 @@ class Apart(base.Cloud):
 
     def _launch(self, host: str) -> None:
         self.start_process(host, "\n".join(self._configuration(host)) + "\n")
-        is_dead = functools.partial(self._has_no_process, host)
         try:
-            self._services[host].accept(is_dead, self.START_TIMEOUT_S)
+            self._services[host].accept(lambda: not self.has_process(host), self.START_TIMEOUT_S)
         except wire.Gone:
             self._fail_to_start(host)
-
-    def _has_no_process(self, host: str) -> bool:
-        return not self.has_process(host)
 
     def _expect_served(self, host: str) -> None:
         if not self._services[host].serves(self.START_TIMEOUT_S):

@@ -106,8 +106,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def flavor(self, **extra_specs: str) -> str:
         """A flavor that a guest of the suite fits into; its id."""
-        created: str = self._create_flavor(**self.FLAVOR, extra_spec=extra_specs)
-        return created
+        return str(self._create_flavor(**self.FLAVOR, extra_spec=extra_specs))
 
     def boot(
         self,
@@ -172,8 +171,12 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def reboot(self, server: dict[str, Any], kind: str) -> None:
         """*kind* is ``SOFT`` or ``HARD``."""
-        self.api.post_server_action(server["id"], {"reboot": {"type": kind}})
-        self.wait_until(server, "ACTIVE")
+        self.act(server, "reboot", "ACTIVE", type=kind)
+
+    def act(self, server: dict[str, Any], action: str, status: str, **words: Any) -> None:
+        """And waits until it is in that status."""
+        self.api.post_server_action(server["id"], {action: words or None})
+        self.wait_until(server, status)
 
     def wait_until(self, server: dict[str, Any], status: str) -> None:
         """In that status and with nothing going on."""
@@ -181,13 +184,15 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self._wait_for_server_parameter(server, expected)
 
     def fault(self, server: dict[str, Any]) -> str:
-        text: str = self.api.get_server(server["id"])["fault"]["message"]
-        return text
+        return str(self.api.get_server(server["id"])["fault"]["message"])
+
+    def refusal(self, flavor: str) -> str:
+        """The fault of an instance that no host takes"""
+        return self.fault(self.boot(flavor, expected_state="ERROR"))
 
     def domain(self, server: dict[str, Any]) -> str:
         """libvirt's name of it"""
-        name: str = self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:instance_name"]
-        return name
+        return str(self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:instance_name"])
 
     # Placement
 
@@ -197,12 +202,10 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
     def gpu_provider(self, ending: str) -> str:
         """The uuid of that one. :raises StopIteration: where the host has none"""
         named = (each for each in self._get_all_providers() if each["name"].endswith(ending))
-        uuid: str = next(named)["uuid"]
-        return uuid
+        return str(next(named)["uuid"])
 
     def used(self, provider: str) -> int:
-        used: int = self._get_provider_usages(provider).get("PGPU", 0)
-        return used
+        return int(self._get_provider_usages(provider).get("PGPU", 0))
 
     def allocated(self, server: dict[str, Any]) -> int:
         allocations = self._get_allocations_by_server_uuid(server["id"])
@@ -228,8 +231,8 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         """Allocations in Placement and cards in quarantine, while there is no instance."""
         found = []
         for provider in self._get_all_providers():
-            url = f"/resource_providers/{provider['uuid']}/allocations"
-            for consumer, each in self.placement.get(url).body["allocations"].items():
+            allocations = self._get_allocations_by_provider_uuid(provider["uuid"])
+            for consumer, each in allocations.items():
                 found.append(f"allocation of {consumer}: {each['resources']}")
         return [*found, *leftovers.quarantined(self._state)]
 

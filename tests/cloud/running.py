@@ -109,6 +109,7 @@ def leave(main: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         status = 1
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 

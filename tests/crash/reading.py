@@ -33,7 +33,7 @@ class ReadingTestCase(cloud.Cloud):
             ),
             guests=_guests(),
             instances=instances,
-            allocated=self._allocated(provider, instances),
+            allocated=self._allocated(provider),
             total=inventory["total"],
             reserved=inventory["reserved"],
             free=frozenset(self.ask("free")),
@@ -55,22 +55,13 @@ class ReadingTestCase(cloud.Cloud):
         context = nova_context.get_admin_context(read_deleted="yes")
         return list(objects.MigrationList.get_by_filters(context, {}))
 
-    def _allocated(
-        self, provider: str, instances: dict[str, truths.Instance]
-    ) -> collections.Counter[str]:
-        allocations = self._consumers(provider)
+    def _allocated(self, provider: str) -> collections.Counter[str]:
+        allocations = self._get_allocations_by_provider_uuid(provider)
         of_instance = {each.uuid: each.instance_uuid for each in self._migrations()}
         counted: collections.Counter[str] = collections.Counter()
         for consumer, allocation in allocations.items():
             counted[of_instance.get(consumer, consumer)] += allocation["resources"]["PGPU"]
         return counted
-
-    def _consumers(self, provider: str | None = None) -> dict[str, Any]:
-        provider = provider or self.gpu_provider(base.PROVIDER)
-        found: dict[str, Any] = self.placement.get(
-            f"/resource_providers/{provider}/allocations"
-        ).body["allocations"]
-        return found
 
 
 def _instance(instance: Any, migrations: dict[int, Any]) -> truths.Instance:

@@ -66,14 +66,13 @@ class Crashes(reading.ReadingTestCase):
     def _live(self, life: lives.Life) -> None:
         self._server: dict[str, Any] = {}
         for stage in life:
-            self._died += stage.point is not None
-            work = functools.partial(self._kill if stage.point else self._do, stage)
-            if stage.point:
-                Point(str(stage), work).run(self._result)
-                if self.is_dead():  # It went wrong before it was started again.
-                    self.restart_compute()
-            else:
-                work()
+            if stage.point is None:
+                self._do(stage)
+                continue
+            self._died += 1
+            Point(str(stage), functools.partial(self._kill, stage)).run(self._result)
+            if self.is_dead():  # It went wrong before it was started again.
+                self.restart_compute()
         if self._mended(self._all_leftovers):
             for each in leftovers.remove_empty_groups(self._leftovers() - self._before):
                 print(f"libvirt left the empty {each}", flush=True)
@@ -103,7 +102,8 @@ class Crashes(reading.ReadingTestCase):
 
     def _heal(self) -> None:
         """So that the next life does not begin with the scars of this one."""
-        for consumer in {*self._consumers()} - {self._neighbour["id"]}:
+        allocations = self._get_allocations_by_provider_uuid(self.gpu_provider(base.PROVIDER))
+        for consumer in {*allocations} - {self._neighbour["id"]}:
             self.placement.delete(f"/allocations/{consumer}")
 
     def _leftovers(self) -> set[str]:

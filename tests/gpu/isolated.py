@@ -70,19 +70,15 @@ def _namespace(*command: str) -> list[str]:
 
 
 def cuda(given: Sequence[str], folder: pathlib.Path) -> str:
-    """What ``cuda.py`` prints where /dev has *given* and what is no device of a card"""
-    return in_dev(given, folder, [sys.executable, str(_PROGRAM)])
-
-
-def in_dev(given: Sequence[str], folder: pathlib.Path, command: Sequence[str]) -> str:
-    """What *command* prints there
+    """What ``cuda.py`` prints where /dev has *given* and what is no device of a card
 
     :raises subprocess.SubprocessError: where it prints nothing
     """
     dev = folder / "dev"
     dev.mkdir(exist_ok=True)
     present = [node for node in (*_COMMON, *given) if os.path.exists(node)]
-    argv = _namespace("sh", "-c", _DEV, "sh", str(dev), *present, "--", *command)
+    program = [sys.executable, str(_PROGRAM)]
+    argv = _namespace("sh", "-c", _DEV, "sh", str(dev), *present, "--", *program)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=machine.TIMEOUT_S)
     if not done.stdout:
         raise subprocess.CalledProcessError(done.returncode, argv, stderr=done.stderr)
@@ -99,22 +95,18 @@ def no_libvirt() -> str | None:
 
 
 def container(given: GuestContents, folder: pathlib.Path) -> str:
-    """What ``cuda.py`` prints in a container that has *given*, and the host's files to read
+    """What ``cuda.py`` prints in a container that has *given*, and the host's files to read. It is
+    transient: nothing of it stays.
 
     :raises subprocess.SubprocessError: where libvirt makes none, or it does not end
     """
-    return in_container(given, folder, [sys.executable, str(_PROGRAM)])
-
-
-def in_container(given: GuestContents, folder: pathlib.Path, command: Sequence[str]) -> str:
-    """What *command* prints there. It is transient: nothing of it stays."""
     shared, root = folder / "shared", folder / "root"
     for each in (shared, root):
         shutil.rmtree(each, ignore_errors=True)
         each.mkdir()
-    words = " ".join(f"'{word}'" for word in command)
     program = shared / "init"
-    program.write_text(_INIT.format(folder=_SHARED, command=words))
+    command = f"'{sys.executable}' '{_PROGRAM}'"
+    program.write_text(_INIT.format(folder=_SHARED, command=command))
     program.chmod(0o755)
     domain = _domain(given, root)
     domain.add_device(guest_config.GuestMount(str(shared), _SHARED, readonly=False))

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from lab.cloud import guest, image
+from lab.cloud import guest, image, nodes
+from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import cloud, place
 
 BLUEPRINT = {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
@@ -26,12 +27,17 @@ class LXCTestCase(cloud.Cloud):
     ) -> subprocess.CompletedProcess[str]:
         return guest.run(self._lv, self.domain(server), argv, uid=uid)
 
+    def told(self, server: dict[str, Any], opened: Sequence[nodes.Node]) -> list[str]:
+        """What an ordinary user of the guest is told who opens each of these."""
+        paths = [node.path for node in opened]
+        tried = self.run_inside(server, "/bin/sh", "-c", _TRY, "try", *paths, uid=image.USER_ID)
+        said = tried.stdout.splitlines()
+        self.assertEqual(len(paths), len(said), tried.stdout + tried.stderr)
+        return said
+
     def gpus_inside(self, server: dict[str, Any]) -> set[int]:
         """Which cards, by their index in ``place.GPUS``, an ordinary user of the guest can open."""
-        nodes = [place.node(gpu).path for gpu in range(len(place.GPUS))]
-        tried = self.run_inside(server, "/bin/sh", "-c", _TRY, "try", *nodes, uid=image.USER_ID)
-        said = tried.stdout.splitlines()
-        self.assertEqual(len(nodes), len(said), tried.stdout + tried.stderr)
+        said = self.told(server, [place.node(gpu) for gpu in range(len(place.GPUS))])
         return {gpu for gpu, word in enumerate(said) if NO_DRIVER in word}
 
     def assertGPUs(self, server: dict[str, Any], expected: Collection[int]) -> None:
@@ -40,12 +46,15 @@ class LXCTestCase(cloud.Cloud):
         listed = self.run_inside(server, "/bin/sh", "-c", "ls /dev | grep nvidia").stdout.split()
         names = [place.node(gpu).name for gpu in expected]
         self.assertEqual(sorted([*names, *(place.SHARED if names else ())]), sorted(listed))
-        domain = self.domain(server)
         others = [gpu for gpu in range(len(place.GPUS)) if gpu not in expected]
-        numbers = guest.open_from_cgroup(self._lv, domain, [place.node(gpu) for gpu in others])
-        for gpu, number in zip(others, numbers, strict=True):
-            self.assertEqual(REFUSED, os.strerror(number), f"another's card {place.GPUS[gpu]}")
+        self.assertRefused(server, [place.node(gpu) for gpu in others])
         self.assertEqual(len(expected), self.allocated(server))
+
+    def assertRefused(self, server: dict[str, Any], others: Sequence[nodes.Node]) -> None:
+        """The guest's device cgroup lets nobody open these."""
+        numbers = guest.open_from_cgroup(self._lv, self.domain(server), others)
+        for node, number in zip(others, numbers, strict=True):
+            self.assertEqual(REFUSED, os.strerror(number), f"another's {node.path}")
 
     # Nova and Placement
 
@@ -62,9 +71,18 @@ class LXCTestCase(cloud.Cloud):
 
     def reserved(self) -> int:
         inventory = self._get_provider_inventory(self.gpu_provider(PROVIDER))
-        reserved: int = inventory["PGPU"]["reserved"]
-        return reserved
+        return int(inventory["PGPU"]["reserved"])
 
     def _delete_everything(self) -> None:
         super()._delete_everything()
         self.wait_for("no GPU used", lambda: not self.usage())
+
+
+class SnapshotTestCase(LXCTestCase):
+    # An instance's disk goes to Glance, and is no larger than the image then.
+    FLAVOR = {**LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
+
+    def set_host_flags(self) -> None:
+        super().set_host_flags()
+        self.useFixture(cloud_fixtures.KeptUploads())
+        self.flags(snapshot_image_format="raw", group="libvirt")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import fixtures
 
+from lab.cloud import libvirtd
 from tests.cloud import base, leftovers
 from tests.fixtures import hosts
 from tests.lxc import place
@@ -29,7 +30,8 @@ class Cloud(base.Cloud):
     def setUp(self) -> None:
         if place.FOLDER not in os.environ:
             self.skipTest("needs a libvirtd of its own: run python -m tests.lxc")
-        self._lv = place.private_libvirtd()
+        # It runs already; the tests are in its mount namespace.
+        self._lv = libvirtd.PrivateLibvirtd(place.folder(), ())
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir(str(place.folder()))).path)
         self._state.chmod(0o711)
         self._host = hosts.build(self.MACHINE, self._state / "host")

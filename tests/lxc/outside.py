@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from lab import packages
-from lab.cloud import cgroups, libvirtd, nodes
+from lab.cloud import cgroups, image, libvirtd, nodes
 from tests.lxc import place
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def run(module: str, *arguments: str) -> int:
         with lv:
             seconds = time.monotonic() - started
             print(f"libvirtd {lv.virsh('--version')} is up, {seconds:.1f} s", file=sys.stderr)
-            place.furnish(folder)
+            image.build(folder / "image.raw")
             status = _run_inside(lv, [sys.executable, "-m", module, *arguments])
         left = lv.leftovers()
     finally:

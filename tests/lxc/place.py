@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from lab.cloud import image, libvirtd, nodes
+from lab.cloud import nodes
 from tests.fixtures import hosts, nvidia
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
@@ -36,13 +36,3 @@ def node(gpu: int) -> nodes.Node:
 def folder() -> pathlib.Path:
     """:raises KeyError: outside of ``python -m tests.lxc``"""
     return pathlib.Path(os.environ[FOLDER])
-
-
-def furnish(folder: pathlib.Path) -> None:
-    """What all tests share, made once."""
-    image.build(folder / "image.raw")
-
-
-def private_libvirtd() -> libvirtd.PrivateLibvirtd:
-    """The one that runs already, in whose mount namespace the tests are."""
-    return libvirtd.PrivateLibvirtd(folder(), ())

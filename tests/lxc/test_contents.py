@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import json
-
 from lab.cloud import image
+from tests.fixtures import cdi
 from tests.lxc import base, place
 
 
 class CDITest(base.LXCTestCase):
     def prepare_host(self) -> None:
         driver = self._state / "driver"
-        (driver / "bin").mkdir(parents=True)
-        driver.chmod(0o755)
-        (driver / "bin").chmod(0o755)
-        for name, content in (
-            ("bin/nvidia-smi", "#!/bin/sh\necho smi of the host\n"),
-            ("libcuda.so.570", "no ELF"),
-        ):
+        for folder in (driver, driver / "bin", driver / "lib"):
+            folder.mkdir()
+            folder.chmod(0o755)
+        smi, library = "#!/bin/sh\necho smi of the host\n", "no ELF"
+        files = {"bin/nvidia-smi": smi, "lib/libcuda.so.570": library}
+        for name, content in files.items():
             (driver / name).write_text(content)
             (driver / name).chmod(0o755)
         devices = [
@@ -34,20 +32,15 @@ class CDITest(base.LXCTestCase):
                 "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
                 "mounts": [
                     {
-                        "hostPath": str(driver / "bin/nvidia-smi"),
-                        "containerPath": "/usr/bin/nvidia-smi",
+                        "hostPath": str(driver / name),
+                        "containerPath": f"/usr/{name}",
                         "options": ["ro", "nosuid", "nodev", "bind"],
-                    },
-                    {
-                        "hostPath": str(driver / "libcuda.so.570"),
-                        "containerPath": "/usr/lib/libcuda.so.570",
-                        "options": ["ro", "nosuid", "nodev", "bind"],
-                    },
+                    }
+                    for name in files
                 ],
             },
         }
-        (self._state / "cdi").mkdir()
-        (self._state / "cdi/nvidia.json").write_text(json.dumps(spec))
+        cdi.save(self._state / "cdi/nvidia.json", spec)
 
     def test_files_libraries_environment(self) -> None:
         server = self.boot_with(2)

@@ -94,8 +94,7 @@ class LifecycleTest(base.LXCTestCase):
 
     def test_rebuild(self) -> None:
         self.run_inside(self._server, "/bin/sh", "-c", "echo mine >/root/note; sync")
-        self.api.post_server_action(self._server["id"], {"rebuild": {"imageRef": cloud.IMAGE}})
-        self.wait_until(self._server, "ACTIVE")
+        self.act(self._server, "rebuild", "ACTIVE", imageRef=cloud.IMAGE)
 
         self.assertEqual("", self.run_inside(self._server, "/bin/ls", "/root").stdout)
         self.assertGPUs(self._server, GPUS)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from lab.cloud import guest
-from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import base
 
 
@@ -51,27 +50,16 @@ class RefusalsTest(base.LXCTestCase):
         self.assertGPUs(server, {0})
 
 
-class PauseAndSnapshotTest(base.LXCTestCase):
-    # The snapshot is no larger than the image then.
-    FLAVOR = {**base.LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
-
-    def set_host_flags(self) -> None:
-        super().set_host_flags()
-        self.useFixture(cloud_fixtures.KeptUploads())
-        self.flags(snapshot_image_format="raw", group="libvirt")
-
+class PauseAndSnapshotTest(base.SnapshotTestCase):
     def test_they_work(self) -> None:
         server = self.boot_with(2)
         init = guest.init_pid(self._lv, self.domain(server))
-        self.api.post_server_action(server["id"], {"pause": None})
-        self.wait_until(server, "PAUSED")
+        self.act(server, "pause", "PAUSED")
         self.assertEqual(2, self.usage())
-        self.api.post_server_action(server["id"], {"unpause": None})
-        self.wait_until(server, "ACTIVE")
+        self.act(server, "unpause", "ACTIVE")
         self.assertGPUs(server, {0, 1})
 
-        self.api.post_server_action(server["id"], {"createImage": {"name": "of-it"}})
-        self.wait_until(server, "ACTIVE")
+        self.act(server, "createImage", "ACTIVE", name="of-it")
         self.assertEqual(init, guest.init_pid(self._lv, self.domain(server)))
         self.assertGPUs(server, {0, 1})
 

@@ -1,3 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 # Some unit tests use Nova's fixtures, so here too Nova chooses eventlet or threads first of all.
+# What that imports, nova.tests.unit, has registered Nova's objects.
 import tests.functional  # noqa: F401

@@ -124,16 +124,8 @@ def _once(
     deadline: float,
     counted: tally.Tally,
 ) -> boot.Boot:
-    argv = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.vfio.outside",
-        str(out),
-        os.pathsep.join(arguments.tests),
-        *arguments.patterns,
-    ]
+    argv = [sys.executable, "-W", "ignore", "-m", "tests.vfio.outside", str(out)]
+    argv += [os.pathsep.join(arguments.tests), *arguments.patterns]
     started = time.monotonic()
     with (out / tests_place.STDERR).open("ab") as stderr:
         child = subprocess.Popen(

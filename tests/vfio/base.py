@@ -136,8 +136,7 @@ class VFIOTestCase(unittest.TestCase):
         )
 
     def domains(self) -> list[str]:
-        names: str = self.host.virsh("list", "--all", "--name")
-        return names.split()
+        return str(self.host.virsh("list", "--all", "--name")).split()
 
     def named(self, server: dict[str, Any], host: str = wire.HOST) -> list[str]:
         """The mediated devices of the domain's XML there"""

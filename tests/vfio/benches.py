@@ -55,14 +55,11 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
     made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
-    if len(bench.hosts) == 1:
-        return {host: _saved(made) for host in bench.hosts}
-    joined = [_saved(each) for each in _joined(made)]
-    return dict(zip(bench.hosts, joined, strict=True))
-
-
-def _saved(made: vms.VM) -> vms.VM:
-    return saved.build(build_cache.STATE, made, IMPORTED)
+    plain = [made] if len(bench.hosts) == 1 else _joined(made)
+    return {
+        host: saved.build(build_cache.STATE, vm, IMPORTED)
+        for host, vm in zip(bench.hosts, plain, strict=True)
+    }
 
 
 def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:

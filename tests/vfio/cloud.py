@@ -184,8 +184,7 @@ class Cloud(apart.Apart):
 
     def has_process(self, host: str) -> bool:
         self.vms[host].expect_alive()
-        has: bool = self.vms[host].ask("has_compute")
-        return has
+        return bool(self.vms[host].ask("has_compute"))
 
     def kill_process(self, host: str) -> None:
         self.vms[host].ask("kill")
@@ -197,8 +196,7 @@ class Cloud(apart.Apart):
     def console(self, server: dict[str, Any], host: str = wire.HOST) -> str:
         """What the guest has said there since it was started: libvirt empties the file then."""
         file = place.INSTANCES / server["id"] / "console.log"
-        said: str = self.hosts[host].read(str(file))
-        return said
+        return str(self.hosts[host].read(str(file)))
 
 
 def run(work: Callable[[], Any], vms: Mapping[str, VM], sample: str = modules.NAME) -> list[str]:

@@ -71,9 +71,10 @@ def drivers(*cards: str) -> list[str | None]:
     return [driver(function) for card in cards for function in functions(card)]
 
 
-def override(address: str) -> str | None:
-    text = (_DEVICES / address / "driver_override").read_text().strip()
-    return None if text in ("", "(null)") else text
+def overrides(card: str) -> list[str | None]:
+    """What alone may drive each of the card's functions; ``None``: any driver that knows it."""
+    texts = [(_DEVICES / each / "driver_override").read_text() for each in functions(card)]
+    return [None if text.strip() in ("", "(null)") else text.strip() for text in texts]
 
 
 def group(address: str) -> int:
@@ -109,6 +110,13 @@ def override_by(address: str, driver: str) -> None:
 
 def probe(address: str) -> None:
     (_DEVICES.parent / "drivers_probe").write_text(address)
+
+
+def bind(address: str, driver: str) -> None:
+    """Takes the function from its driver for *driver*; no name: for one that knows the device."""
+    unbind(address)
+    override_by(address, driver)
+    probe(address)
 
 
 def remove(address: str) -> None:
@@ -149,9 +157,7 @@ def without_parts(address: str) -> None:
 def become_nvidias(address: str, *options: str) -> None:
     """Until :func:`be_own_again`. *options*: of the module that is its driver"""
     load(modules.FUNCTIONS.stem, *options)
-    unbind(address)
-    override_by(address, _NVIDIA)
-    probe(address)
+    bind(address, _NVIDIA)
     pretend(address, _NVIDIAS)
     virtual_functions.SRIOV_MANAGE.parent.mkdir(exist_ok=True)
     shutil.copy2(_SRIOV_MANAGE, virtual_functions.SRIOV_MANAGE)
@@ -162,9 +168,7 @@ def be_own_again(address: str) -> None:
     sriov_manage("-d", address)
     virtual_functions.SRIOV_MANAGE.unlink()
     own_up(address, _NVIDIAS)
-    unbind(address)
-    override_by(address, "")
-    probe(address)
+    bind(address, "")
     without_parts(address)
     unload(modules.FUNCTIONS.stem)
 
@@ -325,13 +329,8 @@ def clean_with(program: str) -> None:
     place.CLEAN.symlink_to(program)
 
 
-@contextlib.contextmanager
-def group_open(address: str) -> Iterator[int]:
-    descriptor = os.open(f"/dev/vfio/{group(address)}", os.O_RDWR)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def group_open(address: str) -> io.FileIO:
+    return io.FileIO(f"/dev/vfio/{group(address)}", "r+")
 
 
 @contextlib.contextmanager
@@ -340,11 +339,11 @@ def device_open(address: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         container = os.open("/dev/vfio/vfio", os.O_RDWR)
         stack.callback(os.close, container)
-        with group_open(address) as descriptor:
-            fcntl.ioctl(descriptor, _GROUP_SET_CONTAINER, struct.pack("i", container))
+        with group_open(address) as file:
+            fcntl.ioctl(file, _GROUP_SET_CONTAINER, struct.pack("i", container))
             fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
             name = bytearray(address.encode() + b"\0")
-            device = fcntl.ioctl(descriptor, _GROUP_GET_DEVICE_FD, name, True)
+            device = fcntl.ioctl(file, _GROUP_GET_DEVICE_FD, name, True)
             stack.callback(os.close, device)
         yield
 

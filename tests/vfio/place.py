@@ -24,4 +24,3 @@ CONTAINERS_IMAGE = CONTAINERS / "image.raw"
 
 # What Nova and others print there is not the tests' output. This file is in the folder of the run.
 STDERR = "stderr"
-PYTHON = ("sh", "-c", f'exec "$@" 2>>/out/{STDERR}', "sh", "python", "-W", "ignore", "-m")

@@ -65,8 +65,7 @@ class BoardTest(base.VFIOTestCase):
         self.assertEqual({1, 2}, self.manager.active)
         first, second = sorted(servers, key=lambda each: self.hostdevs(each) != FIRST_HALF)
         self.assertEqual([FIRST_HALF, SECOND_HALF], [self.hostdevs(first), self.hostdevs(second)])
-        refused = self.cloud.boot(four, "ERROR")
-        self.assertIn("4 GPUs asked for, none free", self.cloud.fault(refused))
+        self.assertIn("4 GPUs asked for, none free", self.cloud.refusal(four))
         self.assertDocumented(first, second)
         for each in servers:
             self.seen_in(each)

@@ -27,9 +27,7 @@ class CardsTest(base.VFIOTestCase):
 
             self.cloud.delete(server)
             self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))
-            self.assertEqual(
-                [None, None], list(map(self.host.override, self.host.functions(cards.WHOLE[0])))
-            )
+            self.assertEqual([None, None], self.host.overrides(cards.WHOLE[0]))
             self.assertEqual([], self.host.open_groups())
             self.assertEqual([], self.domains())
             self.assertEqual(0, self.used())

@@ -49,9 +49,7 @@ class HostCommandsTest(unittest.TestCase):
         process.communicate()
         self.addCleanup(self._to_host, card)
         for function in host.functions(card):
-            host.override_by(function, "vfio-pci")
-            host.unbind(function)
-            host.probe(function)
+            host.bind(function, "vfio-pci")
         self.assertPrinted("prepared", 0)
 
     def assertPrinted(self, name: str, status: int) -> None:
@@ -75,7 +73,7 @@ class HostCommandsTest(unittest.TestCase):
         self.assertEqual(before, self._files())
 
     def _to_host(self, card: str) -> None:
-        self._udevadm("control", "--reload")
+        subprocess.run(["udevadm", "control", "--reload"], check=True)
         for function in host.functions(card):
             host.override_by(function, "")
             if host.driver(function) is not None:
@@ -85,6 +83,3 @@ class HostCommandsTest(unittest.TestCase):
     def _files(self) -> dict[str, bytes]:
         paths = [path for path in (_ROOT / "etc").rglob("*") if path.is_file()]
         return {str(path): path.read_bytes() for path in paths}
-
-    def _udevadm(self, *words: str) -> None:
-        subprocess.run(["udevadm", *words], check=True)

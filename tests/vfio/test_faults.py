@@ -23,8 +23,7 @@ class FaultsTest(base.VFIOTestCase):
             self.host.remove(function)
         self.cloud.wait_for("the card is gone", lambda: not self.host.functions(SECOND))
         self.cloud._run_periodics()
-        refused = self.cloud.boot(self.cloud.flavor(gpus="2"), expected_state="ERROR")
-        self.assertIn("at most 1 free", self.cloud.fault(refused))
+        self.assertIn("at most 1 free", self.cloud.refusal(self.cloud.flavor(gpus="2")))
         self.assertCounts(used=0, reserved=1)
         self.bring_back(SECOND)
         self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
@@ -34,8 +33,7 @@ class FaultsTest(base.VFIOTestCase):
         pid = self.host.open_node(FIRST)
         self.addCleanup(self.cloud.restart_compute)  # else it is kept back for five minutes
         self.addCleanup(self.host.close_node)
-        refused = self.cloud.boot(self.cloud.flavor(gpus="= 1"), expected_state="ERROR")
-        self.assertIn("retries", self.cloud.fault(refused))
+        self.assertIn("retries", self.cloud.refusal(self.cloud.flavor(gpus="= 1")))
         self.assertRegex(self.cloud.compute_log(), rf"GPU {FIRST} was not bound.*\(pid {pid}\)")
         self.assertEqual(host.HOST_DRIVERS * 2, self.host.drivers(*cards.WHOLE))
         self.cloud._run_periodics()
@@ -58,8 +56,7 @@ class FaultsTest(base.VFIOTestCase):
 
         self.cloud.delete(server)
         self.assertEqual([FIRST], self.host.quarantined())
-        said = rf"GPU {FIRST} .*clean_command"
-        self.assertRegex(self.cloud.compute_log(), said)
+        self.assertRegex(self.cloud.compute_log(), rf"GPU {FIRST} .*clean_command")
         self.assertCounts(used=0, reserved=1)
         self.host.clean_with("/usr/bin/true")  # it is cleaned again
         self.assertEqual(0, self.host.release(FIRST))

@@ -39,11 +39,9 @@ class HostTest(unittest.TestCase):
         functions = host.functions(cards.WHOLE[0])
         for driver in ("vfio-pci", ""):
             for function in functions:
-                host.unbind(function)
-                host.override_by(function, driver)
-                host.probe(function)
+                host.bind(function, driver)
             expected = [driver] * 2 if driver else host.HOST_DRIVERS
             self.assertEqual(expected, host.drivers(cards.WHOLE[0]))
             made = [len(host.vfio_devices(function)) for function in functions]
             self.assertEqual([1, 1] if driver else [0, 0], made)
-        self.assertEqual([None, None], [host.override(each) for each in functions])
+        self.assertEqual([None, None], host.overrides(cards.WHOLE[0]))

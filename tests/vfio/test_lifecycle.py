@@ -18,7 +18,7 @@ class LifecycleTest(base.VFIOTestCase):
         self.seen_in(server)
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
 
-        self._refused(server, {"suspend": None})
+        self._refused(server, "suspend")
 
         self._reset_by_the_guest(server)
 
@@ -50,10 +50,9 @@ class LifecycleTest(base.VFIOTestCase):
         self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
 
-    def _refused(self, server: dict[str, Any], action: dict[str, Any]) -> None:
+    def _refused(self, server: dict[str, Any], action: str) -> None:
         """And nothing has come of it, for the instance or its guest."""
-        self.api.post_server_action(server["id"], action)
-        self.cloud.wait_until(server, "ACTIVE")
+        self.cloud.act(server, action, "ACTIVE")
         self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
 

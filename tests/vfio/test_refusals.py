@@ -21,8 +21,7 @@ class NotOfferedTest(base.VFIOTestCase):
             (line,) = (each for each in listed if each.startswith(f"{card}: "))
             self.assertIn(stranger, line)
 
-        refused = self.cloud.boot(self.cloud.flavor(gpus="3"), expected_state="ERROR")
-        self.assertRegex(self.cloud.fault(refused), r"\b2\b")
+        self.assertRegex(self.cloud.refusal(self.cloud.flavor(gpus="3")), r"\b2\b")
 
 
 class InUseTest(base.VFIOTestCase):

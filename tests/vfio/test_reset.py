@@ -28,8 +28,7 @@ class ResetTest(unittest.TestCase):
         # The tests are root and may do everything.
         self.enterContext(mock.patch.object(nova.privsep.sys_admin_pctxt, "client_mode", False))
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        self.config = self.enterContext(config_fixture.Config(CONF))
-        self.config.config(state_path=folder)
+        self.enterContext(config_fixture.Config(CONF)).config(state_path=folder)
         nova_gpu.privsep.vfio.give_to_guests(self.card)
         self.addCleanup(self._give_back)
 

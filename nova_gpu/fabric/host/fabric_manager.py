@@ -34,11 +34,11 @@ _RESTART = "see systemctl status nvidia-fabricmanager and its log"
 _VERSION = "it ends by itself if its version is not the driver's"
 
 # nv_fm_types.h: the codes FM_ST_*, with the reason and the remedy for each
-_TIMEOUT, _NOT_SUPPORTED, _VERSION_MISMATCH = -5, -3, -6
-NOT_ACTIVE, IN_USE, NOT_CONFIGURED, _NO_CONNECTION, NVLINK_ERROR = -4, -7, -8, -9, -10
+_TIMEOUT, _VERSION_MISMATCH, _NO_CONNECTION = -5, -6, -9
+NOT_SUPPORTED, NOT_ACTIVE, IN_USE, NOT_CONFIGURED, NVLINK_ERROR = -3, -4, -7, -8, -10
 _MEANINGS: Mapping[int, tuple[str, str]] = {
     -1: ("it does not know this partition", "restart nova-compute, which reads the table again"),
-    _NOT_SUPPORTED: (
+    NOT_SUPPORTED: (
         "it does not share the NVSwitches between guests",
         "set FABRIC_MODE=1 in fabricmanager.cfg, or 2 for vGPUs, and restart it",
     ),

@@ -29,10 +29,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
-
-_LIBRARIES = ("libnvfm.so.1", "libnvfm.so")
 
 SUCCESS = 0
 _INET, _UNIX = 1, 2  # NV_FM_API_ADDR_TYPE_*
@@ -279,12 +276,10 @@ def _library() -> Any:
 
     :raises OSError: if it is not installed
     """
-    for name in _LIBRARIES[:-1]:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return ctypes.CDLL(_LIBRARIES[-1])
+    try:
+        return ctypes.CDLL("libnvfm.so.1")
+    except OSError:
+        return ctypes.CDLL("libnvfm.so")
 
 
 def probe(address: str, timeout_ms: str, *words: str) -> dict[str, Any]:
@@ -308,9 +303,5 @@ def probe(address: str, timeout_ms: str, *words: str) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def main(arguments: Sequence[str]) -> None:
-    print(json.dumps(probe(*arguments)))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(json.dumps(probe(*sys.argv[1:])))

@@ -40,9 +40,6 @@ from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 
 LOG = logging.getLogger(__name__)
 
-# The code of NVIDIA's library for a mode of Fabric Manager that does not support the activation
-_NOT_SUPPORTED = -3
-
 _Functions = tuple[PciAddress, ...]
 
 
@@ -114,14 +111,13 @@ class Fabric(Sets):
             return name and f"{name} is a module of an HGX board that has not been read yet"
         if self.board.fault:
             return str(self.board.fault)
-        if card.address not in self.board.modules:
+        module = self.board.modules.get(card.address)
+        if module is None:
             return (
                 "its module number is unknown; bind it to NVIDIA's driver and restart "
                 "nova-compute, so that NVML reports the number ([gpu]nvml)"
             )
-        if not any(
-            self.board.modules[card.address] in partition.modules for partition in self._offered()
-        ):
+        if not any(module in partition.modules for partition in self._offered()):
             return "Fabric Manager offers no partition with it; see nova-gpu host check"
         return None
 
@@ -148,20 +144,15 @@ class Fabric(Sets):
         The module numbers of all their cards are known, and their activation has not failed because
         of NVLinks since nova-compute started.
         """
-        if self.board is None or self.board.fabric is None:
-            return []
-        known = frozenset(self.board.modules.values())
+        known = frozenset(self.modules.values())
         return [
             partition
-            for partition in self.board.fabric.partitions
+            for partition in self._table()
             if partition.modules <= known and partition.id not in self._broken
         ]
 
     def choose(
-        self,
-        free: Collection[PciAddress],
-        count: int,
-        beside: Beside[PciAddress] | None = None,
+        self, free: Collection[PciAddress], count: int, beside: Beside[PciAddress] | None = None
     ) -> tuple[PciAddress, ...] | None:
         """Return *count* of the *free* cards, all of one free partition.
 
@@ -196,13 +187,10 @@ class Fabric(Sets):
         return set_traits.Board(tuple(self._offered()), self._taken(free))
 
     def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
-        assert self.board is not None
-        known = self.board.modules
-        return frozenset(known[card] for card in known if card not in free)
+        return frozenset(module for card, module in self.modules.items() if card not in free)
 
     def _cards_of(self, modules: Collection[Module]) -> list[PciAddress]:
-        assert self.board is not None
-        return [card for card, module in self.board.modules.items() if module in modules]
+        return [card for card, module in self.modules.items() if module in modules]
 
     # Actions
 
@@ -293,7 +281,7 @@ class Fabric(Sets):
         LOG.error("Failed to activate NVSwitch partition %s: %s", wanted.id, error)
         if error.code == fabric_manager.NVLINK_ERROR:
             self._broken.add(wanted.id)
-        elif error.code == _NOT_SUPPORTED:
+        elif error.code == fabric_manager.NOT_SUPPORTED:
             self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
     def part(self) -> None:
@@ -416,8 +404,7 @@ class Fabric(Sets):
 
     def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
         """Return the module numbers of the board's cards that *devices* occupy completely."""
-        assert self.board is not None
-        known = self.board.modules
+        known = self.modules
         return frozenset(
             known[card] for dev in devices if (card := self._extent.card(dev)) and card in known
         )

@@ -107,7 +107,6 @@ class Bindings(HostHooks):
         return {**judged, **self._bind_failures.unavailable()}
 
     def forgive(self, address: PciAddress) -> None:
-        """Forget the card's failed binding: it is in quarantine now, which is reason enough."""
         self._bind_failures.forget(address)
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:

@@ -66,7 +66,8 @@ def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
     the device by the mount, and would detach it twice.
     """
     device = instance.system_metadata.get(_DEVICE)
-    if device and (_is_mounted(_folder(instance)) or not _is_its(device, instance, sysfs)):
+    root = os.path.join(libvirt_utils.get_instance_path(instance), "rootfs")
+    if device and (os.path.ismount(root) or not _is_its(device, instance, sysfs)):
         del instance.system_metadata[_DEVICE]
 
 
@@ -92,17 +93,6 @@ def detach_left_devices(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
                 device,
                 instance=instance,
             )
-
-
-def _folder(instance: objects.Instance) -> str:
-    return os.path.join(libvirt_utils.get_instance_path(instance), "rootfs")
-
-
-def _is_mounted(folder: str) -> bool:
-    try:
-        return os.stat(folder).st_dev != os.stat(os.path.dirname(folder)).st_dev
-    except OSError:
-        return False
 
 
 def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> bool:

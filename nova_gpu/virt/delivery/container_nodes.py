@@ -28,12 +28,7 @@ from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import service
-from nova_gpu.virt.delivery.delivery import (
-    Delivery,
-    Grant,
-    Operation,
-    described,
-)
+from nova_gpu.virt.delivery.delivery import Delivery, Grant, Operation, described
 from nova_gpu.virt.delivery.host_hooks import HostHooks
 from nova_gpu.virt.usage import domains
 
@@ -44,7 +39,6 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
-    from nova_gpu.virt import threads
 
 LOG = logging.getLogger(__name__)
 
@@ -80,7 +74,6 @@ class ContainerNodes(Delivery):
     shares_driver = True
     # A defined domain names device nodes, and a node of that name may be another card's by now.
     needs_hard_reboot = True
-    share: threads.DaemonShare
 
     def __init__(
         self, roots: Roots, reason_kept: Callable[[GPU], str | None], *, serves: bool
@@ -143,8 +136,6 @@ class ContainerNodes(Delivery):
 
         Open the nodes to the container's users. The container sees the host's sysfs, so PCI
         addresses are the same on both sides.
-
-        :returns: the whole cards as the guest's metadata describes them
         """
         service.guest_config.isolate(guest)
         if not grants:
@@ -221,17 +212,14 @@ class ContainerHostHooks(HostHooks):
         self.rights = rights = NodeRights(host, self._roots)
         rights.begin()
         try:
-            in_use = domains.mount_sources(host)
+            removed = libraries.prune(_library_root(), domains.mount_sources(host))
         except exception.DomainsUnreadable as error:
             LOG.warning("%s. No library of a guest is removed.", error)
-            return
-        try:
-            removed = libraries.prune(_library_root(), in_use)
         except OSError as error:
             LOG.warning("Cannot remove the libraries that no guest uses: %s", error)
-            return
-        for folder in removed:
-            LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
+        else:
+            for folder in removed:
+                LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
 
     def started(self, instance_uuid: str) -> None:
         if self.rights:

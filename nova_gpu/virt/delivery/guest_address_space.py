@@ -123,30 +123,22 @@ def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Ans
 
 def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     host = processor.of_host(roots)
-    limit_gib = CONF.gpu.guest_mmio_gib
     default = address_space.DEFAULT_BITS
-    usable = host.usable_bits or default
-    cpu_mode = _cpu_mode()
+    # If it is unset, Nova's default
+    novas_mode = "host-model" if CONF.libvirt.virt_type == "kvm" else "none"
+    cpu_mode = CONF.libvirt.cpu_mode or novas_mode
     # A guest without a CPU model gets QEMU's default, which lacks pages of 1 GiB; nova-gpu adds
     # them to any other model.
     gib_pages = host.gib_pages and cpu_mode != "none"
-
-    def room(least: int, most: int) -> Room:
-        return Room(least, most, host.is_amd, limit_gib, gib_pages)
-
     if mode == "passthrough" or cpu_mode in AS_THE_HOST:
-        return room(host.address_bits or default, host.address_bits or default)
-    if mode is not None and bits is not None:
-        return room(bits, bits)
-    if cpu_mode == "none":
-        return room(default, default)
-    return room(default, usable)
-
-
-def _cpu_mode() -> str:
-    """Return ``[libvirt]cpu_mode``, or Nova's default if it is unset."""
-    mode: str | None = CONF.libvirt.cpu_mode
-    return mode or ("host-model" if CONF.libvirt.virt_type == "kvm" else "none")
+        least = most = host.address_bits or default
+    elif mode is not None and bits is not None:
+        least = most = bits
+    elif cpu_mode == "none":
+        least = most = default
+    else:
+        least, most = default, host.usable_bits or default
+    return Room(least, most, host.is_amd, CONF.gpu.guest_mmio_gib, gib_pages)
 
 
 def _unfit(

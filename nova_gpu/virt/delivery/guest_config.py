@@ -8,7 +8,7 @@ behind a PCI Express port of its own), and the metadata that names a guest's GPU
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -162,8 +162,7 @@ class GuestMediatedDevice(vconfig.LibvirtConfigGuestHostdevMDEV):  # type: ignor
 
 
 def add_vgpus(
-    guest: vconfig.LibvirtConfigGuest,
-    devices: Mapping[Slot, vconfig.LibvirtConfigGuestHostdev],
+    guest: vconfig.LibvirtConfigGuest, devices: Mapping[Slot, vconfig.LibvirtConfigGuestHostdev]
 ) -> None:
     """Add the hostdevs of vGPUs after Nova's devices; libvirt assigns their PCI addresses.
 
@@ -297,44 +296,26 @@ def add_cards(
     """
     machine_types.refuse_without_pci_express(guest.os_mach_type)
     guest.metadata.append(GuestMetaGPUs(tuple(card.address for card in cards)))
-    defined = vconfig.LibvirtConfigGuestPCIeRootPortController
-    has_ports = any(isinstance(device, defined) for device in guest.devices)
     behind = trees.flat(cards) if tree is None else tree.behind
     aliases = {address: f"ua-gpu-{number}" for number, address in enumerate(cliques)}
-    functions = list(_functions(cards, behind, option_rom, aliases, cliques))
+    functions = [
+        GuestFunction(
+            address,
+            behind[card.address],
+            is_first_of_many=address == card.functions[0] and len(card.functions) > 1,
+            option_rom=option_rom,
+            alias=aliases.get(address),
+            clique=cliques.get(address),
+        )
+        for card in cards
+        for address in card.functions
+    ]
     ports: list[vconfig.LibvirtConfigGuestDevice] = []
     if tree is not None:
         ports = list(guest_tree.controllers(guest, tree))
-    elif has_ports:
-        ports = list(_ports(len(cards)))
+    elif guest_tree.has_ports(guest):
+        ports = list(guest_tree.ports(1, len(cards)))
     guest.devices[:0] = ports + functions
-
-
-def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
-    for index in range(1, count + 1):
-        port = vconfig.LibvirtConfigGuestPCIeRootPortController()
-        port.index = index
-        yield port
-
-
-def _functions(
-    cards: Sequence[GPU],
-    behind: Mapping[PciAddress, int],
-    option_rom: bool,
-    aliases: Mapping[PciAddress, str],
-    cliques: Mapping[PciAddress, int],
-) -> Iterator[GuestFunction]:
-    for card in cards:
-        functions = card.functions
-        for address in functions:
-            yield GuestFunction(
-                address,
-                behind[card.address],
-                is_first_of_many=address == functions[0] and len(functions) > 1,
-                option_rom=option_rom,
-                alias=aliases.get(address),
-                clique=cliques.get(address),
-            )
 
 
 # Address space for the cards' BARs

@@ -148,14 +148,24 @@ def controllers(
     for controller in of_cards.controllers:
         cell = None if controller.node is None else by_node.get(controller.node)
         yield GuestController(controller, cell)
-    if any(isinstance(device, _PORT) for device in guest.devices):
-        return
-    taken = sum(not isinstance(device, _WITHOUT_SLOT) for device in guest.devices)
-    for index in range(taken + _ADDED_BY_LIBVIRT + 1):
+    if not has_ports(guest):
+        taken = sum(not isinstance(device, _WITHOUT_SLOT) for device in guest.devices)
+        yield from ports(len(of_cards.controllers) + 1, taken + _ADDED_BY_LIBVIRT + 1)
+
+
+def has_ports(guest: vconfig.LibvirtConfigGuest) -> bool:
+    return any(isinstance(device, _PORT) for device in guest.devices)
+
+
+def ports(first: int, count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
+    """Yield *count* ports on the guest's root, whose indexes begin with *first*.
+
+    Without an index libvirt would give the first port index 0, although that is the index of the
+    guest's root, which is not in the XML.
+    """
+    for index in range(first, first + count):
         port = _PORT()
-        # Without an index libvirt would give the first port index 0, although that is the index of
-        # the guest's root, which is not in the XML.
-        port.index = len(of_cards.controllers) + 1 + index
+        port.index = index
         yield port
 
 

@@ -33,40 +33,33 @@ class HostHooks:
 
         On an LXC host make missing device nodes of *cards*.
         """
-        return
 
     def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """Rebind *cards* without an instance to the host's drivers, except those in *stay*.
 
         Called in each period, after reading Nova's database.
         """
-        return
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
         """Begin to bind *card* for a guest, while Nova prepares the rest of the instance."""
-        return
 
     def started(self, instance_uuid: str) -> None:
         """Note that the start of the instance's guest has succeeded or failed."""
-        return
 
     def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
         """Stop a container that Nova is about to destroy, and wait until its processes have ended.
 
         :raises nova.exception.InstancePowerOffFailure: if they do not end
         """
-        return
 
     def domain_gone(self) -> None:
         """Restore the modes of device nodes that no domain has any more.
 
         Called in each period, and after the domain of an instance was removed.
         """
-        return
 
     def cleaned(self, cards: Iterable[GPU]) -> None:
         """Rebind *cards*, which were cleaned and have no instance, to the host's drivers."""
-        return
 
     # Queries
 
@@ -76,4 +69,3 @@ class HostHooks:
 
     def forgive(self, address: PciAddress) -> None:
         """Forget the card's failed binding: it is in quarantine now, which is reason enough."""
-        return

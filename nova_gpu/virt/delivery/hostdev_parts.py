@@ -105,7 +105,7 @@ class VirtualFunctions(HostdevParts):
         for function in functions:
             if reason := self._obstacle_of(function):
                 return reason
-        return self._device_spec.obstacle_of(functions, self._roots)
+        return self._device_spec.obstacle(functions, self._roots)
 
     def _obstacle_of(self, function: PciAddress) -> str | None:
         return None

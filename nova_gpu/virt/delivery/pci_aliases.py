@@ -9,7 +9,7 @@ from typing import Any
 from oslo_serialization import jsonutils
 
 from nova_gpu.conf import novas
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
@@ -23,16 +23,7 @@ class DeviceSpec:
     def __init__(self, device_spec: Sequence[str]) -> None:
         self._devices: Any = novas.whitelist(device_spec) if device_spec else None
 
-    def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
-        """Return why *gpu* is not offered: Nova may give one of its functions by this option.
-
-        Return ``None`` if the option matches none of them.
-
-        :raises OSError, ValueError: if the card cannot be read
-        """
-        return self.obstacle_of(gpu.functions, roots)
-
-    def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
+    def obstacle(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
         """Return why a card is not offered: Nova may give one of these *functions* by this option.
 
         Return ``None`` if the option matches none of them.

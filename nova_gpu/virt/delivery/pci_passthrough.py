@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
-    from nova_gpu.virt import threads
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
 
@@ -48,7 +47,6 @@ class PCIPassthrough(Delivery):
     """
 
     mode = DeliveryMode.PCI
-    share: threads.DaemonShare
     bindings: binding.Bindings
 
     def __init__(
@@ -72,7 +70,7 @@ class PCIPassthrough(Delivery):
         if CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
         try:
-            reason = self._device_spec.obstacle(card, self._roots)
+            reason = self._device_spec.obstacle(card.functions, self._roots)
         except (OSError, ValueError) as error:
             return passthrough.unread(error)
         room = guest_address_space.of_host(self._roots)

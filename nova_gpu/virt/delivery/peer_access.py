@@ -9,7 +9,6 @@ same number, their GPUDirect clique.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova_gpu.core import exception, names
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
 
-_NOTHING: Mapping[PciAddress, int] = MappingProxyType({})
 _WORD = f"{names.PEER_ACCESS}={PeerAccess.REQUIRED}"
 
 
@@ -87,7 +85,7 @@ class Peers:
         """
         wanted = request.whole.arrangement.peer_access if request.whole else PeerAccess.NONE
         if wanted is PeerAccess.NONE or len(cards) < 2:
-            return _NOTHING
+            return {}
         if instance.image_meta.properties.get(names.IMAGE_HIDDEN):
             if wanted is PeerAccess.REQUIRED:
                 raise exception.GuestUnfit(
@@ -95,7 +93,7 @@ class Peers:
                     f"it is in a guest, and the image's {names.IMAGE_HIDDEN} hides that",
                     "use an image without that, or another flavor",
                 )
-            return _NOTHING
+            return {}
         able: list[GPU] = []
         for product in dict.fromkeys(card.product.key for card in cards):
             alike = [card for card in cards if card.product.key == product]

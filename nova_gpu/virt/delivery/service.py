@@ -27,19 +27,17 @@ __all__ = (
     "migrate_data",
     "threads",
 )
+# Of the modules that are in another package than this one
 _PACKAGES = {
-    "binding": "nova_gpu.virt.delivery",
-    "container_domain": "nova_gpu.virt.delivery",
     "contents": "nova_gpu.host.container",
-    "guest_config": "nova_gpu.virt.delivery",
-    "guest_tree": "nova_gpu.virt.delivery",
     "migrate_data": "nova.objects",
     "threads": "nova_gpu.virt",
 }
 
 
 def __getattr__(name: str) -> types.ModuleType:
-    if name not in _PACKAGES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    module = globals()[name] = importlib.import_module(f"{_PACKAGES[name]}.{name}")
+    package = _PACKAGES.get(name, __package__)
+    module = globals()[name] = importlib.import_module(f"{package}.{name}")
     return module

@@ -32,40 +32,33 @@ class TypedFunctions(VirtualFunctions):
     may_wedge = True  # for the source see nova_gpu.virt.health.failed_starts
 
     def __init__(
-        self,
-        roots: Roots,
-        device_spec: DeviceSpec,
-        libvirt_version: Callable[[], int | None],
+        self, roots: Roots, device_spec: DeviceSpec, libvirt_version: Callable[[], int | None]
     ) -> None:
         super().__init__(roots, device_spec)
         self._libvirt_version = libvirt_version
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress] = ()) -> str | None:
-        if reason := _too_old(self._libvirt_version()):
-            return reason
-        if reason := virtual_functions.typed_obstacle(functions, self._roots):
-            return reason
-        return super().obstacle(card, functions)
-
-
-def _too_old(libvirt: int | None) -> str | None:
-    """Return why this version of libvirt cannot give guests a function bound to NVIDIA's driver.
-
-    Return ``None`` if it can. With an older libvirt a guest's start fails with "must be manually
-    detached from the host".
-
-    :param libvirt: the version as one number (10000000 is 10.0.0), ``None`` if it is unknown
-    """
-    wanted = ".".join(map(str, LIBVIRT))
-    if libvirt is None:
         return (
-            f"its virtual functions need libvirt {wanted} or newer, and this host's libvirt does "
-            "not report its version; check that it runs"
+            self._too_old()
+            or virtual_functions.typed_obstacle(functions, self._roots)
+            or super().obstacle(card, functions)
         )
-    version = versionutils.convert_version_to_str(libvirt)
-    if libvirt < versionutils.convert_version_to_int(LIBVIRT):
-        return (
-            f"libvirt {version} starts no guest with virtual functions that stay with NVIDIA's "
-            f"driver; install {wanted} or newer"
-        )
-    return None
+
+    def _too_old(self) -> str | None:
+        """Return why libvirt cannot give guests a function bound to NVIDIA's driver, else ``None``.
+
+        With an older libvirt a guest's start fails with "must be manually detached from the host".
+        """
+        libvirt, wanted = self._libvirt_version(), ".".join(map(str, LIBVIRT))
+        if libvirt is None:
+            return (
+                f"its virtual functions need libvirt {wanted} or newer, and this host's libvirt "
+                "does not report its version; check that it runs"
+            )
+        if libvirt < versionutils.convert_version_to_int(LIBVIRT):
+            version = versionutils.convert_version_to_str(libvirt)
+            return (
+                f"libvirt {version} starts no guest with virtual functions that stay with NVIDIA's "
+                f"driver; install {wanted} or newer"
+            )
+        return None

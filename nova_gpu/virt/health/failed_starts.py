@@ -107,13 +107,7 @@ class FailedStarts:
         """Forget the failures of functions that are gone or were disabled and enabled."""
         with self._lock:
             counts = self._counts.items()
-            self._set(
-                {
-                    function: count
-                    for function, count in counts
-                    if count[0] == self._folder(function)
-                }
-            )
+            self._set({item: count for item, count in counts if count[0] == self._folder(item)})
 
     def _folder(self, function: PciAddress) -> int | None:
         """Return the inode number of the function's folder in sysfs, ``None`` without a folder."""

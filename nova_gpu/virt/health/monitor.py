@@ -32,13 +32,11 @@ class Watch:
     """The faults of a host's cards by sysfs and NVML, in memory only.
 
     PCIe errors count from the first reading of a card on.
+
+    :param asks_nvml: whether NVML may open the cards: guests use them by the host's driver
     """
 
     def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
-        """Begin without any errors.
-
-        :param asks_nvml: whether NVML may open the cards: guests use them by the host's driver
-        """
         self._roots = roots
         self._asks_nvml = CONF.gpu.nvml and asks_nvml
         self._first: dict[PciAddress, health_verdict.ErrorCounts] = {}

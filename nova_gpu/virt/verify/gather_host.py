@@ -47,8 +47,7 @@ class Cards:
 
 
 def read(
-    host: discovery.Discovery,
-    unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]],
+    host: discovery.Discovery, unavailable: Callable[[Iterable[GPU]], Mapping[PciAddress, Reasons]]
 ) -> Cards:
     """Return the cards that the host has now.
 
@@ -190,11 +189,6 @@ def read_providers(
         answer = placement_client.get(client, f"/resource_providers/{uuid}/inventories")
         inventory = answer["inventories"].get(resource_class, {})
         allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
-        own = {
-            address: not card.unavailable
-            for address, card in cards.items()
-            if card_groups.group_key(card.gpu, mode) == key
-        }
         providers[uuid] = Provider(
             name=provider["name"],
             total=inventory.get("total", 0),
@@ -204,8 +198,11 @@ def read_providers(
                 for consumer, allocation in allocations.items()
                 if resource_class in allocation["resources"]
             },
-            cards=frozenset(own),
-            fit=frozenset(address for address, is_fit in own.items() if is_fit),
+            fit=frozenset(
+                address
+                for address, card in cards.items()
+                if not card.unavailable and card_groups.group_key(card.gpu, mode) == key
+            ),
             resource_class=resource_class,
         )
     return providers

@@ -107,16 +107,14 @@ class Holder(enum.Enum):
 class Provider:
     """The provider of one group in Placement.
 
-    ``allocated``: the number of devices that each consumer has of it. ``cards``: the host's whole
-    cards in the group. ``fit``: the cards among them that guests can use. Both are empty if the
-    ``resource_class`` is the one of vGPUs.
+    ``allocated``: the number of devices that each consumer has of it. ``fit``: the host's whole
+    cards in the group that guests can use, none if the ``resource_class`` is the one of vGPUs.
     """
 
     name: str
     total: int
     reserved: int
     allocated: Mapping[str, int]
-    cards: Cards
     fit: Cards
     resource_class: str = names.RESOURCE_CLASS
 

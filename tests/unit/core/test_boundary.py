@@ -24,11 +24,7 @@ class CrossedTest(unittest.TestCase):
             raise KeyError("gone")
 
     def test_a_failure_within_another_is_the_first(self) -> None:
-        with (
-            self.assertRaises(boundary.Failure) as raised,
-            boundary.crossed(),
-            boundary.crossed(),
-        ):
+        with self.assertRaises(boundary.Failure) as raised, boundary.crossed(), boundary.crossed():
             raise OSError("no daemon")
         self.assertIsInstance(raised.exception.error, OSError)
 

@@ -12,6 +12,7 @@ from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup, group_key
 from tests.fixtures import cards
+from tests.unit.core.flavor.test_request import whole
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
@@ -23,10 +24,8 @@ class GPUMismatchTest(unittest.TestCase):
     ) -> None:
         with self.subTest(specs=specs, held=held):
             reason = flavor_mismatch.gpu_mismatch(request.of(specs).whole, held, host)
-            if part is None:
-                self.assertIsNone(reason)
-            else:
-                self.assertIn(part, reason or "no reason")
+            self.assertEqual(part is None, reason is None, reason)
+            self.assertIn(part or "", reason or "")
 
     def test_table(self) -> None:
         fermi = Held(2, "fermi", lambda: frozenset({"CUSTOM_GPU", FERMI}))
@@ -80,22 +79,17 @@ class OtherProductTest(unittest.TestCase):
             ({"gpu:memory_mib": "<= 81920"}, [known, known], "memory is 143771 MiB"),
             ({"gpu:memory_mib": ">= 1"}, [known, unknown], "memory is unknown"),
         ):
-            asked = request.of({"gpus": "2"} | words).whole
-            assert asked
-            reason = flavor_mismatch.other_product(asked, held)
+            reason = flavor_mismatch.other_product(whole({"gpus": "2"} | words), held)
             with self.subTest(words=words):
-                if part is None:
-                    self.assertIsNone(reason)
-                else:
-                    self.assertIn(part, reason or "no reason")
+                self.assertEqual(part is None, reason is None, reason)
+                self.assertIn(part or "", reason or "")
 
 
 class ApartTest(unittest.TestCase):
     def apart(self, held: list[Held], **words: str) -> str | None:
         specs = {key.replace("_", ":", 1): value for key, value in words.items()}
-        asked = request.of({"gpus": str(sum(each.count for each in held))} | specs).whole
-        assert asked
-        return flavor_mismatch.apart(asked, held)
+        specs["gpus"] = str(sum(each.count for each in held))
+        return flavor_mismatch.apart(whole(specs), held)
 
     def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
         return Held(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
@@ -126,8 +120,7 @@ class ApartTest(unittest.TestCase):
         specs = {"gpu:topology": "numa"}
         for suffix, trait in (("1", FERMI), ("2", KEPLER)):
             specs |= {f"resources{suffix}:PGPU": "2", f"trait{suffix}:{trait}": "required"}
-        asked = request.of(specs).whole
-        assert asked
+        asked = whole(specs)
         fermi = [self.place(0, 0), self.place(0, 1)]
         for nodes, expected in (((1, 1), True), ((0, 1), False)):
             kepler = [self.place(node, 2 + node, KEPLER) for node in nodes]
@@ -208,10 +201,8 @@ class OtherVGPUFactsTest(unittest.TestCase):
             with self.subTest(specs):
                 asked = request.of(specs).vgpus
                 found = asked and flavor_mismatch.other_vgpu_facts(asked, held)
-                if reason is None:
-                    self.assertIsNone(found)
-                else:
-                    self.assertIn(reason, found or "")
+                self.assertEqual(reason is None, found is None, found)
+                self.assertIn(reason or "", found or "")
 
 
 class NotBesideTest(unittest.TestCase):
@@ -238,7 +229,5 @@ class NotBesideTest(unittest.TestCase):
         ):
             with self.subTest(arrangement=arrangement, held=held):
                 found = flavor_mismatch.not_beside(arrangement, held, neighbours)
-                if reason is None:
-                    self.assertIsNone(found)
-                else:
-                    self.assertIn(reason, found or "")
+                self.assertEqual(reason is None, found is None, found)
+                self.assertIn(reason or "", found or "")

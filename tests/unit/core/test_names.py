@@ -16,6 +16,7 @@ VGPU = GroupKey("10de", "1bb3", DeliveryMode.VGPU, "nvidia-64")
 class ResourceClassTest(unittest.TestCase):
     def test_is_placements(self) -> None:
         self.assertEqual(os_resource_classes.PGPU, names.RESOURCE_CLASS)
+        self.assertEqual(os_resource_classes.VGPU, names.VGPU_RESOURCE_CLASS)
 
 
 class ProviderNameTest(unittest.TestCase):

@@ -2,7 +2,8 @@
 """Properties that hold of any input: what nobody has written yet, too.
 
 In the unit suite each property is tried with the same few inputs every time. With
-``NOVA_GPU_FUZZ_EXAMPLES`` in the environment it gets so many, other ones each time.
+``NOVA_GPU_FUZZ_EXAMPLES`` in the environment it gets so many, and if these are more, other ones
+each time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def fuzzed(
         return hypothesis.settings(
             max_examples=wanted if most is None else min(wanted, most),
             phases=list(hypothesis.Phase) if shrinks else [hypothesis.Phase.generate],
-            derandomize=not examples,
+            derandomize=examples <= _SHORT,
             database=None,
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),

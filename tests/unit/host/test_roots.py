@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 
 import fixtures
@@ -15,8 +14,7 @@ HOSTS, CONTAINERS = "pid:[4026531836]", "pid:[4026532555]"
 class ProcessesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.roots = dataclasses.replace(Roots(), proc=proc)
+        self.roots = Roots(proc=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
     def link(self, process: str, target: str) -> None:
         link = self.roots.proc / process / "ns/pid"

@@ -51,13 +51,6 @@ class ParseTest(testtools.TestCase):
         self.assertEqual((2, 16), (second.number, second.line))
         self.assertEqual(["openstack gpu usage"], [each.text for each in second.commands])
 
-    def assertMalformed(self, reason: str, before: str, after: str) -> None:
-        self.assertIn(before, _PAGE)
-        error = self.assertRaises(
-            page.Malformed, page.parse, _PAGE.replace(before, after, 1), _PROMPTS
-        )
-        self.assertIn(reason, str(error))
-
     def test_malformed(self) -> None:
         command = "root@compute# nova-gpu list"
         for reason, before, after in (
@@ -71,7 +64,10 @@ class ParseTest(testtools.TestCase):
             ("line 6: a block that is not run", ":: console", "::"),
             ("line 4: a block that is not run", "Something is said.", "Something is said::"),
         ):
-            self.assertMalformed(reason, before, after)
+            self.assertIn(before, _PAGE)
+            text = _PAGE.replace(before, after, 1)
+            error = self.assertRaises(page.Malformed, page.parse, text, _PROMPTS)
+            self.assertIn(reason, str(error))
 
     def test_no_block(self) -> None:
         error = self.assertRaises(page.Malformed, page.parse, "Title\n=====\n", _PROMPTS)

@@ -33,23 +33,22 @@ class FilesTest(testtools.TestCase):
         self.etc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.parts = self.etc / "sources.list.d"
         self.parts.mkdir()
+        self.options = ["-o", f"Dir::Etc={self.etc}", "-o", f"Dir::State::Lists={self.etc}/lists"]
 
     def files(self) -> list[str]:
-        options = ["-o", f"Dir::Etc={self.etc}", "-o", f"Dir::State::Lists={self.etc}/lists"]
-        found = sources.files("bookworm", options)
+        found = sources.files("bookworm", self.options)
         return sorted(str(path.relative_to(self.etc)) for path in found)
 
     def test_another_release(self) -> None:
         (self.parts / "mirror.sources").write_text(_STANZAS)
         (self.parts / "others.list").write_text(_OTHERS)
-        options = ["-o", f"Dir::Etc={self.etc}", "-o", f"Dir::State::Lists={self.etc}/lists"]
         copies = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         known = ("bookworm", "trixie")
-        (found,) = sources.files_of("trixie", known, copies, options)
+        (found,) = sources.files_of("trixie", known, copies, self.options)
         self.assertEqual(_STANZAS.replace("bookworm", "trixie"), found.read_text())
-        (found,) = sources.files_of("bookworm", known, copies, options)
+        (found,) = sources.files_of("bookworm", known, copies, self.options)
         self.assertEqual(self.parts / "mirror.sources", found)
-        refused = (sources.files_of, "trixie", ("sid",), copies, options)
+        refused = (sources.files_of, "trixie", ("sid",), copies, self.options)
         self.assertRaises(packages.MachineNotReady, *refused)
 
     def test_whatever_they_are_called(self) -> None:

@@ -26,6 +26,7 @@ VM = vms.VM(
     *(pathlib.Path(each) for each in ("/a/emulator-1/qemu", "/a/system-1", "/a/env-1", "/tree")),
     prepared="some.module",
 )
+RESUMED = dataclasses.replace(VM, prepared=None, saved=pathlib.Path("/saved"))
 
 
 class KeyTest(unittest.TestCase):
@@ -81,9 +82,8 @@ class ImportedTest(unittest.TestCase):
 class ArgumentsTest(unittest.TestCase):
     def test_it_goes_on_with_the_machine_it_was_saved_with(self) -> None:
         """All devices but those that are plugged when it goes on"""
-        resumed = dataclasses.replace(VM, prepared=None, saved=pathlib.Path("/saved"))
         before, after, plain = (
-            _devices(each) for each in (VM, resumed, dataclasses.replace(VM, prepared=None))
+            _devices(each) for each in (VM, RESUMED, dataclasses.replace(VM, prepared=None))
         )
         self.assertEqual(before, after)
         late = [each["driver"] for each in cards.late()]
@@ -94,9 +94,7 @@ class ArgumentsTest(unittest.TestCase):
         self.assertEqual(f"driver={left[0]}".split(","), list(options))
 
     def test_what_it_has_changed_is_below_what_it_changes_now(self) -> None:
-        words = dataclasses.replace(VM, prepared=None, saved=pathlib.Path("/saved")).arguments(
-            pathlib.Path("out"), pathlib.Path("console")
-        )
+        words = RESUMED.arguments(pathlib.Path("out"), pathlib.Path("console"))
         (disk,) = (each for each in words if "id=system," in each)
         self.assertIn("file=/saved/system.qcow2,format=qcow2", disk)
         self.assertIn("backing.file.filename=/a/system-1/system.ext4", disk)

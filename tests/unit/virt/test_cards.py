@@ -54,10 +54,8 @@ class CardsTest(test_host_gpus.HostTestCase):
         self.assertIsNone(self.offered()[WELL])
 
     def test_host_that_cannot_be_read_keeps_what_was_found(self) -> None:
-        def find(_: object) -> None:
-            raise exception.DiscoveryFailed("/sys", "no sysfs")
-
-        self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", find))
+        lost = exception.DiscoveryFailed("/sys", "no sysfs")
+        self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", side_effect=lost))
         self.cards.look()()
         self.assertEqual({WELL: None, ILL: None}, self.offered())
         self.assertIn("nova-compute goes on with the GPUs' last known state", self.log.output)

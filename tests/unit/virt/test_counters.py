@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-import threading
+from concurrent import futures
 
 import fixtures
 from oslotest import base
@@ -40,11 +40,8 @@ class CountersTest(base.BaseTestCase):
 
     def test_none_is_lost_between_threads(self) -> None:
         counters.begin(self.folder)
-        threads = [threading.Thread(target=counters.claimed, args=(1, 2)) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with futures.ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda _: counters.claimed(1, 2), range(20)))
         found = counters.read(self.folder)
         self.assertEqual((20, 40), (found.claims, found.vgpu_claims))
 

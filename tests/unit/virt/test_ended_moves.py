@@ -10,14 +10,11 @@ import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from oslo_utils.fixture import uuidsentinel as uuids
-from oslotest import base
 
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.usage.ledger import Ledger
-from tests.fixtures import hosts
-from tests.fixtures.compute import Compute
+from tests.unit.virt import test_host_gpus
 
-CARD = "0000:3b:00.0"
 # Others' tests of a period have it replaced.
 _settle = EndedMoves.settle
 
@@ -37,13 +34,10 @@ class PlacementOfOne:
         return types.SimpleNamespace(allocations={uuids.stranger: {"resources": {"PGPU": 1}}})
 
 
-class EndedMovesTest(base.BaseTestCase):
+class EndedMovesTest(test_host_gpus.HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        host.add_gpu(CARD, "10de", "2335", driver="vfio-pci")
-        self.compute = self.useFixture(Compute(host))
-        self.placement = PlacementOfOne(self.compute.provider("2335"))
+        self.placement = PlacementOfOne(self.provider)
         unknown = nova_exception.MigrationNotFound(migration_id=uuids.stranger)
         self.useFixture(
             fixtures.MockPatchObject(objects.Migration, "get_by_uuid", side_effect=unknown)
@@ -51,10 +45,8 @@ class EndedMovesTest(base.BaseTestCase):
 
     def looks(self, ledger: Ledger) -> int:
         """How often Placement was asked who has what"""
-        gpus = self.compute.gpus
-        ended = EndedMoves(
-            *(self.compute.libvirt, ledger, gpus.assigned, gpus.releases, lambda: None)
-        )
+        gpus, libvirt = self.gpus, self.compute.libvirt
+        ended = EndedMoves(libvirt, ledger, gpus.assigned, gpus.releases, lambda: None)
         self.useFixture(
             fixtures.MockPatchObject(type(self.compute), "reportclient", self.placement)
         )
@@ -63,4 +55,4 @@ class EndedMovesTest(base.BaseTestCase):
 
     def test_only_once_the_database_has_answered(self) -> None:
         self.assertEqual(0, self.looks(Ledger()))
-        self.assertEqual(1, self.looks(self.compute.gpus.ledger))
+        self.assertEqual(1, self.looks(self.gpus.ledger))

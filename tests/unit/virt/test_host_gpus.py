@@ -23,14 +23,10 @@ class HostTestCase(base.BaseTestCase):
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(DIVIDED, "10de", "1bb3")
-        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, DIVIDED)
         self.compute = self.useFixture(Compute(self.host))
         self.gpus = self.compute.gpus
         self.provider = self.compute.provider("2335")
-
-    def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
-        raise ZeroDivisionError("by a bug")
 
 
 class HostGPUsTest(HostTestCase):
@@ -40,7 +36,7 @@ class HostGPUsTest(HostTestCase):
 
     def test_look_that_fails_gives_nobody_a_card(self) -> None:
         """Until one does not"""
-        with fixtures.MockPatchObject(cards.Cards, "look", self.fail):
+        with fixtures.MockPatchObject(cards.Cards, "look", side_effect=ZeroDivisionError):
             self.gpus.periods.refresh()
         self.assertIn("GPU discovery failed", self.log.output)
         self.assertEqual(0, self.gpus.publication.free())

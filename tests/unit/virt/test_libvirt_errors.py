@@ -200,10 +200,7 @@ ELSEWHERE = (
         "unable to map backing store for guest RAM: Cannot allocate memory",
         "too few free huge pages",
     ),
-    (
-        "qemu_prealloc_mem: preallocating memory failed: Bad address",
-        "too few free huge pages",
-    ),
+    ("qemu_prealloc_mem: preallocating memory failed: Bad address", "too few free huge pages"),
     (
         "os_mem_prealloc: Insufficient free host memory pages available to allocate guest RAM",
         "too few free huge pages",
@@ -216,15 +213,9 @@ ELSEWHERE = (
         "internal error: hugetlbfs filesystem is not mounted or disabled by administrator config",
         "too few free huge pages",
     ),
-    (
-        "cannot fork child process: Cannot allocate memory",
-        "too little free memory",
-    ),
+    ("cannot fork child process: Cannot allocate memory", "too little free memory"),
 )
-RAMFB = (
-    "unsupported configuration: Only one vgpu device can have 'ramfb' enabled",
-    "boot screen",
-)
+RAMFB = ("unsupported configuration: Only one vgpu device can have 'ramfb' enabled", "boot screen")
 
 
 class TranslateTest(unittest.TestCase):
@@ -232,8 +223,7 @@ class TranslateTest(unittest.TestCase):
         for message, card, reason in SAID:
             with self.subTest(message=message):
                 found = libvirt_errors.translate(message, NAMES)
-                assert found is not None
-                self.assertIsInstance(found, exception.DeviceUnavailable)
+                assert isinstance(found, exception.DeviceUnavailable)
                 self.assertEqual(str(card.address), found.address)
                 self.assertIn(reason, found.reason)
                 self.assertIn(found.remedy, str(found))
@@ -348,10 +338,7 @@ class UnusableTest(unittest.TestCase):
 
     def unusable(self, text: str, *, is_defined: bool = True) -> list[str]:
         error = libvirt.libvirtError(text)
-        with (
-            contextlib.suppress(libvirt.libvirtError),
-            libvirt_errors.defining(None) as defined,
-        ):
+        with contextlib.suppress(libvirt.libvirtError), libvirt_errors.defining(None) as defined:
             if is_defined:
                 defined()
             raise error

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from unittest import mock
+
 import libvirt
 from nova import exception as nova_exception
 from oslotest import base
@@ -9,18 +11,8 @@ from nova_gpu.virt.libvirt_version import LibvirtVersion
 
 
 class LibvirtVersionTest(base.BaseTestCase):
-    def ask(self) -> int:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
     def test_what_it_said_last_counts_while_it_is_away(self) -> None:
-        version = LibvirtVersion(self.ask)
-        self.answer: int | Exception = nova_exception.HypervisorUnavailable()
-        self.assertIsNone(version())
-        self.answer = 10000000
-        self.assertEqual(10000000, version())
-        self.answer = libvirt.libvirtError("it is being restarted")
-        self.assertEqual(10000000, version())
-        self.answer = 10001000
-        self.assertEqual(10001000, version())
+        restarted = libvirt.libvirtError("it is being restarted")
+        answers = [nova_exception.HypervisorUnavailable(), 10000000, restarted, 10001000]
+        version = LibvirtVersion(mock.Mock(side_effect=answers))
+        self.assertEqual([None, 10000000, 10000000, 10001000], [version() for _ in answers])

@@ -39,7 +39,7 @@ class PublicationTest(test_host_gpus.HostTestCase):
         """As at the first of a service, whose tree Placement filled without the devices"""
         devices_of = self.compute.tree.data(self.provider).resources
         self.compute.tree.update_resources(self.provider, {})
-        with fixtures.MockPatchObject(CardInventory, "publish", self.fail):
+        with fixtures.MockPatchObject(CardInventory, "publish", side_effect=ZeroDivisionError):
             self.compute.publish()
         self.assertIn("Failed to publish all of this host's GPUs", self.log.output)
         self.assertEqual(set(), set(self.resources()))

@@ -33,7 +33,6 @@ OWNERS = {FIRST: Owner(UUID, "a-project")}
 class BulletinTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.useFixture(config_fixture.Config(CONF)).config(host="gpu1")
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
         self.events: list[Event] = []

@@ -3,24 +3,19 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import fixtures
-from oslotest import base
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt import sets
-from tests.fixtures import hosts
+from tests.unit.host.base import HostTestCase
 
 MODULE, PLUGGED = "0000:86:00.0", "0000:3b:00.0"
 
 
-class UnjoinedTest(base.BaseTestCase):
+class UnjoinedTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(MODULE, "10de", "2330")  # H100 SXM5
         self.host.add_gpu(PLUGGED, "10de", "2331")  # H100 PCIe
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)  # an NVSwitch
@@ -28,9 +23,7 @@ class UnjoinedTest(base.BaseTestCase):
         self.sets = sets.of_machines(self.host.roots, None)
 
     def card(self, address: str) -> GPU:
-        selected = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(self.host.roots, selected, {}, dict)
-        return next(card for card in found if str(card.address) == address)
+        return next(card for card in self.host.gpus() if str(card.address) == address)
 
     def test_a_module_of_a_board_is_not_given(self) -> None:
         reason = self.sets.why_not(self.card(MODULE)) or ""

@@ -131,10 +131,7 @@ class RefusalTest(unittest.TestCase):
 
     def test_refusals_name_key_value_reason_and_what_is_allowed(self) -> None:
         for text, reason in self.REFUSED:
-            with (
-                self.subTest(text=text),
-                self.assertRaises(exception.InvalidExtraSpec) as caught,
-            ):
+            with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 condition.parse_name("gpu_arch", text)
             for part in ("gpu_arch", repr(text), reason, condition.ALLOWED_NAMES):
                 self.assertIn(part, str(caught.exception))

@@ -4,18 +4,13 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import query, request
+from nova_gpu.core.flavor import query
+from tests.unit.core.flavor.test_request import asked, whole
 
 KNOWN = frozenset(
     {"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC", "CUSTOM_GPU_HYPERVISOR_QEMU"}
     | {f"CUSTOM_GPU_ARCH_{name}" for name in ("FERMI", "KEPLER", "CDNA3", "UNKNOWN")}
 )
-
-
-def whole(extra_specs: dict[str, str]) -> request.GPURequest:
-    found = request.of(extra_specs).whole
-    assert found is not None
-    return found
 
 
 def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[str, str] | None:
@@ -231,10 +226,7 @@ class ExtraSpecsTest(unittest.TestCase):
             {"gpu_arch": "s!= fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "required"},
             {"trait:CUSTOM_GPU": "forbidden"},
         ):
-            with (
-                self.subTest(specs=specs),
-                self.assertRaises(exception.InvalidExtraSpec) as caught,
-            ):
+            with self.subTest(specs=specs), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 spelled_out({"gpus": "1"} | specs)
             self.assertIn("trait:CUSTOM_GPU", str(caught.exception))
 
@@ -245,12 +237,6 @@ VGPU_KNOWN = {
     *(f"CUSTOM_GPU_HEADS_{heads}" for heads in ("1", "2", "4", "UNKNOWN")),
     "CUSTOM_GPU_MODEL_TESLA_P4",
 }
-
-
-def asked(**specs: str) -> request.VGPURequest:
-    found = request.of(specs).vgpus
-    assert found is not None
-    return found
 
 
 def vgpus_spelled_out(specs: dict[str, str]) -> dict[str, str] | None:

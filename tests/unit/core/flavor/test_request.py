@@ -6,9 +6,7 @@ import operator
 import unittest
 from unittest import mock
 
-import os_resource_classes
-
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
 from nova_gpu.core.flavor import condition, request, request_group, summary
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request_group import GroupRequest
@@ -152,9 +150,6 @@ class WholeTest(unittest.TestCase):
 
 
 class VGPUTest(unittest.TestCase):
-    def test_resource_class_is_placements(self) -> None:
-        self.assertEqual(os_resource_classes.VGPU, names.VGPU_RESOURCE_CLASS)
-
     def test_what_is_novas_alone(self) -> None:
         for specs in ({}, {"resources:VGPU": "1"}, {"gpus": "= 1"}, {"resources1:VGPU": "x"}):
             with self.subTest(specs):

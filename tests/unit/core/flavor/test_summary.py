@@ -3,14 +3,13 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor import request, summary
+from nova_gpu.core.flavor import summary
+from tests.unit.core.flavor.test_request import whole
 
 
 class SummaryTest(unittest.TestCase):
     def text(self, **specs: str) -> str:
-        asked = request.of(specs).whole
-        assert asked
-        return summary.all_of(asked)
+        return summary.all_of(whole(specs))
 
     def test_words_and_groups(self) -> None:
         self.assertEqual("1 GPU", self.text(gpus="1"))

@@ -55,10 +55,7 @@ class MistakesTest(unittest.TestCase):
             ("gpu", "did you mean gpus?"),
             ("GPU_Arch", "did you mean gpu_arch?"),
             ("gpu:modle", "did you mean gpu:model?"),
-            (
-                "gpu:nothing_like_it",
-                "there are: gpu:distribution, gpu:guest_topology",
-            ),
+            ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:guest_topology"),
         ):
             with self.subTest(key=key):
                 (found,) = validation.mistakes(request.of({key: "1"}))

@@ -8,7 +8,6 @@ import dataclasses
 import unittest
 
 import ddt
-from oslotest import base
 
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import GIB, NOTHING, Guest, Room, Setting
@@ -135,17 +134,15 @@ class ReservedTest(unittest.TestCase):
             self.assertEqual(bits, setting.bits)
 
 
-class TestWindow(base.BaseTestCase):
+class TestWindow(unittest.TestCase):
     def test_aligned_to_the_largest(self) -> None:
         # H100 NVL: of 40 address bits and 256, 512 and 768 GiB of memory there is room for 3, 2
         # and 1 of them, so each takes 256 GiB.
-        self.assertEqual(
-            256 * address_space.GIB, address_space.window([128 * address_space.GIB, 32 * MIB])
-        )
+        self.assertEqual(256 * GIB, address_space.window([128 * GIB, 32 * MIB]))
         self.assertEqual(512 * MIB, address_space.window([32 * MIB, 256 * MIB]))
 
     def test_one(self) -> None:
-        self.assertEqual(32 * address_space.GIB, address_space.window([32 * address_space.GIB]))
+        self.assertEqual(32 * GIB, address_space.window([32 * GIB]))
 
     def test_none(self) -> None:
         self.assertEqual(0, address_space.window([]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 import dataclasses
 import unittest
 
-from nova_gpu.core.flavor import request
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Divided, GroupStats, Reserved
 from nova_gpu.core.topology.topology import Islands
+from tests.unit.core.flavor.test_request import asked, whole
 
 A100 = GroupStats(
     "10de:20b2",
@@ -26,10 +26,9 @@ class ServesTest(unittest.TestCase):
     def test_sets_of_cards(self) -> None:
         board = dataclasses.replace(A100, partitions=(1, 2, 4, 8))
         for count, served in ((1, True), (3, False), (4, True), (5, False), (8, True)):
-            asked = request.of({"gpus": str(count)}).whole
-            assert asked
+            wanted = whole({"gpus": str(count)})
             with self.subTest(count):
-                self.assertEqual(served, fit.serves(board, asked, asked.groups[0]))
+                self.assertEqual(served, fit.serves(board, wanted, wanted.groups[0]))
 
     def test_table(self) -> None:
         for specs, known, old in (
@@ -50,9 +49,8 @@ class ServesTest(unittest.TestCase):
             ({"gpus": "8", "gpu:topology": "any"}, True, True),
             ({"gpus": "1", "gpu:topology": "nvlink"}, True, True),
         ):
-            asked = request.of(specs).whole
-            assert asked
-            found = tuple(fit.serves(group, asked, asked.groups[0]) for group in (A100, OLD))
+            wanted = whole(specs)
+            found = tuple(fit.serves(group, wanted, wanted.groups[0]) for group in (A100, OLD))
             with self.subTest(specs=specs):
                 self.assertEqual((known, old), found)
 
@@ -72,18 +70,14 @@ class MostFreeTest(unittest.TestCase):
             ({"vgpus": "1", "gpu:heads": "1", "gpu:memory_mib": "2048"}, 0),
             ({"vgpus": "1", "gpu:heads": "1"}, 8),
         ):
-            asked = request.of(specs).vgpus
-            assert asked
             with self.subTest(specs):
-                self.assertEqual(count, fit.most_free(asked, divided))
+                self.assertEqual(count, fit.most_free(asked(**specs), divided))
 
     def test_of_a_host_that_does_not_say_what_they_have(self) -> None:
         divided = Divided(1, 1, (("nvidia-63", None, 8),))
         for specs, count in (({"vgpus": "1"}, 8), ({"vgpus": "1", "gpu:memory_mib": "1"}, 0)):
-            asked = request.of(specs).vgpus
-            assert asked
             with self.subTest(specs):
-                self.assertEqual(count, fit.most_free(asked, divided))
+                self.assertEqual(count, fit.most_free(asked(**specs), divided))
 
 
 class StrandedTest(unittest.TestCase):
@@ -99,7 +93,5 @@ class StrandedTest(unittest.TestCase):
         ):
             with self.subTest(vcpus=vcpus, memory=memory, free=free):
                 reason = fit.stranded(vcpus, memory, free, reserved)
-                if part is None:
-                    self.assertIsNone(reason)
-                else:
-                    self.assertIn(part, reason or "no reason")
+                self.assertEqual(part is None, reason is None, reason)
+                self.assertIn(part or "", reason or "")

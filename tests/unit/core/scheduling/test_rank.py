@@ -3,18 +3,17 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.scheduling import rank
 from nova_gpu.core.scheduling.stats import GroupStats, HostStats, Report
+from tests.unit.core.flavor.test_request import whole
 
 BOARD = GroupStats("10de:2330", "hopper", "pci", 8, partitions=(1, 2, 4, 8))
 
 
 class SetsTest(unittest.TestCase):
     def test_hosts_with_a_free_set_come_first(self) -> None:
-        asked = request.of({"gpus": "4"}).whole
-        assert asked
+        asked = whole({"gpus": "4"})
         free = (((-1, -1, -1, -1, 6),),)
         with_set, without, unknown = (
             rank.rank(
@@ -30,8 +29,7 @@ class SetsTest(unittest.TestCase):
 class NearTest(unittest.TestCase):
     def ranked(self, specs: dict[str, str], *near: tuple[int, ...] | None) -> list[rank.Rank]:
         """Of hosts that are equal but for what is beside their GPUs"""
-        asked = request.of(specs).whole
-        assert asked
+        asked = whole(specs)
         host = HostStats("QEMU", (GroupStats("10de:25b6", "ampere", "pci", 4),))
         free = (((-1, 0, -1, -1, 4),),)
         return [

@@ -7,16 +7,11 @@ from collections.abc import Iterator
 from nova import exception as nova_exception
 
 from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling import reasons
 from nova_gpu.core.scheduling.reasons import Supply
-
-
-def asked_for(**words: str) -> GPURequest:
-    asked = request.of(words).whole
-    assert asked is not None
-    return asked
+from tests.unit.core.flavor.test_request import asked as vgpus
+from tests.unit.core.flavor.test_request import whole
 
 
 class ShortageTest(unittest.TestCase):
@@ -40,7 +35,7 @@ class ShortageTest(unittest.TestCase):
             ),
             ("2", [Offer(8, 0, 7, max_unit=2)], "2 GPUs asked for, 1 of 8 free"),
         ):
-            asked = asked_for(gpus=count)
+            asked = whole({"gpus": count})
             with self.subTest(count=count, offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers)
                 if expected is None:
@@ -50,7 +45,7 @@ class ShortageTest(unittest.TestCase):
                     self.assertIn(expected, reason.log_text)
 
     def test_a_host_that_was_asked_for(self) -> None:
-        asked = asked_for(gpus="2")
+        asked = whole({"gpus": "2"})
         for offers, expected in (
             (
                 [Offer(1, 0, 0)],
@@ -66,7 +61,7 @@ class ShortageTest(unittest.TestCase):
         self.assertEqual("the requested host has no GPUs", reason.log_text)
 
     def test_what_the_user_is_told_of_it(self) -> None:
-        asked = asked_for(gpus="2", gpu_arch="fermi")
+        asked = whole({"gpus": "2", "gpu_arch": "fermi"})
         for offers, expected in (
             (
                 [Offer(8, 0, 7)] * 9,
@@ -79,7 +74,7 @@ class ShortageTest(unittest.TestCase):
                 assert reason
                 self.assertEqual(expected, reason.user_text)
                 self.assertIn("in use", reason.log_text)
-        one = asked_for(gpus="1")
+        one = whole({"gpus": "1"})
         reason = reasons.shortage(one, one.groups[0], [Offer(8, 0, 8)])
         assert reason
         self.assertEqual("1 GPU asked for, none free", reason.user_text)
@@ -115,13 +110,12 @@ class ShortageTest(unittest.TestCase):
             ),
         ):
             with self.subTest(traits=traits):
-                asked = asked_for(gpus="2", **{f"trait:{each}": traits[each] for each in traits})
+                asked = whole({"gpus": "2"} | {f"trait:{each}": traits[each] for each in traits})
                 reason = reasons.nowhere(asked, asked.groups[0], unmet, known)
                 self.assertIn(expected, reason.log_text)
 
     def test_those_that_are_given_otherwise(self) -> None:
-        asked = request.of({"vgpus": "1", "gpu:model": "A16"}).vgpus
-        assert asked is not None
+        asked = vgpus(**{"vgpus": "1", "gpu:model": "A16"})
         reason = reasons.nowhere(
             asked, asked.groups[0], ["CUSTOM_GPU_MODEL_A16"], {"CUSTOM_GPU_MODEL_A16"}
         )
@@ -130,8 +124,7 @@ class ShortageTest(unittest.TestCase):
         )
 
     def test_of_vgpus(self) -> None:
-        asked = request.of({"vgpus": "1", "gpu:memory_mib": ">= 2048"}).vgpus
-        assert asked is not None
+        asked = vgpus(**{"vgpus": "1", "gpu:memory_mib": ">= 2048"})
         self.assertEqual(
             "no host has vGPUs (gpu:memory_mib >= 2048): there are vGPUs for each of these "
             "conditions, and none for all of them at once",
@@ -148,8 +141,8 @@ class ShortageTest(unittest.TestCase):
         )
 
     def test_what_was_wanted_is_said(self) -> None:
-        asked = asked_for(
-            **{
+        asked = whole(
+            {
                 "gpus": "2",
                 "gpu_arch": "s!= fermi",
                 "hypervisor": "KVM",
@@ -189,7 +182,7 @@ class MissingTest(unittest.TestCase):
             raise AssertionError("read")
             yield
 
-        asked = asked_for(gpus="2")
+        asked = whole({"gpus": "2"})
         reason = reasons.missing([asked], [unread()], [])
         assert reason
         self.assertEqual("no host offers GPUs", reason.log_text)
@@ -197,9 +190,8 @@ class MissingTest(unittest.TestCase):
 
 class LengthTest(unittest.TestCase):
     def test_every_reason_fits_into_a_fault(self) -> None:
-        asked = asked_for(
-            gpus="1000", gpu_arch="<or> blackwell <or> xe-hpc <or> maxwell", hypervisor="s== LXC"
-        )
+        architectures = "<or> blackwell <or> xe-hpc <or> maxwell"
+        asked = whole({"gpus": "1000", "gpu_arch": architectures, "hypervisor": "s== LXC"})
         group = asked.groups[0]
         many = {f"CUSTOM_GPU_ARCH_SOMETHING_{number}" for number in range(30)} | {"CUSTOM_GPU"}
         offers = [Offer(total=1024, reserved=100, used=900)] * 50

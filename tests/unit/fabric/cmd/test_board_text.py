@@ -40,8 +40,8 @@ class FabricTest(base.HostTestCase):
         looked = discovery.Discovery()
         return self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
 
-    def topology(self) -> str:
-        return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+    def topology(self, *, as_json: bool = False) -> str:
+        return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=as_json))
 
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
         looked = discovery.Discovery()
@@ -67,12 +67,8 @@ class FabricTest(base.HostTestCase):
 
     def test_who_has_them(self) -> None:
         self.manager.set_active([1, 11])
-        first = PciAddress.parse(FIRST)
-        lines = self.table({first: ("67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",)})
-        self.assertIn(
-            "   1  GPU4 GPU5 GPU6 GPU7  active, instance 67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",
-            lines,
-        )
+        lines = self.table({PciAddress.parse(FIRST): (FIRST_HALFS,)})
+        self.assertIn(f"   1  GPU4 GPU5 GPU6 GPU7  active, instance {FIRST_HALFS}", lines)
         self.assertIn("  11  GPU0  active", lines)
 
     def test_the_guide(self) -> None:
@@ -86,8 +82,7 @@ class FabricTest(base.HostTestCase):
         self.assertEqual(GUIDE.read_text(), "".join(f"{line}\n" for line in lines))
 
     def test_json(self) -> None:
-        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
-        cards = {each["address"]: each for each in json.loads(printed)}
+        cards = {each["address"]: each for each in json.loads(self.topology(as_json=True))}
         self.assertEqual(1, cards[FIRST]["module"])
         self.assertEqual(5, cards[FIFTH]["module"])
         ids = [each["id"] for each in cards[FIFTH]["partitions"]]
@@ -111,8 +106,8 @@ class FabricTest(base.HostTestCase):
         fault = "Fabric Manager at 127.0.0.1:6666: it does not answer"
         self.assertIn(f"  - {fault}", self.check(1))
         self.assertIn(fault, self.topology())
-        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
-        self.assertEqual({None}, {each["partitions"] for each in json.loads(printed)})
+        shown = json.loads(self.topology(as_json=True))
+        self.assertEqual({None}, {each["partitions"] for each in shown})
 
     def test_faults_of_the_board(self) -> None:
         self.manager.says("links 3 16 18", "switch 00000000:05:00.0 33", lost=[0])
@@ -132,5 +127,5 @@ class FabricTest(base.HostTestCase):
         self.virt_type("lxc")
         self.manager.says("connect -9")
         self.assertNotIn("Fabric Manager", self.topology())
-        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
-        self.assertEqual({None}, {each["module"] for each in json.loads(printed)})
+        shown = json.loads(self.topology(as_json=True))
+        self.assertEqual({None}, {each["module"] for each in shown})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Callable
 
 import fixtures
 from oslotest import base
@@ -26,8 +27,7 @@ class FabricTestCase(base.BaseTestCase):
         self.manager = self.useFixture(nvfm.FabricManager(H100, mode=self.mode))
         self.ours = FabricManager("127.0.0.1:6666", 60)
 
-    def refused(self, call: object, *args: object) -> Refused:
-        assert callable(call)
+    def refused(self, call: Callable[..., object], *args: object) -> Refused:
         return self.assertRaises(Refused, call, *args)
 
 

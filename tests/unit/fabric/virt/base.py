@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import fixtures
+from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
@@ -61,6 +62,15 @@ class FabricTestCase(base.BaseTestCase):
         instance = self.claim(count)
         self.compute.spawn(instance)
         return instance
+
+    def refused(self, instance: objects.Instance, *, arriving: bool = True) -> str:
+        """Why its guest does not start"""
+        raised = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable,
+            *(self.compute.spawn, instance),
+            arriving=arriving,
+        )
+        return str(raised)
 
     def free(self) -> dict[int, int]:
         told = stats.loads(self.compute.gpus.publication.stats() or "")

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
-
 import fixtures
 from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.fabric.virt import board
 from nova_gpu.host.pci import discovery
 from tests.fixtures import hosts, nvfm, partitions
@@ -20,10 +18,9 @@ FIRST = PciAddress.parse("0000:86:00.0")
 class BoardTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.useFixture(config_fixture.Config(CONF))
-        self.host = hosts.Host(self.root)
-        self.kept = self.root / "gpu-modules.json"
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        self.kept = self.host.root / "gpu-modules.json"
 
     def machine(self) -> nvfm.FabricManager:
         partitions.build(self.host)
@@ -31,15 +28,13 @@ class BoardTest(base.BaseTestCase):
         return self.useFixture(nvfm.FabricManager(partitions.H100))
 
     def read(self) -> board.Board | None:
-        found = discovery.cards_at(self.addresses(), self.host.roots)
-        return board.read(found, self.host.roots, self.kept, board.manager())
-
-    def addresses(self) -> list[PciAddress]:
-        return sorted(map(PciAddress.parse, partitions.MODULES))
+        return board.read(self.gpus(), self.host.roots, self.kept, board.manager())
 
     def keep(self) -> None:
-        found = discovery.cards_at(self.addresses(), self.host.roots)
-        board.keep_modules(found, self.host.roots, self.kept)
+        board.keep_modules(self.gpus(), self.host.roots, self.kept)
+
+    def gpus(self) -> tuple[GPU, ...]:
+        return discovery.cards_at(map(PciAddress.parse, partitions.MODULES), self.host.roots)
 
     def test_cards_without_switches(self) -> None:
         for address in partitions.MODULES:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import fixtures
@@ -24,6 +24,17 @@ class Crash(BaseException):
     """The service ends here"""
 
 
+def crash_at(number: int) -> Callable[[str], None]:
+    """What passes but for one call, whose *number* this is"""
+    left = itertools.count(number - 1, -1)
+
+    def fails(when: str) -> None:
+        if next(left) == 0:
+            raise Crash(when)
+
+    return fails
+
+
 class CrashTest(FabricTestCase):
     """The service ends before or after any call, while anything is under way."""
 
@@ -37,34 +48,20 @@ class CrashTest(FabricTestCase):
                 wanted.add(partition(modules(instance)).id)
         self.assertEqual(wanted, self.manager.active)
 
-    def crashes(self, seed: int) -> Iterator[int]:
-        """Nothing for some calls, and then the end"""
-        left = random.Random(seed).randrange(1, 40)
-        while True:
-            left -= 1
-            yield left
-
     def test_any_history(self) -> None:
         for seed in range(int(os.environ.get(fuzz.EXAMPLES, 8))):
             with self.subTest(seed):
-                self.history(random.Random(seed), self.crashes(seed))
+                self.at_hand.fails = crash_at(random.Random(seed).randrange(1, 40))
+                self.history(random.Random(seed))
         self.assertGreater(self.crashes_seen, 1)
 
-    def history(self, rng: random.Random, left: Iterator[int]) -> None:
-        def fails(when: str) -> None:
-            if next(left) == 0:
-                raise Crash(when)
-
+    def history(self, rng: random.Random) -> None:
         for _ in range(rng.randrange(3, 9)):
-            self.at_hand.fails = fails
             try:
                 self.step(rng)
-            except Crash:
-                self.at_hand.fails = lambda when: None
+            except (Crash, nova_exception.ComputeResourcesUnavailable):
                 self.crashed()
-            except nova_exception.ComputeResourcesUnavailable:
-                self.crashed()
-            self.at_hand.fails = lambda when: None
+        self.at_hand.fails = lambda when: None
         self.compute.period()
         self.truths()
         for instance in [*self.compute.instances.values()]:
@@ -229,15 +226,9 @@ class CrashPointsTest(FabricTestCase):
 
     def crashes_at(self, number: int, action: Callable[[], None]) -> bool:
         """Whether *action* has so many points"""
-        left = itertools.count(number - 1, -1)
         before = {*self.compute.instances}
-
-        def fails(when: str) -> None:
-            if next(left) == 0:
-                raise Crash(when)
-
         crashed = False
-        self.fails = fails
+        self.fails = crash_at(number)
         try:
             action()
         except Crash:
@@ -296,7 +287,7 @@ class Domains(dict[str, Domain]):
 class VGPUCrashPointsTest(VGPUs, CrashPointsTest):
     """The same with vGPUs that are all of a card each"""
 
-    ROADS = (*(CrashPointsTest.boots_where_one_was_not_parted, CrashPointsTest.is_started_again),)
+    ROADS = (CrashPointsTest.boots_where_one_was_not_parted, CrashPointsTest.is_started_again)
     LEAST = 30
 
     def setUp(self) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+import unittest
 from typing import Any
 
-import testscenarios
-from oslotest import base
-
 from nova_gpu.host.container import cdi_schema
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 def document(version: str = "0.3.0", **changes: Any) -> dict[str, Any]:
@@ -39,90 +35,78 @@ def mount(version: str = "1.1.0", **fields: Any) -> dict[str, Any]:
     return edits(version, mounts=[{"hostPath": "/a", "containerPath": "/b", **fields}])
 
 
-class TestValid(base.BaseTestCase):
-    scenarios = (
-        ("0.3.0", {"document": document("0.3.0")}),
-        ("0.8.0", {"document": document("0.8.0")}),
-        ("1.1.0", {"document": document("1.1.0")}),
-        ("leading v", {"document": document("v0.6.0")}),
-        ("edits that are empty, for all", {"document": edits()}),
-        ("mount with a type", {"document": mount("0.4.0", type="none")}),
-        ("mount with an empty type", {"document": mount("0.3.0", type="")}),
-        ("host path", {"document": node("0.5.0", hostPath="/dev/x")}),
-        ("annotations", {"document": document("0.6.0", annotations={"a": "b"})}),
-        ("no annotations", {"document": document("0.3.0", annotations={})}),
-        ("groups", {"document": edits("0.7.0", additionalGids=[44])}),
-        ("cache monitoring", {"document": edits("0.7.0", intelRdt={"enableCMT": True})}),
-        ("no permissions", {"document": node(permissions="none")}),
-        ("timeout", {"document": hook(timeout=1)}),
-        ("value with an equals sign", {"document": edits(env=["A=b=c"])}),
-        (
-            "network device",
-            {"document": edits(netDevices=[{"hostInterfaceName": "eth0", "name": "eth1"}])},
-        ),
-        ("newer minor version", {"document": document("1.2.0")}),
-        ("patch and build", {"document": document("v1.12.3-rc.1+abc")}),
-        ("field of a later version", {"document": edits("0.6.0", additionalGids=[44])}),
-        ("field that is gone", {"document": edits(intelRdt={"enableMBM": True})}),
-        ("device without effect", {"document": device(containerEdits={})}),
-        ("hook of another name", {"document": hook(hookName="startVM")}),
+class TestDocuments(unittest.TestCase):
+    VALID: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("0.3.0", document("0.3.0")),
+        ("0.8.0", document("0.8.0")),
+        ("1.1.0", document("1.1.0")),
+        ("leading v", document("v0.6.0")),
+        ("edits that are empty, for all", edits()),
+        ("mount with a type", mount("0.4.0", type="none")),
+        ("mount with an empty type", mount("0.3.0", type="")),
+        ("host path", node("0.5.0", hostPath="/dev/x")),
+        ("annotations", document("0.6.0", annotations={"a": "b"})),
+        ("no annotations", document("0.3.0", annotations={})),
+        ("groups", edits("0.7.0", additionalGids=[44])),
+        ("cache monitoring", edits("0.7.0", intelRdt={"enableCMT": True})),
+        ("no permissions", node(permissions="none")),
+        ("timeout", hook(timeout=1)),
+        ("value with an equals sign", edits(env=["A=b=c"])),
+        ("network device", edits(netDevices=[{"hostInterfaceName": "eth0", "name": "eth1"}])),
+        ("newer minor version", document("1.2.0")),
+        ("patch and build", document("v1.12.3-rc.1+abc")),
+        ("field of a later version", edits("0.6.0", additionalGids=[44])),
+        ("field that is gone", edits(intelRdt={"enableMBM": True})),
+        ("device without effect", device(containerEdits={})),
+        ("hook of another name", hook(hookName="startVM")),
     )
-    document: dict[str, Any]
+    # Each with a word of its fault
+    INVALID: tuple[tuple[str, Any, str], ...] = (
+        ("nothing", None, "None"),
+        ("a list", [], "object"),
+        ("newer major version", document("2.0.0"), "newer major version"),
+        ("no version", document("1.1"), "not a version"),
+        ("version and a line end", document("1.1.0\n"), "not a version"),
+        ("too old a version", document("0.2.0"), "cdiVersion"),
+        ("number for a version", document(0.5), "cdiVersion"),  # type: ignore[arg-type]
+        ("no kind", {"cdiVersion": "0.3.0", "devices": []}, "kind"),
+        ("kind without class", document(kind="vendor.com"), "kind"),
+        ("kind of three parts", document(kind="v/c/d"), "kind"),
+        ("long class", document(kind="v/" + "c" * 64), "kind"),
+        ("kind and a line end", document(kind="v/c\n"), "kind"),
+        ("unknown field", document(extra=1), "extra"),
+        ("no devices", document(devices=[]), "devices"),
+        ("device name", device(name="-gpu"), "devices/0/name"),
+        ("device name as number", device(name=0), "devices/0/name"),
+        ("two devices of one name", document(devices=document()["devices"] * 2), "gpu0"),
+        ("edits as list", document(containerEdits=[]), "containerEdits"),
+        ("unknown edit", edits(devices=[]), "devices"),
+        ("env without name", edits(env=["=1"]), "env/0"),
+        ("env without value", edits(env=["A"]), "env/0"),
+        ("control character", edits(env=["A=\x00"]), "env/0"),
+        ("relative path", node(path="dev/gpu0"), "deviceNodes/0/path"),
+        ("type of a node", node(type="x"), "deviceNodes/0/type"),
+        ("permissions", node(permissions="rwx"), "permissions"),
+        ("uid", node(uid=-1), "uid"),
+        ("mount without source", edits(mounts=[{"containerPath": "/b"}]), "hostPath"),
+        ("options as text", mount(options="ro"), "options"),
+        ("hook name", hook(hookName="a\x00"), "hookName"),
+        ("hook path", hook(path="hook"), "hooks/0/path"),
+        ("hook timeout", hook(timeout=0), "timeout"),
+    )
 
     def test_no_fault(self) -> None:
-        self.assertIsNone(cdi_schema.fault(self.document))
-
-
-class TestInvalid(base.BaseTestCase):
-    scenarios = (
-        ("nothing", {"document": None, "word": "None"}),
-        ("a list", {"document": [], "word": "object"}),
-        ("newer major version", {"document": document("2.0.0"), "word": "newer major version"}),
-        ("no version", {"document": document("1.1"), "word": "not a version"}),
-        ("version and a line end", {"document": document("1.1.0\n"), "word": "not a version"}),
-        ("too old a version", {"document": document("0.2.0"), "word": "cdiVersion"}),
-        ("number for a version", {"document": document(0.5), "word": "cdiVersion"}),  # type: ignore[arg-type]
-        ("no kind", {"document": {"cdiVersion": "0.3.0", "devices": []}, "word": "kind"}),
-        ("kind without class", {"document": document(kind="vendor.com"), "word": "kind"}),
-        ("kind of three parts", {"document": document(kind="v/c/d"), "word": "kind"}),
-        ("long class", {"document": document(kind="v/" + "c" * 64), "word": "kind"}),
-        ("kind and a line end", {"document": document(kind="v/c\n"), "word": "kind"}),
-        ("unknown field", {"document": document(extra=1), "word": "extra"}),
-        ("no devices", {"document": document(devices=[]), "word": "devices"}),
-        ("device name", {"document": device(name="-gpu"), "word": "devices/0/name"}),
-        ("device name as number", {"document": device(name=0), "word": "devices/0/name"}),
-        (
-            "two devices of one name",
-            {"document": document(devices=document()["devices"] * 2), "word": "gpu0"},
-        ),
-        ("edits as list", {"document": document(containerEdits=[]), "word": "containerEdits"}),
-        ("unknown edit", {"document": edits(devices=[]), "word": "devices"}),
-        ("env without name", {"document": edits(env=["=1"]), "word": "env/0"}),
-        ("env without value", {"document": edits(env=["A"]), "word": "env/0"}),
-        ("control character", {"document": edits(env=["A=\x00"]), "word": "env/0"}),
-        ("relative path", {"document": node(path="dev/gpu0"), "word": "deviceNodes/0/path"}),
-        ("type of a node", {"document": node(type="x"), "word": "deviceNodes/0/type"}),
-        ("permissions", {"document": node(permissions="rwx"), "word": "permissions"}),
-        ("uid", {"document": node(uid=-1), "word": "uid"}),
-        (
-            "mount without source",
-            {"document": edits(mounts=[{"containerPath": "/b"}]), "word": "hostPath"},
-        ),
-        ("options as text", {"document": mount(options="ro"), "word": "options"}),
-        ("hook name", {"document": hook(hookName="a\x00"), "word": "hookName"}),
-        ("hook path", {"document": hook(path="hook"), "word": "hooks/0/path"}),
-        ("hook timeout", {"document": hook(timeout=0), "word": "timeout"}),
-    )
-    document: Any
-    word: str
+        for name, whole in self.VALID:
+            with self.subTest(name):
+                self.assertIsNone(cdi_schema.fault(whole))
 
     def test_fault_names_it(self) -> None:
-        fault = cdi_schema.fault(self.document)
-        self.assertIsNotNone(fault)
-        self.assertIn(self.word, fault or "")
+        for name, whole, word in self.INVALID:
+            with self.subTest(name):
+                self.assertIn(word, cdi_schema.fault(whole) or "")
 
 
-class TestKnown(base.BaseTestCase):
+class TestKnown(unittest.TestCase):
     def test_all(self) -> None:
         whole = node(hostPath="/dev/x")
         self.assertEqual((whole, []), cdi_schema.known(whole))

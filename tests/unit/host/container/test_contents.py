@@ -8,7 +8,6 @@ from collections.abc import Collection
 from typing import Any
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import container as values
 from nova_gpu.core import exception, model
@@ -16,21 +15,22 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from nova_gpu.host.container import contents, libraries
 from tests.fixtures import cdi as fake
-from tests.fixtures import hosts, nvidia
+from tests.fixtures import nvidia
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
+from tests.unit.host.base import HostTestCase
 
 UID = os.getuid()
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 NVIDIA_SHARED = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 
 
-class ContentsTestCase(base.BaseTestCase):
+class ContentsTestCase(HostTestCase):
+    NODES = Nodes.FILES
+
     def setUp(self) -> None:
         super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        self.host = hosts.Host(self.root, nodes=Nodes.FILES)
 
     def contents(
         self, *gpus: model.GPU, owner_uid: int = UID, more: Collection[str] = ()
@@ -70,15 +70,6 @@ class TestBuiltIn(ContentsTestCase):
         )
         self.assertEqual(
             ("/dev/dri/card2", "/dev/dri/renderD130"), self.contents(card(TWO, "xe")).nodes
-        )
-
-    def test_mig_instances_of_the_card(self) -> None:
-        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0)])
-        self.host.add_gpu(TWO, "10de", "2335", minor=1, mig=[(1, 0)])
-        caps = [nvidia.cap_minor(0, 1), nvidia.cap_minor(0, 1, 0)]
-        self.assertEqual(
-            {f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps},
-            {node for node in self.contents(card(ONE)).nodes if "caps" in node},
         )
 
     def test_no_cards(self) -> None:
@@ -132,9 +123,9 @@ class CDITestCase(ContentsTestCase):
     def targets(self) -> dict[str, str]:
         return {mount.target: mount.source for mount in self.given(ONE).mounts}
 
-    def add_mount(self, target: str, content: bytes = b"x", source: str = "") -> pathlib.Path:
+    def add_mount(self, target: str, source: str = "") -> pathlib.Path:
         path = self.driver / (source or target.lstrip("/"))
-        fake.write(path, content)
+        fake.write(path, b"x")
         self.edits["mounts"].append({"hostPath": str(path), "containerPath": target})
         return path
 
@@ -372,9 +363,9 @@ class TestInstances(ContentsTestCase):
         self.driver = self.root / "driver"
         self.document = fake.nvidia(self.driver, [0, 1])
 
-    def instance(self, card: str, *numbers: int, owner_uid: int = UID) -> values.GuestContents:
+    def instance(self, card: str, *numbers: int) -> values.GuestContents:
         slots = [Slot.parse(f"{card}/1g.18gb/{number}") for number in numbers]
-        return contents.contents((), self.host.roots, self.root / "state", owner_uid, slots)
+        return contents.contents((), self.host.roots, self.root / "state", UID, slots)
 
     def caps(self, minor: int, gpu_instance: int) -> set[str]:
         numbers = (nvidia.cap_minor(minor, gpu_instance, *ci) for ci in ((), (0,)))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 
 import fixtures
@@ -26,8 +25,7 @@ class RangesTest(base.BaseTestCase):
 class MayBeLeftTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.roots = dataclasses.replace(Roots(), proc=proc)
+        self.roots = Roots(proc=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.process(1, 0, "systemd", 0)
         self.process(700, 1, "libvirt_lxc", 0)
         self.process(701, 700, "init", 1_000_000)

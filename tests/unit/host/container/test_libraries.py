@@ -30,8 +30,8 @@ class LibrariesTestCase(base.BaseTestCase):
         self.library_root = self.root / "state/libraries"
         self.cuda = self.library("libcuda.so.570", "libcuda.so.1")
 
-    def library(self, name: str, soname: str, folder: str = "host") -> container.Mount:
-        path = self.root / folder / name
+    def library(self, name: str, soname: str) -> container.Mount:
+        path = self.root / "host" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(elf.shared_object(soname))
         return container.Mount(str(path), f"{LIBDIR}/{name}")
@@ -273,10 +273,7 @@ class FailingCallsTest(LibrariesTestCase):
         self.assertTrue(calls)
         for number, code in itertools.product(range(1, len(calls) + 1), self.CODES):
             self.make()
-            with (
-                failing_calls.one(self.library_root, number, code),
-                contextlib.suppress(OSError),
-            ):
+            with failing_calls.one(self.library_root, number, code), contextlib.suppress(OSError):
                 libraries.prune(self.library_root, [str(used)], -1)
             self.assertEqual(right, self.whole([used]), calls[number - 1])
             libraries.prune(self.library_root, [str(used)], -1)

@@ -6,31 +6,23 @@ import pathlib
 import unittest
 
 import fixtures
-import nova.privsep
-from oslo_config import fixture as config_fixture
 from oslotest import base
 
 import nova_gpu.privsep.kernel_log
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import kernel_log, kmsg
 from nova_gpu.host.nvidia.kernel_log import Xid
 from tests.fixtures import ailments
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.verbs import VerbTestCase
 
 
-class TestRead(HostTestCase):
+class TestRead(VerbTestCase):
     """The real script in a real process"""
 
     def setUp(self) -> None:
         super().setUp()
         self.log = ailments.KernelLog(self.host)
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        config = self.useFixture(config_fixture.Config(CONF))
-        for name in ("sysfs", "dev", "proc"):
-            config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
 
     def read(self, known: int = 0) -> tuple[int, list[str]]:
         last, lines = nova_gpu.privsep.kernel_log.xids(known)

@@ -188,8 +188,8 @@ class TestOneBadAnswer(NvmlTestCase):
 
 
 class TestQuery(NvmlTestCase):
-    def assertNothing(self, *why: str, timeout_s: float = 60) -> None:
-        self.assertEqual({}, nvml.query(timeout_s))
+    def assertNothing(self, *why: str) -> None:
+        self.assertEqual({}, nvml.query(60))
         for words in why:
             self.assertIn(words, self.log.output)
         self.assertEqual(1, self.log.output.count("NVML does not answer about"))

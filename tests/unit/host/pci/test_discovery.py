@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Mapping
+from unittest import mock
 
 import fixtures
 
@@ -16,7 +17,6 @@ from tests.fixtures import hosts, pci
 from tests.unit.host.base import HostTestCase
 
 DEFAULTS = selection.Selection.parse(["10de", "1002", "8086"], [], [])
-Facts = Mapping[model.PciAddress, nvml.NvmlFacts]
 
 
 def named(
@@ -29,8 +29,7 @@ class DiscoveryTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        self.asked = 0
-        self.facts: Facts = {}
+        self.nvml = mock.Mock(return_value={})
         discovery._report_missing.cache_clear()
         discovery._report_unknown.cache_clear()
 
@@ -39,7 +38,7 @@ class DiscoveryTestCase(HostTestCase):
         selection: selection.Selection = DEFAULTS,
         overrides: Mapping[str, model.Product] | None = None,
     ) -> tuple[model.GPU, ...]:
-        return discovery.discover(self.host.roots, selection, overrides or {}, self._nvml)
+        return discovery.discover(self.host.roots, selection, overrides or {}, self.nvml)
 
     def addresses(self, selection: selection.Selection = DEFAULTS) -> list[str]:
         return [str(gpu.address) for gpu in self.discover(selection)]
@@ -49,10 +48,6 @@ class DiscoveryTestCase(HostTestCase):
 
     def attribute(self, address: str, name: str) -> pathlib.Path:
         return self.host.devices / address / name
-
-    def _nvml(self) -> Facts:
-        self.asked += 1
-        return self.facts
 
 
 class TestMachines(DiscoveryTestCase):
@@ -173,7 +168,7 @@ class TestProducts(DiscoveryTestCase):
         super().setUp()
         self.host.add_gpu("0000:82:00.0", "10de", "2335")
         self.address = model.PciAddress.parse("0000:82:00.0")
-        self.facts = {
+        self.nvml.return_value = {
             self.address: nvml.NvmlFacts(
                 name="H200",
                 architecture="nvml",
@@ -195,7 +190,7 @@ class TestProducts(DiscoveryTestCase):
         self.assertEqual(model.Product("10de", "2335", "H200", "own", 143771, (9, 0)), gpu.product)
 
     def test_the_table_without_nvml(self) -> None:
-        self.facts = {}
+        self.nvml.return_value = {}
         (gpu,) = self.discover()
         self.assertEqual(model.Product("10de", "2335", "H200 SXM 141GB", "hopper"), gpu.product)
         self.assertEqual((None, ()), (gpu.uuid, gpu.links))
@@ -223,19 +218,19 @@ class TestNvmlIsAsked(DiscoveryTestCase):
         for address in ("0000:82:00.0", "0000:83:00.0"):
             self.host.add_gpu(address, "10de", "2335")
         self.discover()
-        self.assertEqual(1, self.asked)
+        self.nvml.assert_called_once()
 
     def test_not_for_other_vendors_and_drivers(self) -> None:
         for vendor_id, driver in (("10de", "vfio-pci"), ("10de", None), ("1002", "amdgpu")):
             self.host.add_gpu("0000:82:00.0", vendor_id, "2335", driver=driver)
             self.discover()
-            self.assertEqual(0, self.asked, driver)
+            self.assertEqual(0, self.nvml.call_count, driver)
             self.host.remove("0000:82:00.0")
 
     def test_not_for_a_card_that_is_not_selected(self) -> None:
         self.host.add_gpu("0000:82:00.0", "10de", "1e04")
         self.discover(named(("0000:81:00.0",)))
-        self.assertEqual(0, self.asked)
+        self.nvml.assert_not_called()
 
 
 class TestUnreadable(DiscoveryTestCase):

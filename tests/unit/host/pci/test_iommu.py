@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import shutil
 
-import fixtures
-
 from nova_gpu.core import model
 from nova_gpu.host.pci import iommu
 from tests.fixtures import hosts, pci
@@ -57,6 +55,6 @@ class TestVfio(HostTestCase):
         self.assertEqual((CARD, AUDIO), members)
 
     def test_no_group(self) -> None:
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, iommu=False)
+        host = hosts.Host(self.root / "plain", iommu=False)
         host.add_gpu(CARD, "10de", "1e04")
         self.assertEqual((), iommu.group_members(self.functions[0], host.roots))

@@ -3,32 +3,26 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.host import nodes
-from nova_gpu.host.pci import direct_links, discovery, kfd
+from nova_gpu.host.pci import direct_links, kfd
 from tests.fixtures import hosts
-from tests.fixtures import nodes as fixture_nodes
+from tests.fixtures.nodes import Nodes
+from tests.unit.host.base import HostTestCase
 
 SPLIT, OTHER = "0000:03:00.0", "0000:83:00.0"
 
 
-class PartitionsTest(base.BaseTestCase):
+class PartitionsTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = self.useFixture(fixtures.TempDir()).path
-        self.host = hosts.build("amd-intel", root, fixture_nodes.Nodes.FILES)
+        self.host = hosts.build("amd-intel", self.root / "amd-intel", Nodes.FILES)
         self.own = {each: self.nodes(each) for each in (SPLIT, OTHER)}
 
     def nodes(self, address: str) -> tuple[str, ...]:
-        gpu = discovery.card_at(model.PciAddress.parse(address), self.host.roots)
-        assert gpu is not None
-        return nodes.own_nodes(gpu, self.host.roots)
+        return nodes.own_nodes(self.gpu_at(address), self.host.roots)
 
     def obstacle(self, address: str) -> str | None:
         return kfd.obstacle(model.PciAddress.parse(address), self.host.roots)
@@ -81,4 +75,4 @@ class PartitionsTest(base.BaseTestCase):
         topology = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
         (topology / "1/io_links/0").mkdir(parents=True)
         (topology / "1/io_links/0/properties").write_text("type 11\nnode_from 1\nnode_to 2\n")
-        self.assertEqual({}, direct_links.of_xgmi(pathlib.Path(self.host.roots.sysfs)))
+        self.assertEqual({}, direct_links.of_xgmi(self.host.roots.sysfs))

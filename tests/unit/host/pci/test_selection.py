@@ -14,11 +14,7 @@ Options = tuple[list[str], list[str], list[str]]
 DEFAULTS: Options = (["10de", "1002", "8086"], [], [])
 
 
-def takes(
-    options: Options,
-    product: model.Product = H200,
-    class_code: int = 0x030200,
-) -> bool:
+def takes(options: Options, product: model.Product = H200, class_code: int = 0x030200) -> bool:
     return selection.Selection.parse(*options).takes(ADDRESS, product, class_code)
 
 
@@ -31,12 +27,11 @@ class TestTakes(base.BaseTestCase):
 
     def test_accelerators(self) -> None:
         """AMD's are GPUs, and others what an option names."""
-        options = (["10de", "1002", "8086"], [], [])
         for key, gpu in (("1002:74a1", True), ("8086:7d1d", False), ("10de:2335", False)):
             product = model.Product(*key.split(":"))
-            self.assertEqual(gpu, takes(options, product, 0x120000), key)
+            self.assertEqual(gpu, takes(DEFAULTS, product, 0x120000), key)
             self.assertTrue(takes((["10de"], [], [key]), product, 0x120000))
-            self.assertTrue(takes(options, product))
+            self.assertTrue(takes(DEFAULTS, product))
 
     def test_named(self) -> None:
         for options, named in (

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
-import pathlib
-import tempfile
-import unittest
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import sysfs
-from nova_gpu.host.roots import Roots
-from tests.fixtures import hosts
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:84:00.0"
 
 
-class TestSysfs(base.BaseTestCase):
+class TestSysfs(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
-        host.add_gpu("0000:82:00.0", "10de", "1023", numa_node=None)
-        self.device = str(host.devices / "0000:82:00.0")
+        self.host.add_gpu("0000:82:00.0", "10de", "1023", numa_node=None)
+        self.device = str(self.host.devices / "0000:82:00.0")
 
     def test_attributes(self) -> None:
         self.assertEqual("0x10de", sysfs.attribute(self.device, "vendor"))
@@ -51,12 +43,7 @@ class TestSysfs(base.BaseTestCase):
         self.assertEqual(before, os.listdir("/proc/self/fd"))
 
 
-class AboveTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.host = hosts.Host(pathlib.Path(folder.name))
-
+class AboveTest(HostTestCase):
     def above(self, *bridges: str) -> tuple[str | None, PciAddress | None]:
         parent = None
         for bridge in bridges:
@@ -108,9 +95,9 @@ class AboveTest(unittest.TestCase):
         self.assertEqual(("pci10000:00", None), sysfs.above(str(link)))
 
 
-class CpulistTest(base.BaseTestCase):
+class CpulistTest(HostTestCase):
     def test_what_the_kernel_says(self) -> None:
-        roots = Roots(sysfs=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        roots = self.host.roots
         for node, text in ((0, "0-7,16-23\n"), (1, "\n")):
             folder = roots.sysfs / f"devices/system/node/node{node}"
             folder.mkdir(parents=True)

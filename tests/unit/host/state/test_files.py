@@ -16,6 +16,7 @@ from nova_gpu.core import model
 from nova_gpu.host.state import files
 from tests.fixtures import cards
 
+UID = os.getuid()
 (CARD,) = cards.addresses("0000:88:00.0")
 # The disk is full for what comes after the first bytes: a write there fails (setrlimit(2)).
 _FULL = """
@@ -29,13 +30,15 @@ except OSError:
 """
 
 
-class FilesTest(base.BaseTestCase):
+class FilesTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "state")
         self.folder.mkdir()
         self.path = self.folder / "one.json"
 
+
+class FilesTest(FilesTestCase):
     def test_what_was_written_is_read(self) -> None:
         for content in ({"a": [1, None, "ü"]}, []):
             files.write_json(self.path, content)
@@ -102,14 +105,8 @@ class FilesTest(base.BaseTestCase):
         self.assertEqual([model.PciAddress.parse("0000:88:00.0")], files.cards(self.folder))
 
 
-class TrustedTest(base.BaseTestCase):
+class TrustedTest(FilesTestCase):
     """What only this process's user, root on hosts, is to write"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "state")
-        self.folder.mkdir()
-        self.path = self.folder / "one.json"
 
     def test_what_was_written_is_read(self) -> None:
         files.write_json(self.path, {}, trusted=True)
@@ -146,6 +143,35 @@ class TrustedTest(base.BaseTestCase):
         for done in (files.read_json, files.remove, lambda p, **k: files.write(p, b"", **k)):
             with self.assertRaisesRegex(files.Untrusted, reason):
                 done(self.path, trusted=True)
+
+
+class DistrustTest(FilesTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path.touch(0o644)
+
+    def distrust(self, owner_uid: int = UID) -> str | None:
+        return files.distrust(self.path.stat(), owner_uid)
+
+    def test_the_owners(self) -> None:
+        self.assertIsNone(self.distrust())
+
+    def test_another_owner(self) -> None:
+        self.assertIn(f"uid {UID + 1}", self.distrust(UID + 1) or "")
+
+    def test_writable_for_everybody(self) -> None:
+        self.path.chmod(0o602)
+        self.assertIn("0602", self.distrust() or "")
+
+    def test_writable_for_a_group(self) -> None:
+        if UID:
+            self.skipTest("not root: no file is given to a group")
+        self.path.chmod(0o664)
+        self.assertIsNone(self.distrust())
+        os.chown(self.path, UID, 1000)
+        self.assertEqual("the group 1000 can write to it", self.distrust())
+        self.path.chmod(0o644)
+        self.assertIsNone(self.distrust())
 
 
 class PlacesTest(base.BaseTestCase):

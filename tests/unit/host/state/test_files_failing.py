@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -25,7 +24,8 @@ from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
 from nova_gpu.virt.inventory import provider_tree
-from tests.fixtures import cards, failing_calls, hosts
+from tests.fixtures import cards, failing_calls, kernel
+from tests.unit.host.base import HostTestCase
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
 ONE, TWO = cards.addresses("0000:88:00.0", "0000:89:00.0")
@@ -54,16 +54,13 @@ class Kind:
     is_void: bool = False
 
 
-class FailingCallsTest(base.BaseTestCase):
+class FailingCallsTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(fixtures.FakeLogger(level=100))
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root / "host")
         for address in (ONE, TWO):
             self.host.add_gpu(str(address), "10de", "2335")
-        (self.host.roots.proc / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
-        (self.host.roots.proc / "sys/kernel/random/boot_id").write_text(BOOT)
+        kernel.boot(self.host, BOOT)
         self.state = self.root / "state"
         self.addCleanup(setattr, counters, "_folder", counters._folder)
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -26,7 +25,8 @@ from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
 from nova_gpu.virt.inventory import provider_tree
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards, kernel
+from tests.unit.host.base import HostTestCase
 
 (ADDRESS,) = cards.addresses("0000:88:00.0")
 CARD, BOOT, UUID = cards.card(str(ADDRESS)), "a-boot", str(uuid.UUID(int=7))
@@ -52,17 +52,13 @@ class File:
     before: Any = None
 
 
-class FilesOfReleasesTest(base.BaseTestCase):
+class FilesOfReleasesTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(fixtures.FakeLogger(level=100))
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root / "host")
         self.host.add_gpu(str(ADDRESS), "10de", "2335")
-        boot_id = self.host.roots.proc / "sys/kernel/random/boot_id"
-        boot_id.parent.mkdir(parents=True, exist_ok=True)
-        boot_id.write_text(BOOT)
-        self.state = root / "state"
+        kernel.boot(self.host, BOOT)
+        self.state = self.root / "state"
 
     def files(self) -> tuple[File, ...]:
         roots = self.host.roots

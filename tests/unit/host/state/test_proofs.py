@@ -4,32 +4,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 from collections.abc import Collection
-
-import fixtures
-from oslotest import base
 
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import identity
 from nova_gpu.host.state import proofs
-from tests.fixtures import cards, hosts, kernel
+from tests.fixtures import cards, kernel
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:88:00.0", "0000:89:00.0"
 SLOT = Slot(PciAddress.parse(ONE), "3g.71gb", 100)
 
 
-class ProofsTest(base.BaseTestCase):
+class ProofsTest(HostTestCase):
     is_told_apart = True
 
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root / "host")
         self.host.add_gpu(ONE, "10de", "2335")
-        self.folder = root / "gpu-clean"
+        self.folder = self.root / "gpu-clean"
         self.card = cards.card(ONE)
 
     def see(self, card: GPU | None = None) -> proofs.Seen | None:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-import fixtures
-from oslotest import base
-
 from nova_gpu.core import availability, model
-from nova_gpu.host.pci import discovery, identity
+from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
-from tests.fixtures import cards, hosts, kernel, pci
+from tests.fixtures import cards, kernel, pci
+from tests.unit.host.base import HostTestCase
 
 ADDRESS = "0000:88:00.0"
 
 
-class QuarantineTest(base.BaseTestCase):
+class QuarantineTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.roots = hosts.Host(root / "host").roots
-        self.folder = root / "gpu-quarantine"
+        self.folder = self.root / "gpu-quarantine"
         self.card = cards.card(ADDRESS)
 
     def put(self, **kwargs: Any) -> quarantine.Entry:
@@ -35,7 +30,7 @@ class QuarantineTest(base.BaseTestCase):
 
     def reason(self, card: model.GPU | None = None) -> str | None:
         card = card or self.card
-        found = quarantine.unavailable(self.folder, [card], self.roots)
+        found = quarantine.unavailable(self.folder, [card], self.host.roots)
         return availability.text(found.get(card.address, ()))
 
     def test_nothing(self) -> None:
@@ -109,14 +104,12 @@ ONE, TWO, THREE = "0000:04:00.0", "0000:06:00.0", "0000:88:00.0"
 NEW = "0000:05:00.0"
 
 
-class MovedTest(base.BaseTestCase):
+class MovedTest(HostTestCase):
     """Three cards of one product that vfio-pci has"""
 
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder = root / "gpu-quarantine"
-        self.host = hosts.Host(root / "host")
+        self.folder = self.root / "gpu-quarantine"
         kernel.boot(self.host, "the-first")
         for number, address in enumerate((ONE, TWO, THREE), start=1):
             self.plug(address, number)
@@ -137,15 +130,11 @@ class MovedTest(base.BaseTestCase):
             (self.host.path(new) / "config").write_bytes(config)
         kernel.boot(self.host, "the-second")
 
-    def cards(self) -> list[model.GPU]:
-        addresses = [model.PciAddress.parse(path.name) for path in self.host.devices.iterdir()]
-        return list(discovery.cards_at(addresses, self.host.roots))
-
     def identities(self, found: Iterable[model.GPU]) -> dict[model.PciAddress, identity.Identity]:
         return {card.address: identity.read(card, self.host.roots) for card in found}
 
     def put(self, address: str, reason: str = "it is broken", **kwargs: Any) -> None:
-        card = next(each for each in self.cards() if str(each.address) == address)
+        card = self.gpu_at(address)
         seen = quarantine.see([card], self.host.roots, self.identities)[card.address]
         entry = quarantine.entry(card, reason, "mend it", seen=seen, **kwargs)
         quarantine.put(self.folder, entry)
@@ -155,18 +144,18 @@ class MovedTest(base.BaseTestCase):
         return {str(each): found for each, found in quarantine.load(self.folder).items()}
 
     def kept(self) -> dict[str, str]:
-        found = quarantine.unavailable(self.folder, self.cards(), self.host.roots)
+        found = quarantine.unavailable(self.folder, self.host.gpus(), self.host.roots)
         return {str(address): str(*reasons) for address, reasons in found.items()}
 
     def follow(self) -> list[tuple[str, str]]:
-        moved = quarantine.follow(self.folder, self.cards(), self.host.roots)
+        moved = quarantine.follow(self.folder, self.host.gpus(), self.host.roots)
         return sorted((str(old), str(new)) for old, new in moved)
 
     def test_comes_back_where_it_has_left_the_bus(self) -> None:
         """Without anything that tells it from others: these are not kept back for it."""
         self.host.remove(ONE)
         self.plug(ONE, None)
-        card = next(each for each in self.cards() if str(each.address) == ONE)
+        card = self.gpu_at(ONE)
         self.host.remove(ONE)
         seen = quarantine.see([card], self.host.roots, self.identities)[card.address]
         quarantine.put(self.folder, quarantine.entry(card, "not clean", "clean it", seen=seen))
@@ -209,7 +198,7 @@ class MovedTest(base.BaseTestCase):
         self.host.remove(ONE)
         self.plug(ONE, 7)
         self.assertEqual({}, self.kept())
-        (card,) = (each for each in self.cards() if str(each.address) == ONE)
+        card = self.gpu_at(ONE)
         own = self.identities([card])[card.address]
         self.assertFalse(quarantine.is_about(self.loaded()[ONE], card, own))
 

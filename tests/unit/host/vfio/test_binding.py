@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
+from concurrent import futures
 
 import fixtures
 from oslotest import base
@@ -345,12 +345,8 @@ class TestHangs(BindingTestCase):
     def test_one_that_cannot_be_ended(self) -> None:
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
-
-        def run(ahead: child.Ahead, words: bytes, timeout_s: float) -> bytes:
-            raise child.TimedOut("did not answer", output, process)
-
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(fixtures.MonkeyPatch("nova_gpu.host.child.Ahead.run", run))
+        hung = child.TimedOut("did not answer", output, process)
+        with fixtures.MockPatchObject(child.Ahead, "run", side_effect=hung):
             for _ in range(2):
                 error = self.refused(timeout_s=1)
                 self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
@@ -364,20 +360,8 @@ class TestHangs(BindingTestCase):
         self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
 
     def test_two_at_a_time(self) -> None:
-        errors = []
-
-        def give() -> None:
-            try:
-                self.to_guests()
-            except Exception as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=give) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], errors)
+        with futures.ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda _: self.to_guests(), range(3)))
         self.assertEqual(3, len([each for each in self.kernel.done if each.endswith("vfio-pci")]))
 
 
@@ -395,7 +379,7 @@ class TestLock(BindingTestCase):
         together = threading.Barrier(3)
         address = _SlowAddress(0xFFFF, 0, 0, 0)
 
-        def enter() -> None:
+        def enter(_: int) -> None:
             nonlocal inside, most
             together.wait()
             with binding._alone(address):
@@ -404,11 +388,8 @@ class TestLock(BindingTestCase):
                 time.sleep(0.05)
                 inside -= 1
 
-        threads = [threading.Thread(target=enter) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with futures.ThreadPoolExecutor(3) as pool:
+            list(pool.map(enter, range(3)))
         self.assertEqual(1, most)
 
     def test_nobody_but_the_script_reads_what_waits_for_the_functions_lock(self) -> None:

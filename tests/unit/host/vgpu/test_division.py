@@ -8,7 +8,6 @@ import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, mdev
 from tests.fixtures import vgpu
 from tests.unit.host.base import HostTestCase
@@ -24,9 +23,7 @@ class TestDivided(HostTestCase):
     told: division.TypesByFunction = MappingProxyType({})
 
     def divided(self) -> dict[str, values.DividedCard]:
-        chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
-        cards = discovery.discover(self.host.roots, chosen, {}, dict)
-        found = division.divided(cards, self.host.roots, self.told)
+        found = division.divided(self.host.gpus(), self.host.roots, self.told)
         return {str(address): card for address, card in found.items()}
 
     def test_no_card_that_cannot_be_divided(self) -> None:
@@ -34,8 +31,7 @@ class TestDivided(HostTestCase):
         self.assertEqual({}, self.divided())
 
     def test_a_card_with_mediated_devices(self) -> None:
-        self.host.add_gpu(ONE, "10de", "1bb3")
-        vgpu.add_types(self.host, ONE, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, ONE)
         vgpu.make(self.host, ONE, "nvidia-64")
         left = {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0, "nvidia-66": 0}
         vgpu.set_available(self.host, ONE, left)
@@ -148,8 +144,7 @@ class TestDivided(HostTestCase):
         self.assertIn(TWO, self.log.output)
 
     def test_a_card_that_tells_of_more_than_can_be(self) -> None:
-        self.host.add_gpu(ONE, "10de", "1bb3")
-        vgpu.add_types(self.host, ONE, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, ONE)
         path = self.host.path(ONE) / "mdev_supported_types/nvidia-64/available_instances"
         for number, is_known in (("4096", True), ("4097", False), ("9" * 4000, False)):
             path.write_text(number)
@@ -159,9 +154,7 @@ class TestDivided(HostTestCase):
         self.assertIn("says more than 4096", card.unread or "")
 
     def test_a_mediated_device_of_no_type(self) -> None:
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "1bb3")
-            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, ONE, TWO)
         link = self.host.path(TWO) / vgpu.make(self.host, TWO, "nvidia-64") / "mdev_type"
         link.unlink()
         link.symlink_to("-1")
@@ -170,9 +163,7 @@ class TestDivided(HostTestCase):
         self.assertIn("a mediated device of the type '-1'", found[TWO].unread or "")
 
     def test_a_product_is_asked_about_a_type_once(self) -> None:
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "1bb3")
-            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, ONE, TWO)
         path = self.host.path(TWO) / "mdev_supported_types/nvidia-64/description"
         path.write_text("num_heads=99")
         self.assertEqual(4, self.divided()[TWO].types["nvidia-64"].heads)
@@ -191,8 +182,7 @@ class ReadingsTest(HostTestCase):
         self.look()
 
     def look(self) -> values.DividedCard:
-        chosen = selection.Selection.parse(["10de"], [], [])
-        cards = discovery.discover(self.host.roots, chosen, {}, dict)
+        cards = self.host.gpus()
         (found,) = division.divided(cards, self.host.roots, readings=self.readings).values()
         return found
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-import tempfile
 import types
-import unittest
 from typing import Any
 
 import fixtures
@@ -100,18 +98,17 @@ class StaleDeviceTest(base.BaseTestCase):
         self.assertEqual(["/dev/loop10", "/dev/loop2"], sorted(detached))
 
 
-class TestProcesses(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.proc = pathlib.Path(folder.name)
+class TestProcesses(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
 
-    def process(self, pid, name, group):
+    def process(self, pid: int, name: str, group: str) -> None:
         (self.proc / str(pid)).mkdir()
         (self.proc / str(pid) / "cgroup").write_text(f"5:devices:{group}\n")
         (self.proc / str(pid) / "stat").write_text(f"{pid} ({name}) D 1 {pid} 0\n")
 
-    def test_of_the_guest_alone(self):
+    def test_of_the_guest_alone(self) -> None:
         self.process(11, "init", "/machine/lxc-10-instance-00000001.libvirt-lxc")
         self.process(12, "a (b) c", "/machine.slice/machine-lxc\\x2d10\\x2dinstance.scope/libvirt")
         self.process(13, "neighbours", "/machine/lxc-101-instance-00000002.libvirt-lxc")

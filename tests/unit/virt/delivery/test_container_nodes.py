@@ -4,61 +4,45 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import stat
-from collections.abc import Callable
-from typing import Any
 
 import fixtures
 import libvirt
-import nova.privsep
 from lxml import etree
 from nova import objects
 from nova.virt.libvirt import config as vconfig
-from oslo_config import fixture as config_fixture
-from oslotest import base
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import container_nodes
-from tests.fixtures import hosts, nodes
+from tests.fixtures import cards, histories
 from tests.fixtures.nodes import Nodes
+from tests.fixtures.verbs import VerbTestCase
 
-CARD, DIVIDED = "0000:3b:00.0", "0000:5e:00.0"
+CARD, DIVIDED = "0000:18:00.0", "0000:5e:00.0"
 SLOT = Slot.parse(f"{DIVIDED}/1g.18gb/900")
-
-CARD = "0000:18:00.0"
 NODE = "/dev/dri/renderD129"
 INSTANCE = objects.Instance(uuid="8d5f2c1e-40b7-4c1d-9d52-7d1b1d4c2a10")
 
 
-class WayTestCase(base.BaseTestCase):
+class ContainerNodesTest(VerbTestCase):
     def setUp(self) -> None:
-        super().setUp()
-        objects.register_all()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.config(state_path=str(root))
+        super().setUp(Nodes.FILES)
+        self.config(state_path=str(self.root))
         self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
-        self.host = hosts.Host(root, nodes=nodes.Nodes.FILES)
         self.host.add_gpu(CARD, "10de", "2335")
         self.host.add_gpu(DIVIDED, "10de", "2335", mig=[(9, 0)])
-        self.way = container_nodes.ContainerNodes(self.host.roots, self.kept, serves=True)
         self.reason: str | None = None
+        self.way = container_nodes.ContainerNodes(
+            self.host.roots, lambda card: self.reason, serves=True
+        )
 
-    def kept(self, card: GPU) -> str | None:
-        return self.reason
-
-
-class ContainerNodesTest(WayTestCase):
     def card(self) -> GPU:
-        selected = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(self.host.roots, selected, {}, dict)
-        return next(each for each in found if str(each.address) == CARD)
+        (card,) = discovery.cards_at(cards.addresses(CARD), self.host.roots)
+        return card
 
     def rendered(self, *given: GPU | Slot) -> etree._Element:
         guest = vconfig.LibvirtConfigGuest()
@@ -103,44 +87,13 @@ class ContainerNodesTest(WayTestCase):
         self.assertRaises(exception.DeviceNodeMissing, self.rendered, SLOT)
 
 
-class Libvirt:
-    """Its domains' XML; ``looks`` are called in turn whenever they are listed."""
-
-    def __init__(self) -> None:
-        self.domains: list[str] = []
-        self.looks: list[Callable[[], None]] = []
-
-    def list_guests(self, only_running: bool = True) -> list[Any]:
-        found = list(self.domains)
-        if self.looks:
-            self.looks.pop(0)()
-        return [Guest(xml) for xml in found]
-
-
-class Guest:
-    uuid = INSTANCE.uuid
-
-    def __init__(self, xml: str) -> None:
-        self._xml = xml
-
-    def get_xml_desc(self) -> str:
-        return self._xml
-
-
-class NodeRightsTest(base.BaseTestCase):
+class NodeRightsTest(VerbTestCase):
     def setUp(self) -> None:
-        super().setUp()
         if os.getuid():
             self.skipTest("only root can make device nodes")
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root, nodes=Nodes.DEVICES)
+        super().setUp(Nodes.DEVICES)
         self.host.add_gpu(CARD, "1002", "74a1")
-        config = self.useFixture(config_fixture.Config(CONF))
-        for name in ("sysfs", "dev", "proc"):
-            config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
-        self.libvirt = Libvirt()
+        self.libvirt = histories.Libvirt()
         self.rights = container_nodes.NodeRights(self.libvirt, self.host.roots)
 
     def open(self) -> None:
@@ -149,7 +102,8 @@ class NodeRightsTest(base.BaseTestCase):
     def define(self) -> None:
         char = f"<source><char>{NODE}</char></source>"
         hostdev = f"<hostdev mode='capabilities' type='misc'>{char}</hostdev>"
-        self.libvirt.domains = [f"<domain><devices>{hostdev}</devices></domain>"]
+        xml = f"<domain><devices>{hostdev}</devices></domain>"
+        self.libvirt.domains[INSTANCE.uuid] = histories.Domain(INSTANCE.uuid, xml)
 
     def is_open(self) -> bool:
         path = self.host.roots.dev / NODE.removeprefix("/dev/")
@@ -163,7 +117,7 @@ class NodeRightsTest(base.BaseTestCase):
         self.rights.started(INSTANCE.uuid)
         self.rights.close()
         self.assertTrue(self.is_open())
-        self.libvirt.domains = []
+        self.libvirt.domains.clear()
         self.rights.close()
         self.assertFalse(self.is_open())
 
@@ -177,27 +131,25 @@ class NodeRightsTest(base.BaseTestCase):
         self.open()
         self.rights.started(INSTANCE.uuid)
 
-        def starts() -> None:
+        def starts(**_: bool) -> list[histories.Domain]:
             self.open()
             self.define()
             self.rights.started(INSTANCE.uuid)
+            return []
 
-        self.libvirt.looks = [starts]
-        self.rights.close()
+        with fixtures.MockPatchObject(self.libvirt, "list_guests", starts):
+            self.rights.close()
         self.assertTrue(self.is_open())
-        self.libvirt.domains = []
+        self.libvirt.domains.clear()
         self.rights.close()
         self.assertFalse(self.is_open())
 
     def test_a_libvirt_that_does_not_answer(self) -> None:
         self.open()
         self.rights.started(INSTANCE.uuid)
-
-        def fails() -> None:
-            raise libvirt.libvirtError("no connection")
-
-        self.libvirt.looks = [fails]
-        self.rights.close()
+        error = libvirt.libvirtError("no connection")
+        with fixtures.MockPatchObject(self.libvirt, "list_guests", side_effect=error):
+            self.rights.close()
         self.assertTrue(self.is_open())
         self.rights.close()
         self.assertFalse(self.is_open())
@@ -208,6 +160,6 @@ class NodeRightsTest(base.BaseTestCase):
         later = container_nodes.NodeRights(self.libvirt, self.host.roots)
         later.begin()
         self.assertTrue(self.is_open())
-        self.libvirt.domains = []
+        self.libvirt.domains.clear()
         container_nodes.NodeRights(self.libvirt, self.host.roots).begin()
         self.assertFalse(self.is_open())

@@ -12,7 +12,7 @@ from oslotest import base
 from nova_gpu.core.guest import tree
 from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery.delivery import Delivery, Operation, described
 from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 from tests.fixtures import cards, hosts
@@ -56,8 +56,7 @@ class OfCardsTest(base.BaseTestCase):
             folder = host.path(f"0000:{bus}:00.0")
             (folder / "max_link_speed").write_text(f"{speed} GT/s PCIe\n")
             (folder / "max_link_width").write_text("16\n")
-        nvidia = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(host.roots, nvidia, {}, dict)[:2]
+        found = discovery.cards_at(cards.addresses("0000:04:00.0", "0000:05:00.0"), host.roots)
         planned = tree.of(found)
         assert planned is not None
         one, other = described(found, planned.places(), host.roots)

@@ -72,13 +72,6 @@ class AddNodesTest(unittest.TestCase):
         self.assertEqual("lxc", config.virt_type)
 
 
-class IsolateTest(unittest.TestCase):
-    def test_network_namespace(self) -> None:
-        config = container()
-        guest_config.isolate(config)
-        self.assertIsNotNone(etree.fromstring(config.to_xml()).find("features/privnet"))
-
-
 class IDMapTest(unittest.TestCase):
     def test_sent_as_plain_numbers_and_rendered_as_before(self) -> None:
         for kind in (vconfig.LibvirtConfigGuestUIDMap, vconfig.LibvirtConfigGuestGIDMap):
@@ -154,15 +147,6 @@ class AddVGPUsTest(unittest.TestCase):
         parts = domains.Parts({}, {FUNCTION.parent: FUNCTION.parent})
         self.assertEqual({MEDIATED, FUNCTION}, domains.gpus_in(xml, parts))
 
-    def test_plain_function_is_libvirts_to_bind(self) -> None:
-        guest = vconfig.LibvirtConfigGuest()
-        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        slot = Slot.parse("0000:3b:00.1/vf/0")
-        plain = guest_config.GuestVirtualFunction(slot.parent, managed=True)
-        guest_config.add_vgpus(guest, {slot: plain})
-        (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
-        self.assertEqual(("pci", "yes"), (function.get("type"), function.get("managed")))
-
 
 def whole(address: str, *companions: str) -> GPU:
     return dataclasses.replace(cards.card(address), companions=cards.addresses(*companions))
@@ -185,8 +169,8 @@ def guest(machine_type: str = "pc-q35-7.2", ports: int = 1) -> vconfig.LibvirtCo
 
 
 class AddCardsTest(unittest.TestCase):
-    def domain(self, *gpus: GPU, option_rom: bool = True) -> Any:
-        config = guest()
+    def domain(self, *gpus: GPU, option_rom: bool = True, ports: int = 1) -> Any:
+        config = guest(ports=ports)
         guest_config.add_cards(config, gpus, option_rom=option_rom)
         return etree.fromstring(config.to_xml())
 
@@ -217,8 +201,7 @@ class AddCardsTest(unittest.TestCase):
             )
             self.assertEqual("0x00", each.find("address").get("slot"))
         self.assertEqual(
-            ["0x0000", "0x0000", "0x10000"],
-            domain.xpath("devices/hostdev/source/address/@domain"),
+            ["0x0000", "0x0000", "0x10000"], domain.xpath("devices/hostdev/source/address/@domain")
         )
 
     def test_cliques(self) -> None:
@@ -262,9 +245,7 @@ class AddCardsTest(unittest.TestCase):
 
     def test_without_ports_of_novas_libvirt_makes_all(self) -> None:
         """If one was defined it would leave none free to attach a device to."""
-        config = guest(ports=0)
-        guest_config.add_cards(config, [PAIR, ALONE], option_rom=True)
-        domain = etree.fromstring(config.to_xml())
+        domain = self.domain(PAIR, ALONE, ports=0)
         self.assertEqual([], domain.xpath("devices/controller"))
         self.assertEqual(
             ["0x01", "0x01", "0x02"], domain.xpath("devices/hostdev/address[@type='pci']/@bus")
@@ -282,10 +263,8 @@ class AddCardsTest(unittest.TestCase):
         self.assertEqual({PAIR.address, ALONE.address}, domains.gpus_in(config.to_xml(), nothing))
         again = vconfig.LibvirtConfigGuest()
         again.parse_str(config.to_xml())
-        found = [
-            each for each in again.devices if isinstance(each, vconfig.LibvirtConfigGuestHostdevPCI)
-        ]
-        self.assertEqual(3, len(found))
+        kind = vconfig.LibvirtConfigGuestHostdevPCI
+        self.assertEqual(3, sum(isinstance(each, kind) for each in again.devices))
 
 
 class MachineTypeTest(unittest.TestCase):

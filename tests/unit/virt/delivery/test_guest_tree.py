@@ -35,7 +35,6 @@ Q35 = "pc-q35-7.2"
 class GuestTreeTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.roots = Roots(sysfs=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
     def instance(self, word: str | None = None, cells: Sequence[int] = ()) -> objects.Instance:

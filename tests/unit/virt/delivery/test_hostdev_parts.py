@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 import types
 from typing import Any
 
@@ -14,68 +13,22 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import mediated_device, pci_aliases, plain_function, typed_function
-from nova_gpu.virt.delivery.delivery import Operation
+from nova_gpu.virt.delivery import pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from tests.fixtures import cards, hosts
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
-SLOTS = [Slot.parse(f"0000:5e:00.0/nvidia-63/{number}") for number in (0, 1)]
 CARD = "0000:c3:00.0"
 FUNCTION = PciAddress.parse("0000:c3:00.1")
 PLAIN, TYPED = Slot(FUNCTION, "vf", 0), Slot(FUNCTION, "nvidia-1155", 0)
 
 
-class HostdevPartsTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        objects.register_all()
-        self.way = mediated_device.MediatedDevices(Roots())
-        self.asked: list[tuple[str, ...]] = []
-        for verb in ("make", "remove"):
-            self.useFixture(
-                fixtures.MonkeyPatch(
-                    f"nova_gpu.privsep.vgpu.{verb}",
-                    lambda *args, verb=verb: self.asked.append((verb, *args)),
-                )
-            )
-
-    def clean(self, slot: Slot) -> None:
-        self.fail("there is nothing to be cleaned")
-
-    def test_made_and_removed_as_root(self) -> None:
-        self.way.prepare(SLOTS[0], UUID)
-        self.way.release(SLOTS[0], UUID, self.clean)
-        slot = str(SLOTS[0])
-        self.assertEqual([("make", slot, UUID), ("remove", slot, UUID)], self.asked)
-
-    def test_whose_it_was_nobody_knows(self) -> None:
-        self.way.release(SLOTS[0], None, self.clean)
-        self.assertEqual([], self.asked)
-
-    def test_rendered(self) -> None:
-        guest = vconfig.LibvirtConfigGuest()
-        given = [cards.card("0000:3b:00.0"), *SLOTS]
-        self.way.render(objects.Instance(uuid=UUID), request.of({}), guest, given)
-        self.assertEqual(2, len(guest.devices))
-        (meta,) = guest.metadata
-        self.assertEqual(tuple(SLOTS), meta.addresses)
-
-    def test_refused(self) -> None:
-        refused = {each for each in Operation if self.way.unsupported(each)}
-        self.assertEqual({Operation.SUSPEND, Operation.SNAPSHOT}, refused)
-
-
 class VirtualFunctionsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root)
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
         self.host.add_vf(CARD, str(FUNCTION))
-
         self.host.set_autoprobe(CARD, enabled=False)
         self.plain, self.typed = self.ways()
 
@@ -157,8 +110,7 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.assertEqual({str(FUNCTION): "0000:c4:00.2"}, data.pci_dev_map_src_dst)
 
     def test_without_an_iommu(self) -> None:
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root, iommu=False)
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path, iommu=False)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
         self.host.add_vf(CARD, str(FUNCTION))
         self.register()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import types
 from typing import Any
 
@@ -16,7 +15,7 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import mediated_device
-from tests.fixtures import hosts, vgpu
+from tests.fixtures import cards, hosts, vgpu
 
 CARD = "0000:3b:00.0"
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -27,8 +26,7 @@ SLOT, NEXT = (Slot.parse(f"{CARD}/nvidia-64/{number}") for number in (0, 1))
 class MediatedDevicesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_gpu(CARD, "10de", "1bb3")
         vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
         self.way = mediated_device.MediatedDevices(self.host.roots)
@@ -58,10 +56,13 @@ class MediatedDevicesTest(base.BaseTestCase):
     def test_rendered_by_its_uuid(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        self.way.render(objects.Instance(uuid=UUID), request.of({}), guest, [SLOT, NEXT])
+        given = [cards.card("0000:5e:00.0"), SLOT, NEXT]
+        self.way.render(objects.Instance(uuid=UUID), request.of({}), guest, given)
         found = etree.fromstring(guest.to_xml()).findall("devices/hostdev/source/address")
         uuids = [each.get("uuid") for each in found]
         self.assertEqual([device_uuid(UUID, each) for each in (SLOT, NEXT)], uuids)
+        (meta,) = guest.metadata
+        self.assertEqual((SLOT, NEXT), meta.addresses)
 
     def test_moved(self) -> None:
         data: Any = types.SimpleNamespace(target_mdevs={})

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import fixtures
 from oslo_config import fixture as config_fixture
 from oslotest import base
@@ -24,7 +22,7 @@ SLOT = Slot.parse(f"{CARD}/1g.18gb/900")
 class MIGInstancesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        root = self.useFixture(fixtures.TempDir()).path
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.config(group="libvirt", uid_maps=[])
         self.host = hosts.Host(root, nodes=nodes.Nodes.FILES)
@@ -59,12 +57,7 @@ class MIGInstancesTest(base.BaseTestCase):
         self.assertEqual([SLOT], cleaned)
 
     def test_divided_as_the_option_says(self) -> None:
-        asked: list[tuple[str, str]] = []
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova_gpu.privsep.vgpu.make_mig_instances",
-                lambda card, profile: asked.append((card, profile)) or 7,
-            )
-        )
+        make = fixtures.MockPatch("nova_gpu.privsep.vgpu.make_mig_instances", return_value=7)
+        self.useFixture(make)
         mig_instance.divide(CARD, "1g.18gb")
-        self.assertEqual([(CARD, "1g.18gb")], asked)
+        make.mock.assert_called_once_with(CARD, "1g.18gb")

@@ -6,37 +6,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import fixtures
-import nova.privsep
-from oslo_config import fixture as config_fixture
-from oslotest import base
 
-from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.pci import discovery
 from nova_gpu.virt.delivery import open_cards
-from tests.fixtures import hosts, pci
+from tests.fixtures import pci
+from tests.fixtures.verbs import VerbTestCase
 
 CARD = "0000:3b:00.0"
 
 
-class OpenCardsTest(base.BaseTestCase):
+class OpenCardsTest(VerbTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        config = self.useFixture(config_fixture.Config(CONF)).config
-        for name in ("sysfs", "dev", "proc"):
-            config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
         self.host.add_gpu(CARD, "10de", "2335", companions=[pci.AUDIO])
         self.cards = open_cards.OpenCards(self.host.roots)
 
     def reasons(self) -> Mapping[PciAddress, str]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        return self.cards.reasons(discovery.discover(self.host.roots, selected, {}, dict))
+        found = discovery.cards_at([PciAddress.parse(CARD)], self.host.roots)
+        return self.cards.reasons(found)
 
     def test_what_a_process_of_the_host_has_open(self) -> None:
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
         device = self.host.path(CARD) / "drm/card0"
         device.mkdir(parents=True)
         (device / "dev").write_text("1:3\n")

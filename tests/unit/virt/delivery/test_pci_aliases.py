@@ -2,17 +2,14 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any
 
 import fixtures
 from nova import exception as nova_exception
 from oslotest import base
 
-from nova_gpu.core.model import GPU
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import pci_aliases
-from tests.fixtures import hosts
+from tests.fixtures import cards, hosts
 
 A, B = "0000:3b:00.0", "0000:5e:00.0"
 
@@ -22,17 +19,13 @@ class DeviceSpecTest(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (A, B):
             self.host.add_gpu(address, "10de", "2330")
 
     def obstacles(self, *specs: dict[str, Any]) -> dict[str, str | None]:
         option = pci_aliases.DeviceSpec([json.dumps(spec) for spec in specs])
-        return {str(gpu.address): option.obstacle(gpu, self.host.roots) for gpu in self.found()}
-
-    def found(self) -> tuple[GPU, ...]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        return discovery.discover(self.host.roots, selected, {}, dict)
+        return {a: option.obstacle(cards.addresses(a), self.host.roots) for a in (A, B)}
 
     def test_none(self) -> None:
         self.assertEqual({A: None, B: None}, self.obstacles())

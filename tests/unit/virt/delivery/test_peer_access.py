@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import ddt
 import fixtures
@@ -28,8 +27,7 @@ FIRST, SECOND = (
 class CliquesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        root = self.useFixture(fixtures.TempDir()).path
         self.host = hosts.Host(root, processor=processors.EPYC)
         self.qemu = 8002002
         self.peers = peer_access.Peers(self.host.roots, lambda: 9000000, lambda: self.qemu)

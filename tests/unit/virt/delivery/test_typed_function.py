@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is NVIDIA's functions' own; the rest is in test_virtual_function."""
+"""What is NVIDIA's functions' own; the rest is in test_hostdev_parts."""
 
 from __future__ import annotations
 

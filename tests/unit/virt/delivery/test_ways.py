@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import fixtures
 from oslo_config import fixture as config_fixture
@@ -25,9 +24,8 @@ ONE, TWO, THREE = (Slot.parse(f"0000:3b:00.4/nvidia-63/{number}") for number in 
 class WaysTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF)).config
-        self.host = hosts.Host(root)
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
 
     def ways(self, virt_type: str) -> ways.Ways:
         self.config(group="libvirt", virt_type=virt_type)

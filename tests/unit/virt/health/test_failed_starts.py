@@ -17,12 +17,11 @@ class FailedStartsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(folder)
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         kernel.boot(self.host, "first")
         for function in (ONE, TWO):
             self.host.add_gpu(str(function), "10de", "26b9")
-        self.path = folder / "gpu-failed-starts"
+        self.path = self.host.root / "gpu-failed-starts"
         self.starts = self.again()
 
     def again(self) -> failed_starts.FailedStarts:

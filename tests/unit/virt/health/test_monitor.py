@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Iterable, Mapping
 
 import fixtures
@@ -14,7 +13,6 @@ from nova_gpu.core.availability import Scope, Unavailable
 from nova_gpu.core.health_verdict import NvmlHealth
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from nova_gpu.virt.health import monitor
 from tests.fixtures import ailments, cards, hosts
 from tests.fixtures import nvml as machines
@@ -26,7 +24,7 @@ FIRST, SECOND = cards.addresses(A, B)
 class WatchTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (A, B):
             self.host.add_gpu(address, "10de", "2335")
         self.config = self.useFixture(config_fixture.Config(CONF))
@@ -45,7 +43,7 @@ class WatchTest(base.BaseTestCase):
         return self.told
 
     def found(self) -> tuple[GPU, ...]:
-        return discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+        return discovery.cards_at([FIRST, SECOND], self.host.roots)
 
     def look(self) -> tuple[dict[PciAddress, str], dict[PciAddress, str]]:
         """The faults for all instances, and those for new ones alone"""

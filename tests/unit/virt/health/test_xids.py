@@ -1,53 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
-
 import fixtures
-import nova.privsep
-from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Unavailable
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from nova_gpu.virt.health import xids
-from tests.fixtures import ailments, hosts, kernel
+from tests.fixtures import ailments, cards, kernel
+from tests.fixtures.verbs import VerbTestCase
 
 A, B = "0000:3b:00.0", "0000:af:00.0"
 BOOT, NEXT_BOOT = kernel.BOOT_ID, "77777777-30a7-4b02-8d0c-1f36be1a5d80"
 
 
-class XidsTest(base.BaseTestCase):
+class XidsTest(VerbTestCase):
     """The real reader in a real process over a file"""
 
     def setUp(self) -> None:
         super().setUp()
-        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
-        self.useFixture(in_process)
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root)
         kernel.boot(self.host, BOOT)
         for address in (A, B):
             self.host.add_gpu(address, "10de", "2335")
         self.kernel_log = ailments.KernelLog(self.host)
-        self.config = self.useFixture(config_fixture.Config(CONF))
-        for name in ("sysfs", "dev", "proc"):
-            self.config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
-        self.config.config(state_path=str(self.root))
+        self.config(state_path=str(self.root))
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.clock = 1000.0
         self.useFixture(fixtures.MonkeyPatch("time.monotonic", lambda: self.clock))
         self.put: list[tuple[str, str, str | None]] = []
+        self.error: Exception | None = None
         self.xids = xids.Xids(self.host.roots)
 
     def _quarantine(self, card: GPU, verdict: Unavailable, until_boot: str | None) -> None:
+        if self.error:
+            raise self.error
         self.put.append((str(card.address), verdict.reason, until_boot))
 
     def look(self) -> list[tuple[str, str, str | None]]:
-        found = discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+        found = discovery.cards_at(cards.addresses(A, B), self.host.roots)
         self.put.clear()
         self.xids.look(found, self._quarantine)
         self.clock += CONF.gpu.health_interval
@@ -72,7 +63,7 @@ class XidsTest(base.BaseTestCase):
         self.kernel_log.xid(A, 13)
         self.assertEqual([], self.look())
         self.assertIn(f"GPU {A}: its driver reported Xid 13", self.log.output)
-        self.config.config(fatal_xids=[13], group="gpu")
+        self.config(fatal_xids=[13], group="gpu")
         self.kernel_log.xid(A, 13)
         self.assertEqual(1, len(self.look()))
 
@@ -86,9 +77,9 @@ class XidsTest(base.BaseTestCase):
             self.host.bind(address, "vfio-pci")
         self.assertEqual([], self.look())
         self.host.bind(A, "nvidia")
-        self.config.config(fatal_xids=[], group="gpu")
+        self.config(fatal_xids=[], group="gpu")
         self.assertEqual([], self.look())
-        self.config.config(fatal_xids=[79], group="gpu")
+        self.config(fatal_xids=[79], group="gpu")
         self.assertEqual(1, len(self.look()))
 
     def test_once_in_the_interval(self) -> None:
@@ -100,10 +91,10 @@ class XidsTest(base.BaseTestCase):
 
     def test_what_could_not_be_quarantine_is_tried_again(self) -> None:
         self.kernel_log.xid(A, 79)
-        quarantine, self._quarantine = self._quarantine, _fail  # type: ignore[method-assign]
+        self.error = OSError(28, "No space left on device")
         self.assertEqual([], self.look())
         self.assertIn("No space", self.log.output)
-        self._quarantine = quarantine  # type: ignore[method-assign]
+        self.error = None
         self.assertEqual(1, len(self.look()))
 
     def test_a_log_that_cannot_be_read_is_said_once(self) -> None:
@@ -115,7 +106,3 @@ class XidsTest(base.BaseTestCase):
         )
         ailments.KernelLog(self.host).xid(A, 79)
         self.assertEqual(1, len(self.look()))
-
-
-def _fail(card: GPU, verdict: Unavailable, until_boot: str | None) -> None:
-    raise OSError(28, "No space left on device")

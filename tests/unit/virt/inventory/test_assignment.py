@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import fixtures
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.inventory.assignment import Assigned
-from tests.fixtures import hosts, vgpu
-from tests.fixtures.compute import Compute, resources
+from tests.fixtures.compute import resources
+from tests.unit.virt import test_host_gpus
+from tests.unit.virt.test_host_gpus import DIVIDED, ONE, TWO
 
-ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
 PART, LATER = (f"{DIVIDED}/nvidia-63/{number}" for number in (1, 2))
 GONE = "0000:d8:00.0"
 NAMED, OWN = (Slot.parse(f"{DIVIDED}/nvidia-63/{number}") for number in (0, 1))
 OTHER = uuidutils.generate_uuid()
 
 
-class AssignedTestCase(base.BaseTestCase):
+class AssignedTestCase(test_host_gpus.HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(DIVIDED, "10de", "1bb3")
-        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
-        self.compute = self.useFixture(Compute(self.host))
-        self.whole = self.compute.provider("2335")
+        self.whole = self.provider
         self.parts = self.compute.provider("1bb3", "nvidia-63")
 
     @property

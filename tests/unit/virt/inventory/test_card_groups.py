@@ -171,10 +171,7 @@ class MemoryTest(unittest.TestCase):
 
 class ReportTest(unittest.TestCase):
     def test_what_there_is_and_what_is_free(self) -> None:
-        found = look(
-            [cards.placed(A, 0, product=FERMI), cards.placed(B, 0, product=FERMI)],
-            {},
-        )
+        found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 0, product=FERMI)], {})
         for free, cells in (((A, B), ((-1, 0, -1, -1, 2),)), ((B,), ((-1,) * 4 + (1,),)), ((), ())):
             report = stats.loads(card_groups.report(found, "LXC", cards.addresses(*free)))
             (group,) = report.host.groups

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import pathlib
 from unittest import mock
 
-import fixtures
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import provider_tree, resource_tracker
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode, GroupKey
@@ -21,7 +17,8 @@ from nova_gpu.virt.delivery import guest_address_space, ways
 from nova_gpu.virt.inventory import card_inventory, link_groups, neighbours, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards
+from tests.unit.host.base import HostTestCase
 
 # A and B have links, and C and D.
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09"))
@@ -31,27 +28,20 @@ NODE = "node1"
 OTHER_NODES = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 
 
-class StockTest(base.BaseTestCase):
+class StockTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        host = hosts.Host(root)
         self.ledger = ledger.Ledger()
         config = self.useFixture(config_fixture.Config(CONF)).config
         config(group="libvirt", virt_type="kvm")
-        config(state_path=str(root))
-        self.ways = ways.Ways(
-            host.roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002
-        )
-        self.ways.sets = sets.NoSets()
-        self.bindings = self.ways.host_hooks
-        self.links = link_groups.LinkGroups(sets.NoSets())
+        config(state_path=str(self.root))
+        roots = self.host.roots
+        own = ways.Ways(roots, lambda _: None, self.ledger, lambda: 9000000, lambda: 8002002)
+        own.sets = sets.NoSets()
+        links = link_groups.LinkGroups(sets.NoSets())
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
-        self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
-        self.published = card_inventory.CardInventory(
-            self.ledger, self.ways, self.links, self.neighbours
-        )
+        beside = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), roots)
+        self.published = card_inventory.CardInventory(self.ledger, own, links, beside)
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 

@@ -2,37 +2,27 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import fixtures
 from nova import exception as nova_exception
-from oslo_config import fixture as config_fixture
-from oslotest import base
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import availability
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import hosts, large_cards, nodes, pci, processors
+from tests.fixtures import large_cards, nodes, pci, processors, verbs
 
 CARD = "0000:3b:00.0"
 
 
-class SurveyTestCase(base.BaseTestCase):
+class SurveyTestCase(verbs.VerbTestCase):
     def setUp(self) -> None:
-        super().setUp()
-        self.host = hosts.Host(
-            pathlib.Path(self.useFixture(fixtures.TempDir()).path), nodes=nodes.Nodes.FILES
-        )
-        self.conf = self.useFixture(config_fixture.Config(CONF))
-        roots = self.host.roots
-        self.conf.config(group="gpu", sysfs_root=str(roots.sysfs), dev_root=str(roots.dev))
-        self.conf.config(group="gpu", proc_root=str(roots.proc), nvml=False)
+        super().setUp(nodes.Nodes.FILES)
+        self.config(group="gpu", nvml=False)
         self.log = self.useFixture(fixtures.FakeLogger())
 
     def discovery(self, virt_type: str, *device_spec: object) -> discovery.Discovery:
-        self.conf.config(group="libvirt", virt_type=virt_type)
-        self.conf.config(group="pci", device_spec=[json.dumps(each) for each in device_spec])
+        self.config(group="libvirt", virt_type=virt_type)
+        self.config(group="pci", device_spec=[json.dumps(each) for each in device_spec])
         return discovery.Discovery()
 
     def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
@@ -45,7 +35,7 @@ class HypervisorTest(SurveyTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
-        self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+        self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
 
     def remove(self) -> None:
         for address in filter(self.host.has, (CARD, CARD.replace(".0", ".1"))):
@@ -76,10 +66,10 @@ class HypervisorTest(SurveyTestCase):
         self.host.add_gpu(CARD, "10de", "25b6", class_code=pci.VGA, boot_vga=True)
         for virt_type in ("kvm", "lxc"):
             self.assertIn("booted on", self.obstacle(virt_type) or "")
-        self.conf.config(group="gpu", addresses=[CARD])
+        self.config(group="gpu", addresses=[CARD])
         self.assertIn("booted on", self.obstacle("kvm") or "")
         self.assertIsNone(self.obstacle("lxc"))
-        self.conf.config(group="gpu", addresses=[])
+        self.config(group="gpu", addresses=[])
         self.host.bind(CARD, "vfio-pci")
         self.assertIsNone(self.obstacle("kvm"))
 
@@ -87,9 +77,9 @@ class HypervisorTest(SurveyTestCase):
         self.remove()
         self.host.add_gpu(CARD, "10de", "25b6", mapped_mib=32 << 10)
         self.assertIsNone(self.obstacle("kvm"))
-        self.conf.config(group="gpu", guest_mmio_gib=32)
+        self.config(group="gpu", guest_mmio_gib=32)
         self.assertIn("guest_mmio_gib", self.obstacle("kvm") or "")
-        self.conf.config(group="gpu", guest_mmio_gib=64)
+        self.config(group="gpu", guest_mmio_gib=64)
         self.assertIsNone(self.obstacle("kvm"))
 
     def test_cards_that_map_all_of_their_memory(self) -> None:
@@ -115,17 +105,13 @@ class HypervisorTest(SurveyTestCase):
             processors.write(self.host.roots.proc, processor)
 
     def test_nvml_only_where_the_host_keeps_its_cards(self) -> None:
-        asked: list[str] = []
-        self.conf.config(group="gpu", nvml=True)
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova_gpu.host.nvidia.nvml.query", lambda timeout: asked.append("asked") or {}
-            )
-        )
+        self.config(group="gpu", nvml=True)
+        query = fixtures.MockPatch("nova_gpu.host.nvidia.nvml.query", return_value={})
+        self.useFixture(query)
         self.discovery("kvm").find()
-        self.assertEqual([], asked)
+        query.mock.assert_not_called()
         self.discovery("lxc").find()
-        self.assertEqual(["asked"], asked)
+        query.mock.assert_called_once()
 
 
 class IdentitiesTest(SurveyTestCase):
@@ -171,10 +157,10 @@ class DeviceSpecTest(SurveyTestCase):
         self.assertIsNone(self.obstacle("kvm", {"vendor_id": "8086"}, {"address": "*:3c:00.*"}))
 
     def test_containers_get_no_pci_devices_anyway(self) -> None:
-        self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+        self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
         self.assertIsNone(self.obstacle("lxc", {"vendor_id": "10de"}))
 
     def test_a_spec_that_nova_cannot_read(self) -> None:
-        self.conf.config(group="libvirt", virt_type="kvm")
-        self.conf.config(group="pci", device_spec=["{"])
+        self.config(group="libvirt", virt_type="kvm")
+        self.config(group="pci", device_spec=["{"])
         self.assertRaises(nova_exception.NovaException, discovery.Discovery)

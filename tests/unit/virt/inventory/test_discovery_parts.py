@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 import shutil
 from types import MappingProxyType
 
 import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.host.pci import discovery as pci_discovery
-from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, vgpu
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:82:00.0"
 # Names as NVIDIA's g_vgpu_chip_flags.h has them
 BY_TIME = {1400: "NVIDIA H200X-70C", 1401: "NVIDIA H200X-141C"}
 
 
-class SelectionTestCase(base.BaseTestCase):
-    IOMMU = True
+class SelectionTestCase(HostTestCase):
     libvirt: int | None = 10000000
     told: division.TypesByFunction = MappingProxyType({})
 
@@ -33,8 +29,6 @@ class SelectionTestCase(base.BaseTestCase):
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="gpu", nvml=False)
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root, iommu=self.IOMMU)
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
         for function in vgpu.add_functions(self.host, CARD, 4):
             vgpu.set_profiles(self.host, function, vgpu.L40S)
@@ -51,8 +45,7 @@ class SelectionTestCase(base.BaseTestCase):
     def sorted_out(
         self, *device_spec: str
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        found = pci_discovery.discover(self.host.roots, selected, {}, dict)
+        found = self.host.gpus()
         gpus = {gpu.address: gpu for gpu in found}
         self.config.config(group="pci", device_spec=device_spec)
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: self.libvirt)
@@ -114,8 +107,7 @@ class TestStartedByLibvirt(SelectionTestCase):
 
     def test_mediated_devices_take_neither(self) -> None:
         self.libvirt = None
-        self.host.add_gpu("0000:3b:00.0", "10de", "1bb3")
-        vgpu.add_types(self.host, "0000:3b:00.0", vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, "0000:3b:00.0")
         parts, _ = self.sorted_out()
         self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
 
@@ -125,12 +117,12 @@ class TestOnSwitchedBoard(SelectionTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.build("h200-8", self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.build("h200-8", self.root / "h200-8")
         self.card = PciAddress.parse("0000:19:00.0")
         self.functions = vgpu.add_functions(self.host, str(self.card), 4)
         self.log = self.useFixture(fixtures.FakeLogger())
 
-    def offered(self, names: dict[int, str], host: hosts.Host | None = None) -> set[str]:
+    def offered(self, names: dict[int, str]) -> set[str]:
         for function in self.functions:
             vgpu.set_profiles(self.host, function, names)
         parts, _ = self.sorted_out()

@@ -7,7 +7,6 @@ import collections
 import json
 import types
 from typing import Any
-from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
@@ -19,8 +18,6 @@ from oslotest import base
 from nova_gpu.core.flavor.placement_policy import Near
 from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
-from nova_gpu.host.pci import discovery
-from nova_gpu.host.pci.selection import Selection
 from nova_gpu.virt.inventory import neighbours, tracker
 from tests.fixtures import hosts
 
@@ -45,12 +42,10 @@ def function(physfn: str, number: int) -> objects.PciDevice:
 class NeighboursTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.host = hosts.build("beside-6", self.useFixture(fixtures.TempDir()).path)
         roots = self.host.roots
-        found = discovery.discover(roots, Selection(frozenset({"10de"})), {}, dict)
-        self.gpus = {str(each.address)[5:7]: each for each in found}
+        self.gpus = {str(each.address)[5:7]: each for each in self.host.gpus()}
         self.pci: Any = types.SimpleNamespace(claims=collections.defaultdict(list), stats=None)
         self.tracker = tracker.Tracker(lambda: types.SimpleNamespace(pci_tracker=self.pci))
         self.neighbours = neighbours.Neighbours(self.tracker, roots)
@@ -139,9 +134,7 @@ class ClaimantTest(NeighboursTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.instances: dict[str, objects.Instance] = {}
-        read = mock.patch.object(objects.Instance, "get_by_uuid", self._get)
-        read.start()
-        self.addCleanup(read.stop)
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", self._get))
         self.asked: list[str] = []
 
     def _get(self, context: Any, uuid: str, expected_attrs: list[str]) -> objects.Instance:

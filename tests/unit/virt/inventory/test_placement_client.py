@@ -43,7 +43,7 @@ class GetTest(unittest.TestCase):
         self.assertIn("503 maintenance", str(raised.exception))
 
 
-class _Placement:
+class Placement:
     """Nova's report client, with what Placement counts for one consumer.
 
     :param conflicts: how many writes find that somebody else has written since
@@ -53,7 +53,7 @@ class _Placement:
         self.counted = {uuid: {"resources": each} for uuid, each in counted.items()}
         self.generation = 7
         self._conflicts = conflicts
-        self._full = full
+        self.is_full = full
 
     def get_allocs_for_consumer(self, context: Any, uuid: str) -> dict[str, Any]:
         found = copy.deepcopy(self.counted)
@@ -66,9 +66,9 @@ class _Placement:
             raise nova_exception.AllocationUpdateFailed(consumer_uuid=uuid, error="conflict")
         assert payload["consumer_generation"] == self.generation
         assert (payload["project_id"], payload["user_id"]) == ("project", "user")
-        if not self._full:
+        if not self.is_full:
             self.counted = payload["allocations"]
-        return not self._full
+        return not self.is_full
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class _Placement:
 
 class AllocationsTest(unittest.TestCase):
     def test_gpus_alone_are_replaced(self) -> None:
-        client = _Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
+        client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
         self.assertTrue(placement_client.write_allocations(client, INSTANCE, {GROUP}, {}))
         self.assertEqual({NODE: {"VCPU": 1}, OTHER: {"VGPU": 1}}, client.resources)
         amounts = {GROUP: {"PGPU": 2}}
@@ -87,24 +87,24 @@ class AllocationsTest(unittest.TestCase):
         self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 2}}, client.resources)
 
     def test_what_else_a_provider_gives_stays(self) -> None:
-        client = _Placement({GROUP: {"PGPU": 4, "CUSTOM_X": 1}})
+        client = Placement({GROUP: {"PGPU": 4, "CUSTOM_X": 1}})
         placement_client.write_allocations(client, INSTANCE, {GROUP}, {})
         self.assertEqual({GROUP: {"CUSTOM_X": 1}}, client.resources)
 
     def test_no_room(self) -> None:
-        client = _Placement({NODE: {"VCPU": 1}}, full=True)
+        client = Placement({NODE: {"VCPU": 1}}, full=True)
         self.assertFalse(
             placement_client.write_allocations(client, INSTANCE, {GROUP}, {GROUP: {"PGPU": 1}})
         )
 
     def test_others_write_it_too(self) -> None:
-        client = _Placement({GROUP: {"PGPU": 4}}, conflicts=2)
+        client = Placement({GROUP: {"PGPU": 4}}, conflicts=2)
         self.assertTrue(placement_client.write_allocations(client, INSTANCE, {GROUP}, {}))
         with self.assertRaisesRegex(exception.PlacementFailed, "during each of 3 attempts"):
-            placement_client.write_allocations(_Placement({}, conflicts=9), INSTANCE, {GROUP}, {})
+            placement_client.write_allocations(Placement({}, conflicts=9), INSTANCE, {GROUP}, {})
 
     def test_beside_what_is_not_counted_at_all(self) -> None:
-        client = _Placement({})
+        client = Placement({})
         beside = {NODE: {"resources": {"VCPU": 1}}}
         amounts = {GROUP: {"PGPU": 1}}
         found = placement_client.read_consumer(client, "uuid")
@@ -114,5 +114,5 @@ class AllocationsTest(unittest.TestCase):
         self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 1}}, client.resources)
 
     def test_of_groups(self) -> None:
-        client = _Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
+        client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
         self.assertEqual({GROUP}, set(placement_client.allocations(client, "uuid", {GROUP, NODE})))

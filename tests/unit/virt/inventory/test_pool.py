@@ -59,7 +59,6 @@ class Host:
 
 class TrackerTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.host = Host()
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tracker.provider_tree = provider_tree.ProviderTree()
@@ -94,10 +93,8 @@ class TrackerTest(unittest.TestCase):
 
     def test_given_back_is_free(self) -> None:
         """At once: a claim may fail before its guest is started."""
-        allocations = {GROUP: {"resources": {"PGPU": 8}}}
-        claimed = self.tracker._claim_resources(allocations)
-        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
-            self.claim(1)
+        claimed = self._claim(8)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
         self.tracker._release_assigned_resources(claimed)
         self.assertEqual(sorted(FIRST + SECOND), self.claim(8))
 
@@ -167,8 +164,7 @@ class TrackerTest(unittest.TestCase):
 
     def test_nobody_to_ask_is_nothing_free(self) -> None:
         pool._supply_by_provider.pop(GROUP)
-        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
-            self.claim(1)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
 
     def test_a_host_is_asked_for_its_own_provider(self) -> None:
         self.claim(1)
@@ -177,13 +173,11 @@ class TrackerTest(unittest.TestCase):
     def test_a_provider_without_cards(self) -> None:
         self.host.gpus = {}
         self._publish()
-        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
-            self.claim(1)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
 
 
 class SetTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.host = Host()
         self.published = pool.publish(GROUP, self.host.gpus, self.host)
 

@@ -7,13 +7,12 @@ import unittest
 from unittest import mock
 
 import fixtures
-from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey, Product
+from nova_gpu.core.model import DeliveryMode, GroupKey, Product
 from nova_gpu.core.placement import inventory
 from nova_gpu.virt.inventory import provider_tree
 from tests.fixtures import cards
@@ -24,7 +23,7 @@ FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
 KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
 OTHER = GroupKey("10de", "1023", DeliveryMode.LXC)
 A, B = (cards.placed(address, product=FERMI) for address in ("0000:04:00.0", "0000:05:00.0"))
-GROUP = GPUGroup(KEY, FERMI, {gpu.address: gpu for gpu in (A, B)}, {})
+GPUS = {gpu.address: gpu for gpu in (A, B)}
 NAME = "node_gpu_10de_1091_lxc"
 NODE = "compute-7"
 KNOWN = GroupKey("10de", "2335", DeliveryMode.LXC)
@@ -32,27 +31,21 @@ NEW = GroupKey("10de", "2330", DeliveryMode.LXC)
 UUID, ASKED = "4e8e5957-649f-477b-9e5b-f1f75b21c03c", "9f1c7a52-2b53-4f5c-8f0a-0c9a3d1e2b47"
 
 
-class Nobody:
-    """A supply that is not asked."""
-
-
 class ProviderTreeTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.tree = nova_provider_tree.ProviderTree()
         self.tree.new_root("node", ROOT)
-        self.supply = Nobody()
+        self.supply = mock.Mock(spec=[])  # which is not asked
 
-    def _publish(self, group: GPUGroup = GROUP, reserved: int = 0) -> str:
+    def _publish(self, reserved: int = 0) -> str:
         present = provider_tree.groups_in(self.tree, "node", in_parts=False)
-        found = provider_tree.ensure(self.tree, "node", present, [group.key])
-        uuid = found[group.key]
+        uuid = provider_tree.ensure(self.tree, "node", present, [KEY])[KEY]
         offer = provider_tree.Offer(
-            inventory.inventory(len(group.gpus), reserved),
-            lambda present: provider_tree.traits(group.product, "LXC", present),
-            group.gpus,
+            inventory.inventory(len(GPUS), reserved),
+            lambda present: provider_tree.traits(FERMI, "LXC", present),
+            GPUS,
         )
-        provider_tree.publish(self.tree, uuid, group.key, offer, self.supply)
+        provider_tree.publish(self.tree, uuid, KEY, offer, self.supply)
         return uuid
 
     def test_a_group_is_a_child_of_the_node(self) -> None:

@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whole cards and vGPUs have in common, by whole cards; the rest is in test_stock."""
+"""What whole cards and vGPUs have in common, by whole cards."""
 
 from __future__ import annotations
 
 import fixtures
 from oslo_utils import uuidutils
-from oslotest import base
 
-from nova_gpu.core import device, exception
+from nova_gpu.core import device
 from nova_gpu.virt.usage.ledger import State
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, devices, resource, resources
 from tests.fixtures.histories import NODENAME
+from tests.unit.virt import test_host_gpus
+from tests.unit.virt.test_host_gpus import ONE, TWO
 
-ONE, TWO, GONE = "0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"
+GONE = "0000:d8:00.0"
 
 
-class PublishedTest(base.BaseTestCase):
+class PublishedTest(test_host_gpus.HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        self.compute = self.useFixture(Compute(self.host))
-        self.published = self.compute.gpus.assigned.whole
-        self.ledger = self.compute.gpus.ledger
-        self.provider = self.compute.provider("2335")
+        self.published = self.gpus.assigned.whole
+        self.ledger = self.gpus.ledger
 
     def test_of_this_host(self) -> None:
         other = uuidutils.generate_uuid()
@@ -43,26 +39,14 @@ class PublishedTest(base.BaseTestCase):
         for each in held:
             self.assertIs(group, each.group)
             self.assertEqual(each.device, each.grant.address)  # type: ignore[union-attr]
-        self.assertRaises(
-            exception.DeviceUnavailable, self.published.held, resources((self.provider, GONE))
-        )
-
-    def test_group_of_a_provider_of_somebody_else(self) -> None:
-        self.assertIsNone(self.published.group_of(uuidutils.generate_uuid()))
 
     def test_claimed_for_as_long_as_the_option_says(self) -> None:
         self.compute.config(group="gpu", claim_grace_period=7)
-        asked: list[float] = []
-        claim = self.ledger.claim
-
-        def noted(*args: object) -> None:
-            asked.append(args[-1])  # type: ignore[arg-type]
-            claim(*args)  # type: ignore[arg-type]
-
-        self.useFixture(fixtures.MockPatchObject(self.ledger, "claim", noted))
+        claim = fixtures.MockPatchObject(self.ledger, "claim", wraps=self.ledger.claim)
+        self.useFixture(claim)
         address = device.parse(ONE)
         self.published.hand_out([address], [], set())
-        self.assertEqual([7], asked)
+        self.assertEqual([7], [call.args[-1] for call in claim.mock.mock_calls])
         self.assertIn(address, self.ledger.now.devices(State.CLAIMED))
         self.assertNotIn(address, self.published.usable(self.provider, devices([ONE, TWO]), set()))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import objects
@@ -39,21 +40,15 @@ class Placement:
 class StrandingTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.config(group="gpu", reserved_vcpus_per_free_gpu=4)
         self.free = 2
-        self.left: tuple[float, float] | Exception = (7, 1024)
-
-    def _left(self) -> tuple[float, float]:
-        if isinstance(self.left, Exception):
-            raise self.left
-        return self.left
+        self.left = mock.Mock(return_value=(7, 1024))
 
     def refuse(self, vm_state: str = "building", **specs: str) -> None:
         instance = objects.Instance(uuid=ROOT, vm_state=vm_state)
-        stranding.refuse(instance, request.of(specs), lambda: self.free, self._left)
+        stranding.refuse(instance, request.of(specs), lambda: self.free, self.left)
 
     def test_left(self) -> None:
         """As Placement counts, for dedicated CPUs and shared ones together"""
@@ -62,7 +57,7 @@ class StrandingTest(base.BaseTestCase):
     def test_too_little_is_left(self) -> None:
         with self.assertRaisesRegex(exception.BetterElsewhere, "7 vCPUs would be left, and 2 free"):
             self.refuse()
-        self.left = (8, 1024)
+        self.left.return_value = (8, 1024)
         self.refuse()
 
     def test_who_is_not_meant(self) -> None:
@@ -75,7 +70,7 @@ class StrandingTest(base.BaseTestCase):
         self.refuse()
 
     def test_placement_that_is_away_keeps_nobody(self) -> None:
-        self.left = OSError("Placement is away")
+        self.left.side_effect = OSError("Placement is away")
         self.refuse()
         self.assertIn(
             "Starting this instance unchecked: it may leave too few vCPUs or too little memory for "

@@ -5,8 +5,8 @@ import collections
 import contextlib
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
@@ -52,15 +52,12 @@ class _Novas:
 class TrackerTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.saved: list[list[str]] = []
         self.fails = False
         self.novas = _Novas(ONE, TWO)
         self.tracker = tracker.Tracker(lambda: self.novas)
         self.instance = objects.Instance(uuid=GROUP, resources=objects.ResourceList(objects=[]))
-        patch = mock.patch.object(objects.Instance, "save", self._save)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "save", self._save))
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
         if self.fails:

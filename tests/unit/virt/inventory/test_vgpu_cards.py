@@ -1,33 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 from types import MappingProxyType
 
-import fixtures
 from oslo_config import fixture as config_fixture
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.availability import Source
-from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, sriov
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import vgpu_cards
-from tests.fixtures import cards, hosts, profiling_kernel, vgpu
+from tests.fixtures import cards, profiling_kernel, vgpu
+from tests.unit.host.base import HostTestCase
 
 CARD = "0000:82:00.0"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 
 
-class TestProfiles(base.BaseTestCase):
+class TestProfiles(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         config = self.useFixture(config_fixture.Config(CONF))
         config.config(group="gpu", nvml=False)
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
         self.functions = vgpu.add_functions(self.host, CARD, 4)
         self.kernel = self.useFixture(profiling_kernel.ProfilingKernel(self.host, vgpu.L40S))
@@ -38,12 +33,8 @@ class TestProfiles(base.BaseTestCase):
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         return vgpu_cards.VGPUCards(self.host.roots, own, told)
 
-    def found(self) -> tuple[GPU, ...]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        return discovery.discover(self.host.roots, selected, {}, dict)
-
     def look(self) -> None:
-        self.cards.read(self.found())
+        self.cards.read(self.host.gpus())
         self.cards.judge({})
 
     def slot(self, index: int, number: int = 1155) -> Slot:

@@ -4,36 +4,32 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import random
 import unittest
 from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-import fixtures
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import provider_tree, resource_tracker
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
-from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_inventory
 from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
-from tests.fixtures import cards, hosts, vgpu
+from tests.fixtures import cards, vgpu
+from tests.unit.host.base import HostTestCase
 
 ADDRESSES = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0")
 MOST = {type_.id: type_.available for type_ in vgpu.TESLA_P4}
@@ -48,20 +44,15 @@ BUSES = ("10", "20", "30")
 NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
 
 
-class StockTestCase(base.BaseTestCase):
+class StockTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
         self.config.config(group="gpu", nvml=False)
-        self.host = hosts.Host(root)
-        for address in ADDRESSES:
-            self.host.add_gpu(address, "10de", "1bb3")
-            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, *ADDRESSES)
         self.cards = self.new_cards()
         self.noted = ledger.Ledger()
-        self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
+        self.made = made_vgpus.MadeVGPUs(self.root / "gpu-vgpus")
         self.published = vgpu_inventory.VGPUInventory(
             *(self.cards, self.made, self.noted), sets.NoSets()
         )
@@ -73,12 +64,8 @@ class StockTestCase(base.BaseTestCase):
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
         return vgpu_cards.VGPUCards(self.host.roots, own)
 
-    def found(self) -> tuple[GPU, ...]:
-        selected = selection.Selection.parse(["10de"], [], [])
-        return discovery.discover(self.host.roots, selected, {}, dict)
-
     def look(self) -> Mapping[object, str]:
-        whole = self.cards.read(self.found())
+        whole = self.cards.read(self.host.gpus())
         self.cards.judge({})
         return whole
 
@@ -103,7 +90,7 @@ class TestStock(StockTestCase):
     def test_nothing_before_it_was_looked_at_to_the_end(self) -> None:
         self.publish()
         self.assertEqual({}, self.published.provider_uuids)
-        self.assertEqual(3, len(self.cards.read(self.found())))
+        self.assertEqual(3, len(self.cards.read(self.host.gpus())))
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 63)
@@ -116,9 +103,8 @@ class TestStock(StockTestCase):
 
     def test_a_card_that_came_since(self) -> None:
         self.look()
-        self.host.add_gpu("0000:d8:00.0", "10de", "1bb3")
-        vgpu.add_types(self.host, "0000:d8:00.0", vgpu.TESLA_P4)
-        self.cards.read(self.found())
+        vgpu.add_p4(self.host, "0000:d8:00.0")
+        self.cards.read(self.host.gpus())
         self.publish()
         self.assertEqual((32, 8), self.inventory(63))
         self.cards.judge({})
@@ -279,9 +265,7 @@ class RoomsTest(unittest.TestCase):
             self.asked.append(this)
             return original(this, *args)  # type: ignore[arg-type]
 
-        patch = mock.patch.object(SharedCard, "room", room)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.enterContext(mock.patch.object(SharedCard, "room", room))
 
     def test_nothing_is_worked_out_while_nothing_changes(self) -> None:
         first = self.rooms.of(self.cards, NOBODY)

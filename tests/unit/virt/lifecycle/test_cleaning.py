@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import threading
 from typing import Any
@@ -14,7 +13,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
@@ -46,8 +45,7 @@ class CleaningTest(base.BaseTestCase):
                 fixtures.MonkeyPatch(f"nova_gpu.privsep.cleaning.{verb}", self._stand_in(verb))
             )
         self.log = self.useFixture(fixtures.FakeLogger())
-        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.roots = dataclasses.replace(Roots(), proc=proc)
+        self.roots = Roots(proc=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
     def _stand_in(self, verb: str) -> Any:
         def call(address: str) -> Any:
@@ -59,20 +57,14 @@ class CleaningTest(base.BaseTestCase):
 
         return call
 
-    def bind(self, card: GPU) -> None:
-        self.calls.append(f"bind {card.address}")
-        if error := self.answers.get("bind"):
-            raise error
-
-    def containers(self, roots: Roots) -> container_nodes.ContainerNodes:
-        return container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
-
     def cleaner(self, mode: DeliveryMode, roots: Roots) -> cleaning.Cleaning:
         if mode is DeliveryMode.LXC:
-            return cleaning.Cleaning(self.containers(roots), roots)
+            containers = container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
+            return cleaning.Cleaning(containers, roots)
+        bind = self._stand_in("bind")
         self.useFixture(
             fixtures.MockPatchObject(
-                binding.Bindings, "give_to_guests", lambda _, card: self.bind(card)
+                binding.Bindings, "give_to_guests", lambda _, card: bind(card.address)
             )
         )
         noted = ledger.Ledger()

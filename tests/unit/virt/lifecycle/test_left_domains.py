@@ -65,17 +65,14 @@ class ReleaseTest(test_stops.StopsTestCase):
         self.assertFalse(self.release())
 
     def test_unknown_to_nova(self) -> None:
-        def missing(cls: type, context: object, uuid: str, **kwargs: object) -> None:
-            raise nova_exception.InstanceNotFound(instance_id=uuid)
-
-        self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.get_by_uuid", missing))
+        missing = nova_exception.InstanceNotFound(instance_id=self.server.uuid)
+        get = "nova.objects.Instance.get_by_uuid"
+        self.useFixture(fixtures.MockPatch(get, side_effect=missing))
         self.assertFalse(self.release())
         self.assertNotIn("Failed to release", self.log.output)
 
     def test_libvirt_fails(self) -> None:
-        def fail(xml: str) -> None:
-            raise RuntimeError("lost")
-
-        self.write_instance_config = fail  # type: ignore[method-assign]
+        lost = RuntimeError("lost")
+        self.useFixture(fixtures.MockPatchObject(self, "write_instance_config", side_effect=lost))
         self.assertFalse(self.release())
         self.assertIn("will retry in the next period: lost", self.log.output)

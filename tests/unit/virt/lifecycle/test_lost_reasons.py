@@ -20,17 +20,16 @@ _EXHAUSTED = (
 class LostReasonsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.instance = objects.Instance(vm_state=vm_states.ERROR, task_state=None)
         self.faults = [objects.InstanceFault(message=_EXHAUSTED, code=500, details="all")]
-        self.reads = 0
+        read = fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.instance)
+        self.read = self.useFixture(read).mock
         for name, substitute in (
-            ("Instance.get_by_uuid", lambda *_: self.read()),
-            ("InstanceFault.get_latest_for_instance", lambda *_: self.faults[-1]),
-            ("InstanceFault.create", lambda fault: self.faults.append(fault)),
+            ("get_latest_for_instance", lambda *_: self.faults[-1]),
+            ("create", lambda fault: self.faults.append(fault)),
         ):
-            self.useFixture(fixtures.MonkeyPatch(f"nova.objects.{name}", substitute))
+            self.useFixture(fixtures.MonkeyPatch(f"nova.objects.InstanceFault.{name}", substitute))
         self.lost = lost_reasons.LostReasons()
         self.fails(nova_exception.ComputeResourcesUnavailable(reason="it is busy; " + 50 * "wait "))
 
@@ -41,15 +40,11 @@ class LostReasonsTest(base.BaseTestCase):
         except type(error) as caught:
             self.assertIs(error, caught)
 
-    def read(self) -> objects.Instance:
-        self.reads += 1
-        return self.instance
-
     def test_written_once(self) -> None:
         self.lost.write()
         self.lost.write()
         new = self.faults[-1]
-        self.assertEqual((2, 1), (len(self.faults), self.reads))
+        self.assertEqual((2, 1), (len(self.faults), self.read.call_count))
         self.assertIn("retries. One host's reason: Insufficient compute", new.message)
         self.assertIn("it is busy", new.message)
         self.assertEqual((255, 500, "all"), (len(new.message), new.code, new.details))
@@ -72,28 +67,23 @@ class LostReasonsTest(base.BaseTestCase):
             self.lost.write()
             self.assertEqual(1, len(self.faults))
             self.fails(nova_exception.ComputeResourcesUnavailable(reason="busy"))
-        self.assertEqual(2, self.reads)
+        self.assertEqual(2, self.read.call_count)
 
     def test_other_errors(self) -> None:
         self.lost = lost_reasons.LostReasons()
         self.fails(nova_exception.BuildAbortException(instance_uuid=uuids.instance, reason="no"))
         self.lost.write()
-        self.assertEqual((1, 0), (len(self.faults), self.reads))
+        self.assertEqual((1, 0), (len(self.faults), self.read.call_count))
 
     def test_deleted_or_unread(self) -> None:
         for error, again in (
             (RuntimeError("lost"), 2),
             (nova_exception.InstanceNotFound(instance_id=uuids.instance), 1),
         ):
-            reads: list[int] = []
-
-            def fail(*_: object, error: Exception = error, reads: list[int] = reads) -> None:
-                reads.append(1)
-                raise error
-
-            self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.get_by_uuid", fail))
+            read = fixtures.MockPatch("nova.objects.Instance.get_by_uuid", side_effect=error)
+            self.useFixture(read)
             self.lost.write()
             self.lost.write()
-            self.assertEqual(again, len(reads))
+            self.assertEqual(again, read.mock.call_count)
         self.assertEqual(1, len(self.faults))
         self.assertIn("will retry in the next period: lost", self.log.output)

@@ -3,32 +3,29 @@ from __future__ import annotations
 
 import errno
 import logging
-import pathlib
 from collections.abc import Iterable
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci.identity import Identity
 from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.usage.ledger import Ledger
-from tests.fixtures import cards, failing_calls, hosts
+from tests.fixtures import cards, failing_calls
+from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:88:00.0", "0000:89:00.0"
 
 
-class ProofsTest(base.BaseTestCase):
+class ProofsTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger(format="%(levelname)s %(message)s"))
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root / "host")
         self.cards = [cards.card(address) for address in (ONE, TWO)]
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335")
-        self.folder = root / "state" / "gpu-clean"
+        self.folder = self.root / "state" / "gpu-clean"
         self.told: dict[str, Identity] = {ONE: {}, TWO: {}}
         self.folder.parent.mkdir()
         self.proofs, self.ledger = self.service()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
+from unittest import mock
 
 from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
@@ -20,16 +21,6 @@ PROJECT = "a-project"
 TWO = {"gpus": "2", "resources:PGPU": "2"}
 
 
-class Placement:
-    def __init__(self, used: Mapping[str, int]) -> None:
-        self.used = used
-
-    def get_usages_counts_for_limits(self, context: object, project: str) -> Mapping[str, int]:
-        if "lost" in self.used:
-            raise nova_exception.UsagesRetrievalFailed(project)
-        return self.used
-
-
 class QuotaTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -39,8 +30,12 @@ class QuotaTest(base.BaseTestCase):
         limits = {"class:PGPU": 3, "class:VGPU": -1}
         self.useFixture(limit_fixture.LimitFixture(limits, {}))
 
-    def judge(self, used: int | str, specs: Mapping[str, str], *, has_them: bool = False) -> None:
-        placement = Placement({"PGPU": used} if isinstance(used, int) else {used: 1})
+    def judge(
+        self, used: int | Exception, specs: Mapping[str, str], *, has_them: bool = False
+    ) -> None:
+        placement = mock.Mock(spec=["get_usages_counts_for_limits"])
+        answer = {"PGPU": used} if isinstance(used, int) else used
+        placement.get_usages_counts_for_limits.side_effect = [answer]
         instance = SimpleNamespace(project_id=PROJECT)
         quota.refuse_over(placement, instance, request.of(specs), has_them=has_them)
 
@@ -53,10 +48,11 @@ class QuotaTest(base.BaseTestCase):
         self.judge(9, TWO)
 
     def test_what_is_over(self) -> None:
+        lost = nova_exception.UsagesRetrievalFailed(PROJECT)
         for used, has_them, said in (
             (2, False, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
             (4, True, "quota of class:PGPU is 3, 4 in use, and 0 more asked for"),
-            ("lost", False, "the limits of its project cannot be read"),
+            (lost, False, "the limits of its project cannot be read"),
         ):
             refused = self.assertRaises(
                 exception.OverQuota, self.judge, used, TWO, has_them=has_them

@@ -22,6 +22,7 @@ from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.lifecycle import refusals
+from tests.fixtures.compute import resource
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 PROVIDER = "0b9c8d7e-1111-4222-8333-444455556666"
@@ -62,7 +63,6 @@ class RefusalsTest(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.instance = objects.Instance(
             uuid=UUID, task_state=None, resources=None, flavor=objects.Flavor(extra_specs={})
@@ -90,15 +90,11 @@ class RefusalsTest(base.BaseTestCase):
             return [*(device.parse(each.identifier) for each in cards), *self.slots]
 
     def with_a_card(self) -> None:
+        other = objects.Resource(
+            provider_uuid=PROVIDER, resource_class="CUSTOM_OTHER", identifier="no"
+        )
         self.instance.resources = objects.ResourceList(
-            objects=[
-                objects.Resource(
-                    provider_uuid=PROVIDER, resource_class="CUSTOM_OTHER", identifier="no"
-                ),
-                objects.Resource(
-                    provider_uuid=PROVIDER, resource_class="PGPU", identifier="0000:3b:00.0"
-                ),
-            ]
+            objects=[other, resource(PROVIDER, "0000:3b:00.0")]
         )
 
     def suspended(self, gpus: refusals.Refusals) -> str | None:

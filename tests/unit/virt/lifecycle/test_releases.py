@@ -23,7 +23,6 @@ class DomainGoesTest(unittest.TestCase):
     """What becomes of an instance's cards in the ledger while its domain goes."""
 
     def setUp(self) -> None:
-        objects.register_all()
         self.ledger = Ledger()
         self.ledger.saw_domains({UUID: frozenset({A})})
         self.usage_reader = mock.Mock()
@@ -33,8 +32,7 @@ class DomainGoesTest(unittest.TestCase):
         parts = mock.Mock(products=lambda devices: {})
         said, mended, proofs = (mock.Mock() for _ in range(3))
         self.releases = releases.Releases(
-            *(looked, offered, self.ledger, self.usage_reader, said, mended, parts),
-            proofs,
+            *(looked, offered, self.ledger, self.usage_reader, said, mended, parts), proofs
         )
 
     def go(self, task_state: str | None) -> State | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import fixtures
 from nova import exception as nova_exception
@@ -22,32 +21,28 @@ from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import threads
 from nova_gpu.virt.lifecycle import starts
-from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
+from tests.fixtures import nodes
 from tests.fixtures.compute import Compute, devices
 from tests.unit.core.guest.test_devices import told
 from tests.unit.core.guest.test_tree import PAIR
+from tests.unit.host.base import HostTestCase
+from tests.unit.virt.lifecycle import test_vgpus
+from tests.unit.virt.lifecycle.test_vgpus import WHOLE as ONE
 
-WHOLE, PARTS = "2335", "1bb3"
-ONE, FAR, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
-PART = f"{DIVIDED}/nvidia-63/0"
+FAR = "0000:af:00.0"
+PART = f"{test_vgpus.CARD}/nvidia-63/0"
 
 
-class StartsTestCase(base.BaseTestCase):
+class StartsTestCase(test_vgpus.VGPUsTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        host.add_gpu(ONE, "10de", WHOLE, driver="vfio-pci", numa_node=0)
-        host.add_gpu(FAR, "10de", WHOLE, driver="vfio-pci", numa_node=1)
-        host.add_gpu(DIVIDED, "10de", PARTS)
-        vgpu.add_types(host, DIVIDED, vgpu.TESLA_P4)
-        self.kernel = self.useFixture(dividing_kernel.DividingKernel(host))
-        self.host = host
-        self.compute = self.useFixture(Compute(host))
-        self.whole = self.compute.provider(WHOLE)
-        self.parts = self.compute.provider(PARTS, "nvidia-63")
+        self.whole = self.compute.provider("2335")
+        self.parts = self.compute.provider("1bb3", "nvidia-63")
         self.starts = self.compute.gpus.starts
-        self.ledger = self.compute.gpus.ledger
+
+    def prepare(self) -> None:
+        """Adds a card like the whole one, on the other NUMA node."""
+        self.host.add_gpu(FAR, "10de", "2335", driver="vfio-pci", numa_node=1)
 
 
 class StartingTest(StartsTestCase):
@@ -237,15 +232,15 @@ class GuestsTest(StartsTestCase):
         self.assertFalse(self.starts.is_reboot_hard(instance))
 
 
-class ContainersTest(base.BaseTestCase):
+class ContainersTest(HostTestCase):
+    NODES = nodes.Nodes.FILES
+
     def test_soft_reboot_is_a_hard_one(self) -> None:
         """The nodes of its domain may be another card's by now."""
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        host = hosts.Host(root, nodes=nodes.Nodes.FILES)
-        host.add_gpu(ONE, "10de", WHOLE)
-        compute = self.useFixture(Compute(host, "lxc"))
+        self.host.add_gpu(ONE, "10de", "2335")
+        compute = self.useFixture(Compute(self.host, "lxc"))
         starts = compute.gpus.starts
-        instance = compute.instance({"gpus": "1"}, (compute.provider(WHOLE), ONE))
+        instance = compute.instance({"gpus": "1"}, (compute.provider("2335"), ONE))
         plain = compute.instance({})
         self.assertTrue(starts.is_reboot_hard(instance))
         self.assertFalse(starts.is_reboot_hard(plain))
@@ -257,7 +252,6 @@ class ContainersTest(base.BaseTestCase):
 class TellTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.config = self.useFixture(config_fixture.Config(CONF)).config
         self.instance = objects.Instance(
             uuid=uuidsentinel.instance,

@@ -14,13 +14,13 @@ import types
 from collections.abc import Iterator
 
 import fixtures
-from oslotest import base
 
 import nova_gpu
 from nova_gpu.core.guest import devices
 from nova_gpu.virt.usage import records
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
 from tests.fixtures.compute import Compute
+from tests.unit.host.base import HostTestCase
 
 _PACKAGE = f"{pathlib.Path(nova_gpu.__file__).parent}/"
 BLUEPRINT = {"gpus": "= 1", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
@@ -45,16 +45,10 @@ def passed() -> Iterator[set[str]]:
         sys.setprofile(before)
 
 
-class ModulesTest(base.BaseTestCase):
+class ModulesTest(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(fixtures.FakeLogger())
-
-    def host(self, machine: str = "") -> hosts.Host:
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        if machine:
-            return hosts.build(machine, root, nodes.Nodes.FILES)
-        return hosts.Host(root)
 
     def assertPasses(self, most: int, compute: Compute, had: tuple[str, str], **specs: str) -> None:
         """The second start, as the first one imports some modules"""
@@ -68,21 +62,20 @@ class ModulesTest(base.BaseTestCase):
         self.assertLessEqual(len(found), most, "\n".join(sorted(found)))
 
     def test_card_of_a_container(self) -> None:
-        compute = self.useFixture(Compute(self.host("fermi-8"), "lxc"))
+        host = hosts.build("fermi-8", self.root / "fermi-8", nodes.Nodes.FILES)
+        compute = self.useFixture(Compute(host, "lxc"))
         had = compute.provider("1091"), "0000:04:00.0"
         self.assertPasses(45, compute, had, **BLUEPRINT)
 
     def test_card_by_passthrough(self) -> None:
-        host = self.host()
-        host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
-        compute = self.useFixture(Compute(host))
+        self.host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
+        compute = self.useFixture(Compute(self.host))
         self.assertPasses(52, compute, (compute.provider("2335"), CARD), gpus="1")
 
     def test_readings_of_the_flavor(self) -> None:
         """One before the guest's configuration is written, and one then: Nova's code is between."""
-        host = self.host()
-        host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
-        compute = self.useFixture(Compute(host))
+        self.host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
+        compute = self.useFixture(Compute(self.host))
         instance = compute.instance({"gpus": "1"}, (compute.provider("2335"), CARD))
         read = self.useFixture(
             fixtures.MockPatchObject(records, "request_of", wraps=records.request_of)
@@ -91,10 +84,8 @@ class ModulesTest(base.BaseTestCase):
         self.assertEqual(2, read.call_count)
 
     def test_mediated_device(self) -> None:
-        host = self.host()
-        host.add_gpu(CARD, "10de", "1bb3")
-        vgpu.add_types(host, CARD, vgpu.TESLA_P4)
-        self.useFixture(dividing_kernel.DividingKernel(host))
-        compute = self.useFixture(Compute(host))
+        vgpu.add_p4(self.host, CARD)
+        self.useFixture(dividing_kernel.DividingKernel(self.host))
+        compute = self.useFixture(Compute(self.host))
         had = compute.provider("1bb3", "nvidia-63"), f"{CARD}/nvidia-63/0"
         self.assertPasses(60, compute, had, vgpus="1")

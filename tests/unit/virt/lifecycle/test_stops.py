@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stops and starts against stand-ins for Nova's tracker, Placement and libvirt.
+"""Stops and starts against stand-ins for Placement and libvirt.
 
-All of nova-gpu between them is real; the functional tests have the real ones of Nova and Placement.
+All of nova-gpu between them is real; the functional tests have a real Placement.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import datetime
@@ -18,10 +17,9 @@ from unittest import mock
 import fixtures
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import provider_tree, task_states, vm_states
+from nova.compute import provider_tree, resource_tracker, task_states, vm_states
 from oslo_concurrency import lockutils
 from oslo_utils import timeutils
-from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
@@ -31,38 +29,13 @@ from nova_gpu.notifications import Event
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.usage import records
-from tests.fixtures import hosts
-from tests.fixtures.compute import Compute, devices
+from tests.fixtures.compute import devices
 from tests.fixtures.histories import NODENAME, Domain
+from tests.unit.virt import test_host_gpus
+from tests.unit.virt.test_host_gpus import ONE, TWO
 
-ONE, TWO = "0000:3b:00.0", "0000:5e:00.0"
 RELEASES = {"gpus": "= 2", "gpu:on_stop": "release"}
 OTHER = "0b9c8d7e-1111-4222-8333-444455556666"
-
-
-class _Tracker:
-    """Nova's tracker, over the pools that the driver has published"""
-
-    def __init__(self, tree: provider_tree.ProviderTree) -> None:
-        self.provider_tree = tree
-        self.assigned_resources: Any = collections.defaultdict(lambda: collections.defaultdict(set))
-
-    def _claim_resources(self, allocations: Mapping[str, Any]) -> list[objects.Resource]:
-        claimed = []
-        for uuid, each in allocations.items():
-            for name, amount in each["resources"].items():
-                assigned = self.assigned_resources[uuid][name]
-                free = self.provider_tree.data(uuid).resources[name] - assigned
-                if amount > len(free):
-                    raise nova_exception.ComputeResourcesUnavailable(reason="too few")
-                new = [free.pop() for _ in range(amount)]
-                assigned.update(new)
-                claimed += new
-        return claimed
-
-    def _release_assigned_resources(self, resources: Any) -> None:
-        for each in resources:
-            self.assigned_resources[each.provider_uuid][each.resource_class].discard(each)
 
 
 class _Placement:
@@ -127,24 +100,19 @@ class _Guest(Domain):
         return self.running
 
 
-class StopsTestCase(base.BaseTestCase):
+class StopsTestCase(test_host_gpus.HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.events: list[Event] = []
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", self.events.append))
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        for address in (ONE, TWO):
-            host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        self.compute = self.useFixture(Compute(host))
         self.compute.config(host=NODENAME)
-        self.group = self.compute.provider("2335")
+        self.group = self.provider
         self.placement = _Placement(self.compute.tree)
-        self.nova = _Tracker(self.compute.tree)
-        gpus = self.compute.gpus
-        assigned = dataclasses.replace(gpus.assigned, placement=lambda: self.placement)
+        self.nova = resource_tracker.ResourceTracker(NODENAME, mock.Mock(), mock.Mock())
+        self.nova.provider_tree = self.compute.tree
+        assigned = dataclasses.replace(self.gpus.assigned, placement=lambda: self.placement)
         tracker = Tracker(lambda: self.nova)
-        self.stops = Stops(self, tracker, gpus.releases, assigned, gpus.stops.parts)
+        self.stops = Stops(self, tracker, self.gpus.releases, assigned, self.gpus.stops.parts)
         self.saved: list[Mapping[str, Any]] = []
         self.refuses: Exception | None = None
         patch = fixtures.MonkeyPatch("nova.objects.Instance.save", lambda *a, **kw: self.save(**kw))
@@ -223,7 +191,7 @@ class StopTest(StopsTestCase):
         # Who bills by these bills nothing from now on.
         self.assertEqual([("gpu.release", 2, instance.uuid)], self.told())
         self.assertIn(f"Released GPUs {ONE}, {TWO}", self.log.output)
-        usage = self.compute.gpus.ledger.now
+        usage = self.gpus.ledger.now
         self.assertEqual(frozenset(), usage.taken() & devices([ONE, TWO]))
 
     def test_keeps(self) -> None:
@@ -266,7 +234,7 @@ class StopTest(StopsTestCase):
         instance = self.boot()
         self.fails_to_record(instance)
         self.compute.period()
-        self.stops.settle(self.compute.gpus.ledger.now)
+        self.stops.settle(self.gpus.ledger.now)
         self.assertNothing(instance)
         self.assertIsNone(instance.task_state)
         # Nobody starts it meanwhile, and nobody who does something else is disturbed.
@@ -279,15 +247,15 @@ class StopTest(StopsTestCase):
         self.fails_to_record(instance)
         self.compute.period()
         with lockutils.lock(instance.uuid, "nova-"):  # as Nova deletes it
-            self.stops.settle(self.compute.gpus.ledger.now)
+            self.stops.settle(self.gpus.ledger.now)
         self.assertEqual([ONE, TWO], self.has(instance))
         self.refuses = nova_exception.UnexpectedTaskStateError(
             instance_uuid=instance.uuid, expected={}, actual={}
         )
-        self.stops.settle(self.compute.gpus.ledger.now)
+        self.stops.settle(self.gpus.ledger.now)
         self.assertEqual([ONE, TWO], self.has(instance))
         self.refuses = None
-        self.stops.settle(self.compute.gpus.ledger.now)
+        self.stops.settle(self.gpus.ledger.now)
         self.assertNothing(instance)
 
 

@@ -26,13 +26,11 @@ class VGPUsTestCase(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger())
         self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         self.host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
-        self.host.add_gpu(CARD, "10de", "1bb3")
-        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
+        vgpu.add_p4(self.host, CARD)
         self.prepare()
         self.kernel = self.useFixture(dividing_kernel.DividingKernel(self.host))
         self.compute = self.useFixture(Compute(self.host))
         self.ledger = self.compute.gpus.ledger
-        self.cleaned: list[str] = []
 
     def prepare(self) -> None:
         """Adds to the host what a test needs."""
@@ -41,8 +39,8 @@ class VGPUsTestCase(base.BaseTestCase):
     def vgpus(self) -> VGPUs:
         return self.compute.gpus.vgpus
 
-    def clean(self, _: object, slot: Slot) -> None:
-        self.cleaned.append(str(slot))
+    def clean(self, *_: object) -> None:
+        """Finds nothing to clean."""
 
     def assertMade(self, *slots: Slot, uuid: str = MINE) -> None:
         self.assertEqual(sorted(device_uuid(uuid, slot) for slot in slots), self.kernel.made)
@@ -86,7 +84,8 @@ class MadeAndRemovedTest(VGPUsTestCase):
         """It stays out of the pool until it is."""
         self.vgpus.make(MINE, [ONE])
         self.ledger.was_used([ONE])
-        with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.remove", _failing):
+        lost = OSError("no daemon")
+        with fixtures.MockPatch("nova_gpu.privsep.vgpu.remove", side_effect=lost):
             self.vgpus.release([ONE], self.clean, MINE)
         self.assertEqual(frozenset({ONE}), self.ledger.now.used)
         self.assertIn("until a retry succeeds: no daemon", self.log.output)
@@ -106,10 +105,6 @@ class MadeAndRemovedTest(VGPUsTestCase):
         self.assertMade(ONE, uuid=instance.uuid)
         self.compute.gpus.vgpus.retries.wait()
         self.assertEqual(frozenset(), self.compute.gpus.ledger.now.left())
-
-
-def _failing(*_: object) -> None:
-    raise OSError("no daemon")
 
 
 class KnownTest(VGPUsTestCase):
@@ -176,11 +171,7 @@ class FailedStartsTest(VGPUsTestCase):
         for function, reason in ((first, "Input/output error"), (second, "Cannot allocate memory")):
             slot = Slot.parse(f"{function}/nvidia-1155/0")
             error = exception.DeviceUnavailable(function, f"it was not made: {reason}", "wait")
-
-            def refuse(*_: object, error: Exception = error) -> None:
-                raise error
-
-            with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.make", refuse):
+            with fixtures.MockPatch("nova_gpu.privsep.vgpu.make", side_effect=error):
                 for _ in range(failed_starts.MOST):
                     self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
         self.assertEqual({second}, self.offered())

@@ -6,8 +6,8 @@ import threading
 
 from oslotest import base
 
+from nova_gpu.core import device
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.lifecycle import vgpus
 
@@ -15,14 +15,10 @@ ONE, TWO = (Slot.parse(f"0000:19:00.0/1g.18gb/{number}") for number in (900, 901
 OTHER = Slot.parse("0000:3b:00.0/1g.18gb/900")
 
 
-def _parent(device: Device) -> PciAddress:
-    return device.parent if isinstance(device, Slot) else device
-
-
 class RetriesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.retries = vgpus.Retries(_parent)
+        self.retries = vgpus.Retries(device.function)
         self.tried: list[Device] = []
         self.bad: set[Device] = set()
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import fixtures
 from nova import objects
 from nova.objects import migrate_data
-from oslotest import base
 
-from tests.fixtures import dividing_kernel, hosts, vgpu
-from tests.fixtures.compute import Compute, resources
+from tests.fixtures.compute import resources
+from tests.unit.virt.lifecycle import test_vgpus
 
-CARD = "0000:5e:00.0"
+CARD = test_vgpus.CARD
 SIZE = "nvidia-63"
 # What one says of a vGPU to the other
 WORDS = f"{SIZE} of 10de:1bb3, a mediated device; driver 570.172.08"
@@ -25,18 +23,11 @@ def slots(address: str, *numbers: int) -> list[str]:
     return [f"{address}/{SIZE}/{number}" for number in numbers]
 
 
-class MovingTestCase(base.BaseTestCase):
+class MovingTestCase(test_vgpus.VGPUsTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        self.host.add_gpu(CARD, "10de", "1bb3")
-        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
-        self.kernel = self.useFixture(dividing_kernel.DividingKernel(self.host))
-        self.compute = self.useFixture(Compute(self.host))
         self.provider = self.compute.provider("1bb3", SIZE)
         self.moves = self.compute.gpus.moves
-        self.ledger = self.compute.gpus.ledger
         self.plain = self.compute.instance({})
 
     def has(self, *identifiers: str) -> objects.Instance:
@@ -59,8 +50,7 @@ class MovingTestCase(base.BaseTestCase):
         instance.resources = sides["old"]
         instance.numa_topology = instance.pci_devices = instance.pci_requests = None
         instance.migration_context = objects.MigrationContext(
-            old_resources=sides["old"],
-            new_resources=sides["new"],
+            old_resources=sides["old"], new_resources=sides["new"]
         )
         return instance
 

@@ -42,57 +42,48 @@ class LeavingTest(moving.MovingTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.instance = self.moving(slots(CARD, 0), slots(THERE, 3), here="old")
-        self.migrated: list[str] = []
         self.context = nova_context.get_admin_context()
         # The domain and the instance's action are others'.
-        self.useFixture(
-            fixtures.MockPatchObject(
-                libvirt_guest.Guest, "migrate", lambda _, **kwargs: self._migrate(**kwargs)
-            )
+        self.migrate, self.note = (
+            self.useFixture(fixtures.MockPatchObject(owner, name)).mock
+            for owner, name in ((libvirt_guest.Guest, "migrate"), (departures, "_note"))
         )
-        self.notes: list[str] = []
-        self.useFixture(
-            fixtures.MockPatchObject(
-                departures, "_note", lambda *args: self.notes.append(str(args[-1]))
-            )
-        )
-        self.error: Exception | None = None
 
-    def _migrate(self, destination_xml: str) -> None:
-        if self.error:
-            raise self.error
-        self.migrated.append(destination_xml)
+    @property
+    def migrated(self) -> str:
+        """The XML that Nova has migrated the domain with"""
+        return str(self.migrate.call_args.kwargs["destination_xml"])
 
     def leave(self, instance: Any) -> None:
         guest = libvirt_guest.Guest(object())
         xml = f"""<domain><metadata><gpus xmlns="urn:nova-gpu:domain:1">
             <gpu address="{slots(CARD, 0)[0]}"/></gpus></metadata></domain>"""
         with departures.leaving(self.moves, self.context, instance, guest) as moved:
-            moved.migrate(destination_xml=xml)
+            moved.migrate("host2", destination_xml=xml)
 
     def test_its_metadata_names_what_it_will_have(self) -> None:
         self.leave(self.instance)
-        (xml,) = self.migrated
-        named = etree.fromstring(xml).xpath("//*[local-name()='gpu']/@address")
+        named = etree.fromstring(self.migrated).xpath("//*[local-name()='gpu']/@address")
         self.assertEqual(slots(THERE, 3), named)
         kept = self.ledger.now.kept_by(self.instance.uuid)
         self.assertEqual(devices(slots(CARD, 0)), kept, "until Nova cleans up")
 
     def test_plain_guest_is_left_alone(self) -> None:
         self.leave(self.plain)
-        self.assertIn(slots(CARD, 0)[0], self.migrated[0])
+        self.assertIn(slots(CARD, 0)[0], self.migrated)
 
     def test_what_libvirt_refuses_is_told_to_the_user(self) -> None:
         """It goes on as it was, and not to ERROR."""
         uuid = device_uuid(self.instance.uuid, Slot.parse(slots(CARD, 0)[0]))
-        self.error = libvirt.libvirtError(
+        self.migrate.side_effect = libvirt.libvirtError(
             f"Requested operation is not valid: {uuid}: VFIO migration is not supported in kernel"
         )
         self.leave(self.instance)
         self.assertIn("the guest continues on this host", self.log.output)
-        self.assertEqual(1, len(self.notes))
+        self.note.assert_called_once()
 
     def test_any_other_error(self) -> None:
-        self.error = nova_exception.MigrationError(reason="the network is down")
+        lost = nova_exception.MigrationError(reason="the network is down")
+        self.migrate.side_effect = lost
         self.assertRaises(nova_exception.MigrationError, self.leave, self.instance)
-        self.assertEqual([], self.notes)
+        self.note.assert_not_called()

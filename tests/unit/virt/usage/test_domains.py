@@ -6,21 +6,18 @@ import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import fixtures
 import libvirt
 from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
-from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.host import nodes as nodes_of_host
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
-from tests.fixtures import cards, drm, hosts, nodes, nvidia, pci
+from tests.fixtures import cards, drm, nodes, nvidia, pci
+from tests.unit.host.base import HostTestCase
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
 (A_AUDIO,) = cards.addresses("0000:04:00.1")
@@ -291,23 +288,16 @@ class WithoutTest(unittest.TestCase):
         return text.replace("OURS", self.OURS.format(""))
 
 
-class PartsTest(base.BaseTestCase):
-    def host(self) -> hosts.Host:
-        return hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
-
-    def discover(self, host: hosts.Host) -> tuple[GPU, ...]:
-        every = selection.Selection.parse(["10de", "1002"], [], [])
-        return discovery.discover(host.roots, every, {}, dict)
+class PartsTest(HostTestCase):
+    NODES = nodes.Nodes.FILES
 
     def test_all_that_leads_to_a_card_and_nothing_that_leads_to_more(self) -> None:
-        host = self.host()
-        host.add_gpu("0000:3b:00.0", "10de", "25b6", companions=[pci.AUDIO])
-        host.add_gpu("0000:5e:00.0", "1002", "740f")
-        drm.write_card(
-            host.path("0000:3b:00.0"), host.roots.dev, nodes.Nodes.FILES, 7, vendor_id="10de"
-        )
-        first, second = self.discover(host)
-        found = domains.parts([first, second], host.roots)
+        self.host.add_gpu("0000:3b:00.0", "10de", "25b6", companions=[pci.AUDIO])
+        self.host.add_gpu("0000:5e:00.0", "1002", "740f")
+        path, dev = self.host.path("0000:3b:00.0"), self.host.roots.dev
+        drm.write_card(path, dev, nodes.Nodes.FILES, 7, vendor_id="10de")
+        first, second = self.host.gpus()
+        found = domains.parts([first, second], self.host.roots)
         self.assertEqual(
             {
                 "/dev/nvidia0": first.address,
@@ -330,15 +320,14 @@ class PartsTest(base.BaseTestCase):
     def test_of_two_mig_instances_one_takes_all_of_its_nodes(self) -> None:
         """The GPU instance's node is its only compute instance's, and opens nothing alone; the card
         that is given whole was divided since, and nobody tells into what."""
-        host = self.host()
-        host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
-        host.add_gpu("0000:5e:00.0", "10de", "2335", minor=1, mig=[(1, 0)])
-        parted, whole = self.discover(host)
+        self.host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
+        self.host.add_gpu("0000:5e:00.0", "10de", "2335", minor=1, mig=[(1, 0)])
+        parted, whole = self.host.gpus()
         address = parted.address
         instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=2)}, {address: instances})
         first, second = Slot(address, "1g.18gb", 100), Slot(address, "1g.18gb", 200)
-        found = domains.parts([whole], host.roots, [card])
+        found = domains.parts([whole], self.host.roots, [card])
 
         def caps(gpu: int, *instance: int) -> str:
             return f"/dev/nvidia-caps/nvidia-cap{nvidia.cap_minor(gpu, *instance)}"
@@ -370,13 +359,12 @@ class PartsTest(base.BaseTestCase):
 
     def test_a_part_of_what_it_has_whole_is_not_anothers(self) -> None:
         """Before the service knows that an instance has the card whole, which was divided since."""
-        host = self.host()
-        host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0)])
-        (gpu,) = self.discover(host)
+        self.host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0)])
+        (gpu,) = self.host.gpus()
         instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
         card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
-        found = domains.parts([], host.roots, [card])
-        made = "".join(node(each) for each in nodes_of_host.card_nodes(gpu, host.roots))
+        found = domains.parts([], self.host.roots, [card])
+        made = "".join(node(each) for each in nodes_of_host.card_nodes(gpu, self.host.roots))
         xml = domain(made, guest_config.GuestMetaGPUs((gpu.address,)).to_xml())
         active = xml.replace("<domain ", "<domain id='3' ")
         self.assertEqual(

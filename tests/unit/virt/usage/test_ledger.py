@@ -5,8 +5,9 @@ import dataclasses
 import subprocess
 import sys
 import unittest
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from unittest import mock
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
@@ -103,12 +104,7 @@ class LedgerTest(unittest.TestCase):
 
     def test_kept_while_the_database_is_read(self) -> None:
         """Before it was asked nobody had claimed them."""
-
-        def read(guests: Collection[str]) -> Records:
-            self.ledger.keep("one", frozenset({A}))
-            return Records({})
-
-        self.ledger.read_records(read)
+        self._count({}, lambda: self.ledger.keep("one", frozenset({A})))
         self.assertEqual({A}, self.ledger.now.taken())
         self._count({})
         self.assertEqual(set(), self.ledger.now.taken())
@@ -175,13 +171,8 @@ class LedgerTest(unittest.TestCase):
 
     def test_what_was_started_while_the_database_was_read_stays(self) -> None:
         self.ledger.saw_domains({"one": frozenset({A})})
-
-        def read(guests: Collection[str]) -> Records:
-            self._start("one", A)
-            return Records({})
-
         for _ in range(2):  # the second time it was started before as well
-            self.ledger.read_records(read)
+            self._count({}, lambda: self._start("one", A))
             self.assertEqual({A}, self.ledger.now.started())
             self.assertEqual({}, self.ledger.now.strangers())
 
@@ -228,11 +219,7 @@ class LedgerTest(unittest.TestCase):
         self.assertEqual(set(), self.ledger.now.taken())
 
     def test_handed_out_while_the_database_is_read(self) -> None:
-        def read(guests: Collection[str]) -> Records:
-            self.ledger.claim({A}, (), set(), 60)
-            return Records({})
-
-        self.ledger.read_records(read)
+        self._count({}, lambda: self.ledger.claim({A}, (), set(), 60))
         self.assertEqual({A}, self.ledger.now.taken())
 
     def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
@@ -248,11 +235,7 @@ class LedgerTest(unittest.TestCase):
 
     def test_database_that_does_not_answer_changes_nothing(self) -> None:
         self._count({"one": frozenset({("group", str(A))})})
-
-        def read(guests: Collection[str]) -> Records:
-            raise OSError
-
-        self.assertRaises(OSError, self.ledger.read_records, read)
+        self.assertRaises(OSError, self._count, {}, mock.Mock(side_effect=OSError))
         self.assertEqual({(KEY, A)}, self.ledger.now.recorded({"group": KEY}))
 
     def test_recorded_leaves_out_other_hosts_providers(self) -> None:
@@ -263,8 +246,19 @@ class LedgerTest(unittest.TestCase):
         with self.ledger.hold(uuid, frozenset({address}), dict):
             self.ledger.saw_domains({uuid: frozenset({address})})
 
-    def _count(self, counted: Mapping[str, frozenset[tuple[str, str]]], **kwargs: Any) -> None:
-        self.ledger.read_records(lambda guests: Records(counted, **kwargs))
+    def _count(
+        self,
+        counted: Mapping[str, frozenset[tuple[str, str]]],
+        meanwhile: Callable[[], object] = lambda: None,
+        **kwargs: Any,
+    ) -> None:
+        """The database is read; *meanwhile* is what happens before it has answered."""
+
+        def read(guests: Collection[str]) -> Records:
+            meanwhile()
+            return Records(counted, **kwargs)
+
+        self.ledger.read_records(read)
 
 
 class ReachedTest(unittest.TestCase):

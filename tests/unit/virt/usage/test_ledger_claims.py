@@ -16,7 +16,6 @@ A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0")
 
 class ClaimsTest(unittest.TestCase):
     def setUp(self) -> None:
-        objects.register_all()
         self.now = 1000.0
         self.ledger = Ledger(lambda: self.now)
         self.assigned: set[objects.Resource] = set()

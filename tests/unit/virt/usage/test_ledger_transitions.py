@@ -235,9 +235,6 @@ class TornLedger(WatchedLedger):
 
 
 class PairsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        objects.register_all()
-
     def test_no_device_is_nobodys_or_two_guests(self) -> None:
         roads = (*RUNNING, *ABSENT, *OTHERS)
         for first, second in itertools.combinations_with_replacement(roads, 2):

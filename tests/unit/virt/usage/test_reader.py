@@ -9,16 +9,11 @@ from unittest import mock
 from nova_gpu.core import exception
 from nova_gpu.virt.usage import domains, ledger, reader
 from tests.fixtures import cards
+from tests.fixtures.histories import Domain
 
 (A,) = cards.addresses("0000:04:00.0")
 _GUEST = "<domain><devices><hostdev type='misc'><source><char>/dev/nvidia0</char></source>"
-
-
-class Guest:
-    uuid = "one"
-
-    def get_xml_desc(self) -> str:
-        return _GUEST + "</hostdev></devices></domain>"
+GUEST = Domain("one", f"{_GUEST}</hostdev></devices></domain>")
 
 
 class SlowHost:
@@ -26,9 +21,9 @@ class SlowHost:
 
     def __init__(self) -> None:
         self.asked, self.arrived = threading.Event(), threading.Event()
-        self.guests: Sequence[Guest] = ()
+        self.guests: Sequence[Domain] = ()
 
-    def list_guests(self, only_running: bool = True) -> Sequence[Guest]:
+    def list_guests(self, only_running: bool = True) -> Sequence[Domain]:
         answer = self.guests
         if not self.asked.is_set():
             self.asked.set()
@@ -43,7 +38,7 @@ class CensusTest(unittest.TestCase):
         old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
         old.start()
         host.asked.wait(200)
-        host.guests = (Guest(),)
+        host.guests = (GUEST,)
         new.start()
         new.join(0.3)
         host.arrived.set()
@@ -62,6 +57,6 @@ class CensusTest(unittest.TestCase):
                 taken.look_at_domains()
             host.arrived.set()
             old.join(200)
-        host.guests = (Guest(),)
+        host.guests = (GUEST,)
         taken.look_at_domains()
         self.assertEqual({A}, noted.now.taken())

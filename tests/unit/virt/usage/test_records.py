@@ -78,9 +78,6 @@ def migration(
 class ReadTest(unittest.TestCase):
     """The database is Nova's objects here; the functional tests have the real one."""
 
-    def setUp(self) -> None:
-        objects.register_all()
-
     def read(
         self,
         instances: Sequence[objects.Instance],
@@ -308,7 +305,6 @@ class RequestOfTest(base.BaseTestCase):
 
     def test_of_a_flavor_that_came_without(self) -> None:
         """Nova's object raises for what it was not read with."""
-        objects.register_all()
         found = [
             records.request_of_flavor(flavor).extra_specs
             for flavor in (
@@ -320,7 +316,6 @@ class RequestOfTest(base.BaseTestCase):
         self.assertEqual([{}, {}, {"gpus": "= 2"}], found)
 
     def test_of_an_instance_that_came_without(self) -> None:
-        objects.register_all()
         self.assertEqual({}, records.request_of(objects.Instance(uuid="anybody")).extra_specs)
         flavor = objects.Flavor(extra_specs={"gpus": "1"})
         instance = objects.Instance(flavor=flavor)

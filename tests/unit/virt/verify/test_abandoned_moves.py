@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.core.device import Device
 from nova_gpu.virt.verify import abandoned_moves
-from tests.fixtures.compute import devices
+from tests.fixtures.compute import devices, resources
 
 HOST, NODE = "host1", "node1"
 MOVE, UUID = "1b9c8d7e-1111-4222-8333-444455556666", "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -35,17 +35,12 @@ class Placement:
 
 def _gpus(*buses: str) -> objects.ResourceList:
     """Those on these buses"""
-    found = [
-        objects.Resource(provider_uuid=NODE, resource_class="PGPU", identifier=f"0000:{bus}:00.0")
-        for bus in buses
-    ]
-    return objects.ResourceList(objects=found)
+    return resources(*((NODE, f"0000:{bus}:00.0") for bus in buses))
 
 
 class AbandonedMovesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.placement = Placement()
         self.moves = abandoned_moves.AbandonedMoves(HOST)
@@ -180,11 +175,8 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.assertEqual([], self.placement.moved)
 
     def test_nothing_is_raised(self) -> None:
-        def fail(*_: object) -> None:
-            raise OSError("no conductor")
-
-        name = "get_in_progress_and_error"
-        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, fail))
+        name, lost = "get_in_progress_and_error", OSError("no conductor")
+        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, side_effect=lost))
         self.assertFalse(self.looks())
         self.assertIn("Cannot look for abandoned moves: no conductor", self.log.output)
 

@@ -40,7 +40,7 @@ def guest(*has: Any, running: bool = True) -> Guest:
 
 
 def provider(allocated: Mapping[str, int], **fields: Any) -> Provider:
-    own = {"name": "h_gpu", "total": 4, "reserved": 0, "cards": ALL, "fit": ALL, **fields}
+    own = {"name": "h_gpu", "total": 4, "reserved": 0, "fit": ALL, **fields}
     return Provider(allocated=allocated, **own)
 
 
@@ -233,7 +233,7 @@ class VGPUsTest(unittest.TestCase):
             cards=NONE,
             guests={"one": guest(S, T)},
             instances={"one": instance(S, T)},
-            providers={GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, NONE, NONE, "VGPU")},
+            providers={GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, NONE, "VGPU")},
             functions=frozenset({S.parent}),
             made={"one": frozenset({S, T})},
         )
@@ -272,7 +272,7 @@ class VGPUsTest(unittest.TestCase):
         )
 
     def test_allocations(self) -> None:
-        provider = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, NONE, "VGPU")
+        provider = Provider("h_vgpu", 0, 0, {"one": 1}, NONE, "VGPU")
         self.assertEqual(
             [(Kind.ALLOCATION_DIFFERS, "one")], self.found(providers={GROUP: provider})
         )
@@ -285,13 +285,7 @@ class InventoriesTest(unittest.TestCase):
         self.instance = Instance(True, True, 2, frozenset({(GROUP, A), (PARTS, S)}))
         self.group = provider({"one": 1})
         self.vgpus = provider(
-            {"one": 1},
-            name="h_vgpu",
-            total=8,
-            reserved=2,
-            cards=NONE,
-            fit=NONE,
-            resource_class="VGPU",
+            {"one": 1}, name="h_vgpu", total=8, reserved=2, fit=NONE, resource_class="VGPU"
         )
         self.agreed = dataclasses.replace(
             AGREED,

@@ -53,7 +53,7 @@ class GatherTest(base.BaseTestCase):
     def _providers(self, *_: Any) -> dict[str, Provider]:
         self._answer("Placement")
         card = devices([ONE])
-        return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card, card)}
+        return {self.provider: Provider("h_gpu", 1, 0, self.allocated, card)}
 
     def _records(self, *_: Any) -> records.Records:
         self._answer("Nova's database")
@@ -94,10 +94,8 @@ class GatherTest(base.BaseTestCase):
             self.assertEqual([lacking], missing)
 
     def test_host_that_cannot_be_read(self) -> None:
-        def find() -> None:
-            raise exception.DiscoveryFailed("/sys", "no sysfs")
-
-        self.useFixture(fixtures.MockPatchObject(self.looked, "find", find))
+        lost = exception.DiscoveryFailed("/sys", "no sysfs")
+        self.useFixture(fixtures.MockPatchObject(self.looked, "find", side_effect=lost))
         nodes = [SimpleNamespace(hypervisor_hostname="host1")]
         self.useFixture(
             fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host", lambda *_: nodes)

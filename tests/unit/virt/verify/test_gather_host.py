@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +11,12 @@ from oslotest import base
 from nova_gpu.core.availability import Reasons, Scope
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_host, sources
 from tests.fixtures import cards, compute, histories, hosts, vgpu
 from tests.fixtures.cards import reasons
+from tests.unit.host.base import HostTestCase
 
 MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
 ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -27,26 +26,21 @@ FIRST, SECOND = cards.card("0000:3b:00.0"), cards.card("0000:af:00.0")
 OTHER = cards.card("0000:5e:00.0", "amdgpu")
 
 
-class TestMade(base.BaseTestCase):
+class TestMade(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(root)
-        self.host.add_gpu(MEDIATING, "10de", "1bb3")
+        vgpu.add_p4(self.host, MEDIATING)
         self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2)
-        vgpu.add_types(self.host, MEDIATING, vgpu.TESLA_P4)
         self.functions = vgpu.add_functions(self.host, PROFILED, 2)
         for function in self.functions:
             vgpu.set_profiles(self.host, function, vgpu.L40S)
-        self.notes = root / "gpu-vgpus"
+        self.notes = self.root / "gpu-vgpus"
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
-        chosen = selection.Selection.parse(["10de", "8086"], [], [])
-        cards = discovery.discover(self.host.roots, chosen, {}, dict)
         looked: Any = SimpleNamespace(
             vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
         )
-        return gather_host.made(looked, division.divided(cards, self.host.roots), owners)
+        return gather_host.made(looked, division.divided(self.host.gpus(), self.host.roots), owners)
 
     def test_whose_is_there(self) -> None:
         mediated = Slot.parse(f"{MEDIATING}/nvidia-64/0")
@@ -79,8 +73,7 @@ class ReadTest(base.BaseTestCase):
         super().setUp()
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
-        host.add_gpu(MEDIATING, "10de", "1bb3")
-        vgpu.add_types(host, MEDIATING, vgpu.TESLA_P4)
+        vgpu.add_p4(host, MEDIATING)
         self.compute = self.useFixture(compute.Compute(host))
         self.looked = self.compute.gpus._discovery
         self.cards = self.read()
@@ -167,14 +160,14 @@ class GatherProvidersTest(base.BaseTestCase):
     def test_groups(self) -> None:
         found = self.read(Placement())
         self.assertEqual({"whole", "parts"}, found.keys())
-        both, fit = frozenset({FIRST.address, SECOND.address}), frozenset({FIRST.address})
+        fit = frozenset({FIRST.address})
         name = f"{NODE}_gpu_10de_2335_pci"
-        self.assertEqual(sources.Provider(name, 2, 1, {"a": 1}, both, fit), found["whole"])
+        self.assertEqual(sources.Provider(name, 2, 1, {"a": 1}, fit), found["whole"])
         parts = found["parts"]
         self.assertEqual(
             (8, {"c": 3}, "VGPU"), (parts.total, parts.allocated, parts.resource_class)
         )
-        self.assertEqual((frozenset(), frozenset()), (parts.cards, parts.fit))
+        self.assertEqual(frozenset(), parts.fit)
 
     def test_group_without_an_inventory(self) -> None:
         client = Placement()

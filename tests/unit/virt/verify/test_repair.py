@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import fixtures
 from nova import objects
@@ -12,6 +11,7 @@ from nova_gpu.core import device, exception
 from nova_gpu.virt.verify import repair
 from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Instance, Kind, Provider
 from tests.fixtures.compute import resources
+from tests.unit.virt.inventory import test_placement_client
 
 CARD = "0000:3b:00.0"
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -19,24 +19,12 @@ GROUP, ROOT = "0b9c8d7e-1111-4222-8333-444455556666", "1b9c8d7e-1111-4222-8333-4
 NOTHING = frozenset[device.Device]()
 
 
-class Placement:
-    """What is asked of Nova's report client"""
+class Placement(test_placement_client.Placement):
+    """One that notes what is deleted, too"""
 
     def __init__(self) -> None:
-        self.allocations: dict[str, Any] = {
-            ROOT: {"resources": {"VCPU": 2}},
-            GROUP: {"resources": {"PGPU": 2}},
-        }
-        self.put: list[Any] = []
+        super().__init__({ROOT: {"VCPU": 2}, GROUP: {"PGPU": 2}})
         self.deleted: list[tuple[str, str]] = []
-        self.takes = True
-
-    def get_allocs_for_consumer(self, context: object, uuid: str) -> dict[str, Any]:
-        return {"allocations": self.allocations, "consumer_generation": 7}
-
-    def put_allocations(self, context: object, uuid: str, payload: dict[str, Any]) -> bool:
-        self.put.append(payload)
-        return self.takes
 
     def delete_allocation_for_instance(
         self, context: object, uuid: str, consumer_type: str
@@ -47,7 +35,6 @@ class Placement:
 class RepairTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        objects.register_all()
         self.placement = Placement()
         self.instance = objects.Instance(
             uuid=UUID,
@@ -68,7 +55,7 @@ class RepairTest(base.BaseTestCase):
             guests=None,
             instances={UUID: Instance(True, True, 1, counted)},
             returning=frozenset(),
-            providers={GROUP: Provider("h_gpu", 2, 0, {UUID: 2}, NOTHING, NOTHING)},
+            providers={GROUP: Provider("h_gpu", 2, 0, {UUID: 2}, NOTHING)},
             holders={UUID: Holder.DELETED},
         )
 
@@ -82,16 +69,14 @@ class RepairTest(base.BaseTestCase):
 
     def test_what_it_has_is_counted(self) -> None:
         self.repair()
-        (payload,) = self.placement.put
-        expected = {ROOT: {"resources": {"VCPU": 2}}, GROUP: {"resources": {"PGPU": 1}}}
-        self.assertEqual((expected, 7), (payload["allocations"], payload["consumer_generation"]))
+        self.assertEqual({ROOT: {"VCPU": 2}, GROUP: {"PGPU": 1}}, self.placement.resources)
 
     def test_what_it_has_no_more_is_not(self) -> None:
         self.instance.resources = None
         nothing = Instance(True, True, 0, frozenset())
         self.truths = dataclasses.replace(self.truths, instances={UUID: nothing})
         self.repair()
-        self.assertEqual([ROOT], list(self.placement.put[0]["allocations"]))
+        self.assertEqual({ROOT: {"VCPU": 2}}, self.placement.resources)
 
     def test_what_has_changed_since(self) -> None:
         self.instance.task_state = "rebuilding"
@@ -99,10 +84,10 @@ class RepairTest(base.BaseTestCase):
         self.instance.task_state = None
         self.instance.resources = resources((GROUP, "0000:af:00.0"))
         self.assertNotRepaired("has changed since")
-        self.assertEqual([], self.placement.put)
+        self.assertEqual({"PGPU": 2}, self.placement.resources[GROUP])
 
     def test_placement_that_refuses(self) -> None:
-        self.placement.takes = False
+        self.placement.is_full = True
         self.assertNotRepaired("Placement refuses")
 
     def test_what_is_left_is_removed(self) -> None:

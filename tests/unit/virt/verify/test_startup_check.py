@@ -17,21 +17,17 @@ class ReconciliationTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.asked = 0
-        self.found: list[Difference] = []
-        self.useFixture(fixtures.MockPatchObject(gather, "gather", self._gather))
-        self.useFixture(fixtures.MockPatchObject(contradictions, "compare", lambda _: self.found))
+        self.gather, self.compare = (
+            self.useFixture(fixtures.MockPatchObject(owner, name, return_value=SILENT)).mock
+            for owner, name in ((gather, "gather"), (contradictions, "compare"))
+        )
         looked: Any = type("Discovery", (), {"unavailable": None})()
         host: Any = object()
         self.reconciliation = startup_check.Reconciliation(looked, host, lambda: None)
         self.reconciliation.is_due = True
 
-    def _gather(self, sources: gather.Sources) -> HostState:
-        self.asked += 1
-        return SILENT
-
     def look(self, *found: Difference) -> None:
-        self.found = list(found)
+        self.compare.return_value = found
         self.reconciliation.look()
 
     def test_what_was_so_both_times(self) -> None:
@@ -44,16 +40,16 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertIn("with a source that cannot be read: libvirt: it is away", self.log.output)
         for _ in range(3):
             self.look(TWO)
-        self.assertEqual((2, False), (self.asked, "2 differs" in self.log.output))
+        self.assertEqual((2, False), (self.gather.call_count, "2 differs" in self.log.output))
 
     def test_not_before_placement_was_told(self) -> None:
         self.reconciliation.is_due = False
         self.look(ONE)
-        self.assertEqual(0, self.asked)
+        self.gather.assert_not_called()
 
     def test_it_ends_no_period(self) -> None:
-        self.useFixture(fixtures.MockPatchObject(contradictions, "compare", lambda _: 1 // 0))
+        self.compare.side_effect = ZeroDivisionError
         for _ in range(2):
             self.look()
         self.assertIn("Cannot compare the GPUs in Nova, libvirt and Placement", self.log.output)
-        self.assertEqual(1, self.asked, "nor is it tried again in every one")
+        self.gather.assert_called_once()  # nor is it tried again in every one
