@@ -291,6 +291,11 @@ class InstancesTest(unittest.TestCase):
         every = [slot("1g", 900), slot("1g", 1000), slot("1g", 1100), slot("3g", 100)]
         self.assertEqual(every, vgpu_capacity.all_instances(self.card))
 
+    def test_those_that_share_memory(self) -> None:
+        card = dataclasses.replace(self.card, sharing=frozenset({900, 1000}))
+        self.assertEqual((slot("1g", 1100),), vgpu_capacity.free_slots(card, "1g"))
+        self.assertEqual(Room(3, 1, 1), vgpu_capacity.room(card, "1g", [slot("1g", 1000)]))
+
     def test_a_card_that_somebody_has_whole(self) -> None:
         gpu = GPU(CARD, Product("10de", "2335"), class_code=0x030200)
         left = SharedCard(gpu, self.card).without(frozenset({CARD}))

@@ -66,7 +66,8 @@ class TestFirmware(HostTestCase):
 
     def test_by_its_address(self) -> None:
         self.host.add_gpu(ONE, "10de", "1e04", mapped_mib=0)
-        self.host.show_firmware(ONE, start=0xE0000000)
+        for elsewhere in (0xC0000000, 0xE0000000):
+            self.host.show_firmware(ONE, start=elsewhere)
         self.assertIsNone(self.shown())
         self.host.show_firmware(ONE, start=0xD0000000)
         self.assertEqual("BOOTFB", self.shown())

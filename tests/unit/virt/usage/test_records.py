@@ -264,6 +264,15 @@ class ReadTest(unittest.TestCase):
                 found = self.answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
                 self.assertEqual(busy, found.busy)
 
+    def test_on_its_way(self) -> None:
+        """One that comes here is busy here, and one that goes is so where it goes."""
+        moving = instance(ONE, resources(A), task_state="resize_prep")
+        for moves, busy in (
+            ([migration(ONE, "host2", "host1", "pre-migrating")], {ONE}),
+            ([migration(ONE, "host1", "host2", "pre-migrating")], set()),
+        ):
+            self.assertEqual(busy, self.answer([], moves, [moving]).busy)
+
     def test_returning(self) -> None:
         """The other host has dropped it and this one not yet taken it."""
         there = instance(ONE, resources(A), task_state="resize_reverting")
