@@ -11,7 +11,7 @@ from nova_gpu.core.sets import set_traits
 from nova_gpu.host import child
 from tests.fixtures import hosts
 from tests.fixtures.histories import Domain
-from tests.fixtures.partitions import MODULES
+from tests.fixtures.partitions import H100, MODULES
 from tests.unit.fabric.virt.base import FabricTestCase
 
 BESIDE = "0000:c1:00.0"
@@ -216,6 +216,14 @@ class FaultsTest(FabricTestCase):
         self.boot(2)
         self.assertEqual({5}, self.manager.active)
         self.compute.delete(guest)
+
+    def test_a_card_without_any_partition(self) -> None:
+        """The others of its board are given still."""
+        self.manager.says(lost=[each.id for each in H100 if 8 in each.modules])
+        self.manager.restart()
+        self.compute.period()
+        inventory = self.compute.tree.data(self.provider).inventory["PGPU"]
+        self.assertEqual((8, 1), (inventory["total"], inventory["reserved"]))
 
     def test_degraded_partitions_are_given(self) -> None:
         self.manager.says("links 3 16 18")
