@@ -7,7 +7,6 @@ below by name, where their folder is installed, and works without them.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.machinery
 from typing import Any
@@ -18,7 +17,6 @@ SHORTAGE = "nova_gpu.fabric.scheduler.partition_reasons"  # nova_gpu.scheduler.f
 BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its functions
 
 
-@functools.cache
 def load(door: str) -> Any | None:
     """Import and return a module of an extension, ``None`` if its folder is not installed."""
     package, folder, *_ = door.split(".")

@@ -36,6 +36,9 @@ from nova_gpu.scheduler.requested_gpus import Requested
 
 LOG = logging.getLogger(__name__)
 
+# Loaded here, not at a request: to look for it takes longer than to filter a hundred hosts.
+_SETS = extensions.load(extensions.SHORTAGE)
+
 # Nova has no plug-in point for request filters. It imports available filters even if they are not
 # enabled, so the import of this module registers the request filters, once.
 if gpu_request_filter not in request_filter.ALL_REQUEST_FILTERS:
@@ -118,8 +121,7 @@ def _require_partition(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
     """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free."""
-    door = extensions.load(extensions.SHORTAGE)
-    if door and (reason := door.shortage(spec, request, hosts)):
+    if _SETS and (reason := _SETS.shortage(spec, request, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, request)
         raise nova_exception.NoValidHost(reason=refused.format_message())
 
