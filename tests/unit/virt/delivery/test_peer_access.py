@@ -60,6 +60,7 @@ class CliquesTest(base.BaseTestCase):
     def test_one_alone(self) -> None:
         self.assertEqual({}, self.cliques(FIRST))
         self.assertEqual({}, self.cliques(dataclasses.replace(FIRST, product=RTX)))
+        self.assertEqual({}, self.cliques(FIRST, hidden=True))
 
     def test_products(self) -> None:
         held = [dataclasses.replace(each, product=RTX) for each in (FIRST, SECOND)]
