@@ -131,6 +131,7 @@ def is_own_trait(trait: str) -> bool:
     return trait == TRAIT_GPU or trait.startswith(_OWN_PREFIXES)
 
 
+# The scheduler filter needs the forms of the same few names at each request.
 @functools.lru_cache(maxsize=4096)
 def word(value: str | None) -> str | None:
     """Return the normal form of a name, to compare it: ``xe_hpc`` for ``XE-HPC``.

@@ -36,8 +36,9 @@ from nova_gpu.scheduler.requested_gpus import Requested
 
 LOG = logging.getLogger(__name__)
 
-# Loaded here, not at a request: to look for it takes longer than to filter a hundred hosts.
-_SETS = extensions.load(extensions.SHORTAGE)
+# ``None`` without the extension. It is not loaded at each request, because the search for its
+# folder takes as long as the filtering of 25 hosts.
+_PARTITION_REASONS = extensions.load(extensions.SHORTAGE)
 
 # Nova has no plug-in point for request filters. It imports available filters even if they are not
 # enabled, so the import of this module registers the request filters, once.
@@ -121,7 +122,7 @@ def _require_partition(
     spec: objects.RequestSpec, request: GPURequest, hosts: Sequence[HostState]
 ) -> None:
     """Refuse a request if *hosts* give GPUs in NVSwitch partitions only, and none is free."""
-    if _SETS and (reason := _SETS.shortage(spec, request, hosts)):
+    if _PARTITION_REASONS and (reason := _PARTITION_REASONS.shortage(spec, request, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, request)
         raise nova_exception.NoValidHost(reason=refused.format_message())
 

@@ -124,9 +124,9 @@ def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Ans
 def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     host = processor.of_host(roots)
     default = address_space.DEFAULT_BITS
-    # If it is unset, Nova's default
-    novas_mode = "host-model" if CONF.libvirt.virt_type == "kvm" else "none"
-    cpu_mode = CONF.libvirt.cpu_mode or novas_mode
+    # Nova's default for an unset [libvirt]cpu_mode
+    default_mode = "host-model" if CONF.libvirt.virt_type == "kvm" else "none"
+    cpu_mode = CONF.libvirt.cpu_mode or default_mode
     # A guest without a CPU model gets QEMU's default, which lacks pages of 1 GiB; nova-gpu adds
     # them to any other model.
     gib_pages = host.gib_pages and cpu_mode != "none"
