@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# To save time: the checkout's own cache, as few files differ, and few inputs of each property, as
-# the unit suite of the checkout tries them all.
+# These save time. mypy can use the checkout's cache, because few files differ. Few inputs of each
+# property suffice, because the unit suite of the checkout tries all of them.
 VARIABLES = {"MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"), "NOVA_GPU_FUZZ_EXAMPLES": "3"}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties that hold of any input: what nobody has written yet, too.
 
-In the unit suite each property is tried with the same few inputs every time. With
-``NOVA_GPU_FUZZ_EXAMPLES`` in the environment it gets so many, and if these are more, other ones
-each time.
+In the unit suite each property is tried with the same few inputs every time.
+``NOVA_GPU_FUZZ_EXAMPLES`` in the environment is another number of inputs. If it is larger than the
+suite's, the inputs are others each time.
 """
 
 from __future__ import annotations

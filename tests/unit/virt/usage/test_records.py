@@ -265,7 +265,7 @@ class ReadTest(unittest.TestCase):
                 self.assertEqual(busy, found.busy)
 
     def test_on_its_way(self) -> None:
-        """One that comes here is busy here, and one that goes is so where it goes."""
+        """An instance in a task is busy on the host that it moves to, not on its source."""
         moving = instance(ONE, resources(A), task_state="resize_prep")
         for moves, busy in (
             ([migration(ONE, "host2", "host1", "pre-migrating")], {ONE}),
