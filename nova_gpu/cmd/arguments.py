@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of ``nova-gpu``.
 
-The parsed result has the attribute ``module``, the name of the module in this package that runs the
-command. That module's ``run`` takes the parsed result and the command line, and returns the exit
-status.
+The parsed result has the attribute ``module``, the full name of the module that runs the command.
+That module's ``run`` takes the parsed result and the command line, and returns the exit status.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import math
 from typing import Any
 
 from nova_gpu.cmd.output import add_format
+from nova_gpu.core import extensions
 
 # The exporter's default: this host only, because the metrics name instances.
 LISTEN = "127.0.0.1:9943"
+
+
+def _seconds(text: str) -> float:
+    """Parse a time in seconds.
+
+    :raises argparse.ArgumentTypeError: unless it is a number above 0
+    """
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
 def add_commands(subparsers: Any) -> None:
@@ -21,7 +35,7 @@ def add_commands(subparsers: Any) -> None:
 
     def add(within: Any, name: str, module: str, text: str, *, formats: bool = True) -> Any:
         parser = within.add_parser(name, help=text)
-        parser.set_defaults(module=module)
+        parser.set_defaults(module=module if "." in module else f"nova_gpu.cmd.{module}")
         if formats:
             add_format(parser)
         return parser
@@ -57,6 +71,19 @@ def add_commands(subparsers: Any) -> None:
         action="store_true",
         help="make allocations in Placement match the GPUs that instances have, where that is safe",
     )
+
+    if extensions.is_installed(extensions.SHADOW):
+        text = (
+            "on a host of stock Nova, show what nova-gpu would do there, and which instances with "
+            "GPUs it could take over; changes nothing; exits 1 if one cannot be taken over, 3 if a "
+            "source does not answer"
+        )
+        add(subparsers, "shadow", extensions.SHADOW, text).add_argument(
+            "--every",
+            type=_seconds,
+            metavar="SECONDS",
+            help="show it again and again, with this time in between (default: once)",
+        )
 
     host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     verbs = host.add_subparsers(dest="verb", required=True)

@@ -70,9 +70,9 @@ def _run(line: list[str]) -> int:
         python_logging.getLogger(name).setLevel(python_logging.CRITICAL)
     command = CONF.command
     try:
-        module = importlib.import_module(f"nova_gpu.cmd.{command.module}")
+        module = importlib.import_module(command.module)
     except ModuleNotFoundError as error:
-        if error.name != "libvirt" or command.module != "topology":
+        if error.name != "libvirt" or command.module != "nova_gpu.cmd.topology":
             raise
         module = importlib.import_module("nova_gpu.cmd.card_facts")
     # Imported modules stay until the end. No collection looks through them any more, not even the

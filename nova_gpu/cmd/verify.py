@@ -10,17 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import nova.db.main.api
-from nova import config as nova_config
-from nova import objects, rpc
-from nova.conductor import rpcapi as conductor_rpcapi
-from nova.objects import base as objects_base
-from nova.scheduler.client import report
-from nova.virt.libvirt import host as libvirt_host
-
-from nova_gpu.cmd import host_check, this_host, waiting
+from nova_gpu.cmd import host_check, services, this_host, waiting
 from nova_gpu.cmd.output import Format, print_json
-from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import contradictions, gather, repair
@@ -112,40 +103,26 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
 def run(command: Any, line: list[str]) -> int:
     """Run ``nova-gpu verify``; return the exit status.
 
-    The command line and the configuration files are parsed again, with all of Nova's options: its
-    client of Placement, the message bus and the conductor's client need these.
-
     :param line: the command line, the program's name included
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
-    CONF.clear()
-    nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
+    services.read_options(line)
     as_json = command.format == Format.JSON
     return main(this_host.discover(), as_json=as_json, mend=command.repair)
-
-
-def _connection() -> libvirt_host.Host:
-    """Return a read-only connection to libvirt by Nova's class; it receives no events."""
-    host = libvirt_host.Host(this_host.uri(), read_only=True)
-    # The errors are raised as well, and what subscribes to events does not complain of them.
-    libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
-    libvirt_host.libvirt.virEventRegisterDefaultImpl()
-    return host
 
 
 def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
     """Compare the sources, repair if *mend*, and print the verdict; return the exit status."""
     try:
-        with boundary.crossed():
-            _connect()
+        services.connect()
     except boundary.Failure as error:
-        print(f"nova-gpu: no message bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
+        print(services.no_bus(error), file=sys.stderr)
         return INCOMPLETE
-    host = _connection()
+    host = services.libvirt()
 
     unavailable = functools.partial(host_check.unavailable, discovered)
     sources = gather.Sources(
-        discovered, host, Placement(), unavailable, waiting.within(_DEADLINE_S)
+        discovered, host, services.Placement(), unavailable, waiting.within(_DEADLINE_S)
     )
     with waiting.shown("comparing sysfs, libvirt, Nova's database and Placement"):
         verdict = judge(sources, mend=mend)
@@ -155,18 +132,3 @@ def main(discovered: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
         print(text(verdict))
     sys.stdout.flush()
     return verdict.status
-
-
-class Placement:
-    """Nova's report client for Placement, created on first use, because that needs Keystone."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(report.report_client_singleton(), name)
-
-
-def _connect() -> None:
-    """Let Nova's objects call the conductor, as nova-compute does (``nova.cmd.compute.main``)."""
-    objects.register_all()
-    rpc.init(CONF)
-    nova.db.main.api.DISABLE_DB_ACCESS = True
-    objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()

@@ -15,13 +15,19 @@ from typing import Any
 SETS = "nova_gpu.fabric.virt.fabric"  # its Fabric is a nova_gpu.virt.sets.Sets
 SHORTAGE = "nova_gpu.fabric.scheduler.partition_reasons"  # nova_gpu.scheduler.filters asks it
 BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its functions
+SHADOW = "nova_gpu.stock.cmd.shadow"  # the command nova-gpu shadow
 
 
 def load(door: str) -> Any | None:
     """Import and return a module of an extension, ``None`` if its folder is not installed."""
+    return importlib.import_module(door) if is_installed(door) else None
+
+
+def is_installed(door: str) -> bool:
+    """Return whether the extension of this module is installed; import nothing of it."""
     package, folder, *_ = door.split(".")
     # Only next to the package that runs: an editable installation may lie elsewhere.
     folders = importlib.import_module(package).__path__
     spec = importlib.machinery.PathFinder.find_spec(f"{package}.{folder}", folders)
     # A folder that contains only compiled modules has no origin: the extension was deleted.
-    return importlib.import_module(door) if spec and spec.origin else None
+    return bool(spec and spec.origin)

@@ -53,7 +53,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
         "vfio": str(roots.dev / "vfio"),
     }
     try:
-        own = all(_has_method(function, roots) for function in functions)
+        own = resets_functions(gpu, roots)
         error = _in_use(gpu, means)
         if error is None:
             error = _ask(gpu, {**request, "way": "functions" if own else "bus"}, means)
@@ -63,6 +63,14 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
         error = str(failure)
     if error:
         raise exception.NotClean(str(gpu.address), error, _REMEDY)
+
+
+def resets_functions(gpu: model.GPU, roots: Roots) -> bool:
+    """Return whether each function of the card is reset alone; otherwise its whole bus is.
+
+    :raises OSError: if sysfs cannot be read
+    """
+    return all(_has_method(function, roots) for function in gpu.functions)
 
 
 def _in_use(gpu: model.GPU, means: Means) -> str | None:

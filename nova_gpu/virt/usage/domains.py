@@ -295,6 +295,28 @@ def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
     return frozenset(node for _, xml in _domains(host) for node in _nodes(_parsed(xml)))
 
 
+def hostdevs(
+    host: libvirt_host.Host,
+) -> dict[str, tuple[frozenset[PciAddress], frozenset[str]]]:
+    """Return the PCI functions, and the uuids of mediated devices, that each domain names.
+
+    :raises DomainsUnreadable: if libvirt does not list the domains
+    """
+    found: dict[str, tuple[frozenset[PciAddress], frozenset[str]]] = {}
+    for uuid, xml in _domains(host):
+        domain = _parsed(xml)
+        functions = frozenset(
+            function for item in domain.iterfind("devices/hostdev") for function in _functions(item)
+        )
+        mediated = frozenset(
+            address.get("uuid", "").lower()
+            for address in domain.iterfind("devices/hostdev[@type='mdev']/source/address")
+        )
+        before = found.get(uuid, (frozenset(), frozenset()))
+        found[uuid] = (before[0] | functions, before[1] | mediated)
+    return found
+
+
 def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
     """Return the devices and the nodes' paths of each running container with nova-gpu's metadata.
 

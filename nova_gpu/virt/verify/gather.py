@@ -55,21 +55,40 @@ class Sources:
     ask: Callable[[Callable[[], Any]], Any] = lambda read: read()
 
 
-def gather(sources: Sources) -> HostState:
-    """Read the four sources, and return what they have of the host's GPUs; raise nothing."""
-    unread: list[str] = []
+class Questions:
+    """The questions of one comparison, and those that were not answered.
 
-    def ask(who: str, read: Callable[[], _T]) -> _T | None:
+    :param within: call a function within a deadline
+    """
+
+    def __init__(self, within: Callable[[Callable[[], Any]], Any]) -> None:
+        self._within = within
+        self._failures: dict[str, None] = {}
+
+    def __call__(self, who: str, read: Callable[[], _T]) -> _T | None:
+        """Return the answer of *read*, ``None`` if it fails.
+
+        :param who: the source that is asked, a key of the options' table
+        """
         try:
             with boundary.crossed():
-                answer: _T = sources.ask(read)
+                answer: _T = self._within(read)
         except boundary.Failure as error:
             # An error of another service also has its stack trace, below the first line.
             lines = str(error).strip().splitlines() or [type(error.error).__name__]
-            unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
+            self._failures[f"{who}: {lines[0]}; see {_OPTIONS[who]}"] = None
             return None
         return answer
 
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Sentences about the questions that were not answered."""
+        return tuple(self._failures)
+
+
+def gather(sources: Sources) -> HostState:
+    """Read the four sources, and return what they have of the host's GPUs; raise nothing."""
+    ask = Questions(sources.ask)
     context = nova_context.get_admin_context()
     host = sources.host
     cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
@@ -116,7 +135,7 @@ def gather(sources: Sources) -> HostState:
         returning=returning,
         providers=providers,
         holders=holders or {},
-        unread=tuple(dict.fromkeys(unread)),
+        unread=ask.unread,
         functions=frozenset() if cards is None else cards.functions,
         made=made,
         vgpus_free=vgpus_free,

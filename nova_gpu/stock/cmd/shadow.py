@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu shadow``: shows what nova-gpu would do on a host of stock Nova; changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import prettytable
+
+from nova_gpu.cmd import card_facts, host_check, services, this_host, waiting
+from nova_gpu.cmd.output import Format, print_json
+from nova_gpu.conf import CONF
+from nova_gpu.core import boundary, names, printable
+from nova_gpu.stock.core import takeover
+from nova_gpu.stock.core.holding import Alias, Holding
+from nova_gpu.stock.virt import shadow
+from nova_gpu.stock.virt.shadow import Card, Group, Shadow
+from nova_gpu.virt.verify import gather
+
+# An operator waits: by default the message bus is tried for ever.
+_DEADLINE_S = 60.0
+_INCOMPLETE = 3
+_IN_THE_WAY = 1
+
+
+def run(command: Any, line: list[str]) -> int:
+    """Run ``nova-gpu shadow``.
+
+    :param line: the command line, the program's name included
+    :returns: the exit status: 0; 1 if an instance cannot be taken over as it is; 3 if a source
+        cannot be read
+    :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
+    """
+    services.read_options(line)
+    try:
+        services.connect()
+    except boundary.Failure as error:
+        print(services.no_bus(error), file=sys.stderr)
+        return _INCOMPLETE
+    leave_out_stock()
+    discovered = this_host.discover()
+    sources = gather.Sources(
+        discovered,
+        services.libvirt(),
+        services.Placement(),
+        functools.partial(host_check.unavailable, discovered),
+        waiting.within(_DEADLINE_S),
+    )
+    while True:
+        status = show(sources, as_json=command.format == Format.JSON)
+        if command.every is None:
+            return status
+        time.sleep(command.every)
+
+
+def leave_out_stock() -> None:
+    """Read the host from now on as it is without the options of stock Nova.
+
+    nova-gpu offers no card that they name.
+    """
+    CONF.set_override("device_spec", [], "pci")
+    CONF.set_override("enabled_mdev_types", [], "devices")
+
+
+def show(sources: gather.Sources, *, as_json: bool) -> int:
+    """Read the host once, print what nova-gpu would do, and return the exit status."""
+    with waiting.shown("reading sysfs, libvirt, Nova's database and Placement"):
+        found = shadow.look(sources)
+    if as_json:
+        print_json(as_plain(found))
+    else:
+        print(text(found))
+    sys.stdout.flush()
+    if found.unread:
+        return _INCOMPLETE
+    return _IN_THE_WAY if any(holding.obstacles for holding in found.holdings) else 0
+
+
+def as_plain(found: Shadow) -> dict[str, Any]:
+    """Return *found* as values for JSON; unknown values are ``None``."""
+    return {
+        "host": CONF.host,
+        "node": found.node,
+        "groups": [
+            {
+                "provider": group.provider,
+                "resource_class": group.resource_class,
+                "product_id": group.product.key,
+                "model": group.product.name,
+                "architecture": group.product.architecture,
+                "memory_mib": group.product.memory_mib,
+                "vgpu_type": group.vgpu_type,
+                "total": group.total,
+                "cards": [str(card) for card in group.cards],
+            }
+            for group in found.groups
+        ],
+        "cards": [
+            {
+                **card_facts.facts(card.gpu),
+                "offered": card.reason is None,
+                "reason": card.reason,
+                "instances": list(card.holders),
+                "stock_providers": list(card.providers),
+                "start": card.start or None,
+                "release": card.release or None,
+                "cleaning": card.cleaning or None,
+            }
+            for card in found.cards
+        ],
+        "aliases": [
+            {
+                "name": alias.name,
+                "cards": [str(card) for card in alias.cards],
+                "set": dict(alias.set),
+            }
+            for alias in found.aliases
+        ],
+        "instances": [_plain(holding) for holding in found.holdings],
+        "other_domains": {
+            uuid: [str(card) for card in cards] for uuid, cards in found.strangers.items()
+        },
+        "not_read": list(found.unread),
+    }
+
+
+def _plain(holding: Holding) -> dict[str, Any]:
+    choice = holding.choice
+    return {
+        "uuid": holding.instance.uuid,
+        "flavor": holding.instance.flavor,
+        "by": [str(way) for way in holding.ways],
+        "devices": list(holding.devices),
+        "set": dict(holding.set),
+        "unset": list(holding.unset),
+        "can_be_taken_over": not holding.obstacles,
+        "obstacles": [
+            {"reason": obstacle.reason, "remedy": obstacle.remedy} for obstacle in holding.obstacles
+        ],
+        "choice": choice
+        and {
+            "cards": [str(card) for card in choice.cards],
+            "longest_path_now": choice.paths[0],
+            "longest_path_then": choice.paths[1],
+        },
+    }
+
+
+def text(found: Shadow) -> str:
+    """Return *found* as text for people."""
+    parts = [_groups(found.groups), _cards(found.cards), _aliases(found.aliases)]
+    parts.append(_holdings(found.holdings))
+    parts += [
+        f"{uuid} is a domain with {', '.join(map(str, cards))} and no instance of this host: "
+        "these cards stay reserved until it is gone"
+        for uuid, cards in found.strangers.items()
+    ]
+    parts += [f"Not read: {reason}" for reason in found.unread]
+    return printable.lines("\n".join(part for part in parts if part))
+
+
+def _groups(groups: tuple[Group, ...]) -> str:
+    if not groups:
+        return "nova-gpu would offer no GPU of this host."
+    shown = prettytable.PrettyTable(["Provider", "Class", "Total", "Model", "Cards"], align="l")
+    for group in groups:
+        model = group.product.name or group.product.key
+        cards = "\n".join(map(str, group.cards))
+        shown.add_row([group.provider, group.resource_class, group.total, model, cards])
+    return f"nova-gpu would offer:\n{shown.get_string()}"
+
+
+def _cards(cards: tuple[Card, ...]) -> str:
+    lines = []
+    for card in cards:
+        steps = [step for step in (card.start, card.release, card.cleaning) if step]
+        what = f"would not be offered: {card.reason}" if card.reason else "; ".join(steps)
+        lines.append(f"{card.gpu.address}: {what or 'would be offered in parts'}")
+        lines += [f"    {name} is stock Nova's provider of it" for name in card.providers]
+    return "\n".join(lines)
+
+
+def _aliases(aliases: tuple[Alias, ...]) -> str:
+    return "\n".join(
+        f"A flavor with {takeover.ALIAS}={alias.name}:N says to nova-gpu: {_in_words(alias.set)}"
+        if alias.set
+        else f"The alias {alias.name} gives cards of several products: each needs its own flavor"
+        for alias in aliases
+    )
+
+
+def _in_words(properties: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{name}='{'= N' if name == names.GPUS else value}'" for name, value in properties.items()
+    )
+
+
+def _holdings(holdings: tuple[Holding, ...]) -> str:
+    if not holdings:
+        return "No instance of this host has a GPU by stock Nova."
+    titles = ["Instance", "Flavor", "By", "Has", "Flavor for nova-gpu", "Can be taken over"]
+    shown = prettytable.PrettyTable(titles, align="l")
+    for holding in holdings:
+        flavor = [f"{name}='{value}'" for name, value in holding.set.items()]
+        flavor += [f"without {name}" for name in holding.unset]
+        shown.add_row(
+            [
+                holding.instance.uuid,
+                holding.instance.flavor,
+                "\n".join(holding.ways),
+                "\n".join(holding.devices),
+                "\n".join(flavor),
+                "no" if holding.obstacles else "yes",
+            ]
+        )
+    return "\n".join([shown.get_string(), *_remarks(holdings)])
+
+
+def _remarks(holdings: tuple[Holding, ...]) -> Iterator[str]:
+    for holding in holdings:
+        yield from (f"{holding.instance.uuid}: {obstacle}" for obstacle in holding.obstacles)
+        if choice := holding.choice:
+            cards = ", ".join(map(str, choice.cards))
+            yield (
+                f"{holding.instance.uuid}: nova-gpu would have chosen {cards} (longest path "
+                f"{choice.paths[1]} instead of {choice.paths[0]})"
+            )

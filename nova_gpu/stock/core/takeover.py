@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether nova-gpu can take over an instance's GPUs, and the flavor that says the same."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from nova_gpu.core import availability, exception, names
+from nova_gpu.core.flavor import parsers
+from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.topology import choose, nearness, topology
+from nova_gpu.stock.core.holding import (
+    Choice,
+    Domain,
+    Hardware,
+    Holding,
+    Instance,
+    MediatedDevice,
+    Obstacle,
+    Way,
+)
+
+ALIAS = "pci_passthrough:alias"
+# The states of an instance that a restart of nova-compute and its records' change do not touch
+# (nova.compute.vm_states)
+SETTLED = ("active", "paused", "stopped")
+
+_WAIT = "wait until it has ended, or end it, and look again"
+# The longest path first
+_PATHS = (
+    *(nearness.Nearness.UNKNOWN, nearness.Nearness.ACROSS_NODES, nearness.Nearness.SAME_NODE),
+    *(nearness.Nearness.SAME_ROOT, nearness.Nearness.SAME_SWITCH),
+)
+
+
+def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware) -> Holding | None:
+    """Return what the instance has by stock Nova and what is in the way of taking it over.
+
+    Return ``None`` if it has no GPU of this host by stock Nova.
+
+    :param domains: all domains of the host by uuid, those of other programs included
+    """
+    domain = domains.get(instance.uuid, Domain())
+    functions = {f for f in instance.recorded | domain.functions if f in hardware.cards_by_function}
+    cards = tuple(sorted({hardware.cards_by_function[function] for function in functions}))
+    mediated = [hardware.mediated[uuid] for uuid in domain.mediated if uuid in hardware.mediated]
+    if not cards and not mediated:
+        return None
+    obstacles = [
+        *_of_state(instance),
+        *_of_records(instance, domain, functions, hardware),
+        *_of_cards(instance.uuid, functions, cards, domains, hardware),
+        *_of_parts(instance.uuid, functions, mediated, hardware),
+        *_of_products(cards, mediated, hardware),
+    ]
+    return Holding(
+        instance,
+        tuple(way for way, has in ((Way.ALIAS, cards), (Way.MEDIATED, mediated)) if has),
+        (*map(str, cards), *sorted(f"{part.parent}/{part.type_id}" for part in mediated)),
+        words([hardware.gpus[card].product for card in cards], mediated),
+        _unset(instance.extra_specs, cards, mediated),
+        tuple(dict.fromkeys(obstacles)),
+        _choice(cards, domains, hardware),
+    )
+
+
+def words(products: Sequence[Product], mediated: Sequence[MediatedDevice]) -> dict[str, str]:
+    """Return the properties by which a flavor asks nova-gpu for these cards and parts.
+
+    The cards of a flavor are of one model. A model without a name is left out.
+    """
+    properties = {}
+    if products:
+        properties[names.GPUS] = f"= {len(products)}"
+        if model := _stated(products[0].name):
+            properties[names.MODEL] = model
+    if mediated:
+        properties[names.VGPUS] = f"= {len(mediated)}"
+        properties[names.VGPU_TYPE] = f"s== {mediated[0].type_id}"
+    return properties
+
+
+def _stated(model: str | None) -> str | None:
+    """Return the condition on a model's name, in its normal form if its text has other signs."""
+    for name in (model, names.word(model)):
+        if name:
+            with contextlib.suppress(exception.InvalidExtraSpec):
+                parsers.parse_name(names.MODEL, f"s== {name}")
+                return f"s== {name}"
+    return None
+
+
+def _unset(
+    extra_specs: Mapping[str, str], cards: Collection[PciAddress], mediated: Collection[object]
+) -> tuple[str, ...]:
+    """Return the properties by which the flavor has asked stock Nova for its GPUs."""
+    requested = {ALIAS} if cards else set()
+    if mediated:
+        requested |= {name for name in extra_specs if name == "resources:VGPU"}
+    return tuple(sorted(requested & extra_specs.keys()))
+
+
+def _of_state(instance: Instance) -> Iterator[Obstacle]:
+    if instance.migration is not None:
+        yield Obstacle(f"a migration of it is {instance.migration}", _WAIT)
+    if instance.task_state is not None:
+        yield Obstacle(f"it has the task {instance.task_state}", _WAIT)
+    if instance.vm_state not in SETTLED:
+        yield Obstacle(
+            f"its state is {instance.vm_state}",
+            f"bring it into one of {', '.join(SETTLED)}, or delete it",
+        )
+
+
+def _of_records(
+    instance: Instance, domain: Domain, functions: Collection[PciAddress], hardware: Hardware
+) -> Iterator[Obstacle]:
+    for function in sorted(functions):
+        if function not in domain.functions:
+            yield Obstacle(
+                f"Nova's database counts {function} for it, and its domain has no such device",
+                "reboot it hard, or see why virsh dumpxml lacks the device",
+            )
+        elif function not in instance.recorded:
+            yield Obstacle(
+                f"its domain has {function}, which Nova's database does not count for it",
+                "take the device out of the domain (virsh detach-device)",
+            )
+    for uuid in sorted(domain.mediated - hardware.mediated.keys()):
+        yield Obstacle(
+            f"its domain has the mediated device {uuid}, which this host does not have",
+            "reboot it hard",
+        )
+
+
+def _of_cards(
+    own: str,
+    functions: Collection[PciAddress],
+    cards: Iterable[PciAddress],
+    domains: Mapping[str, Domain],
+    hardware: Hardware,
+) -> Iterator[Obstacle]:
+    for card in cards:
+        if reason := availability.for_all(hardware.reasons.get(card, ())):
+            yield Obstacle(f"{card} cannot be given to guests: {reason.reason}", reason.remedy)
+        for function in hardware.gpus[card].functions:
+            users = _users(function, domains) - {own}
+            if users:
+                yield Obstacle(
+                    f"{function} of its card {card} is in the domain {', '.join(sorted(users))}",
+                    "take that function out of the other domain",
+                )
+
+
+def _of_parts(
+    own: str,
+    functions: Iterable[PciAddress],
+    mediated: Iterable[MediatedDevice],
+    hardware: Hardware,
+) -> Iterator[Obstacle]:
+    for function in sorted(functions):
+        card = hardware.cards_by_function[function]
+        if function not in hardware.gpus[card].functions:
+            yield Obstacle(
+                f"{function} is a virtual function of {card}",
+                "resize it to a flavor with vgpus and vgpu_type when its owner agrees",
+            )
+    for part in mediated:
+        if reason := availability.for_all(hardware.reasons.get(part.card, ())):
+            yield Obstacle(f"{part.card} cannot be divided: {reason.reason}", reason.remedy)
+
+
+def _of_products(
+    cards: Sequence[PciAddress], mediated: Sequence[MediatedDevice], hardware: Hardware
+) -> Iterator[Obstacle]:
+    products = {hardware.gpus[card].product.key for card in cards}
+    if len(products) > 1:
+        yield Obstacle(
+            f"it has cards of several products, {', '.join(sorted(products))}, and a flavor asks "
+            "nova-gpu for cards of one",
+            "resize it to a flavor with cards of one product",
+        )
+    types = {part.type_id for part in mediated}
+    if len(types) > 1:
+        yield Obstacle(
+            f"it has vGPUs of several types, {', '.join(sorted(types))}, and a flavor asks "
+            "nova-gpu for vGPUs of one",
+            "resize it to a flavor with vGPUs of one type",
+        )
+
+
+def _users(function: PciAddress, domains: Mapping[str, Domain]) -> set[str]:
+    return {uuid for uuid, domain in domains.items() if function in domain.functions}
+
+
+def _choice(
+    cards: Sequence[PciAddress], domains: Mapping[str, Domain], hardware: Hardware
+) -> Choice | None:
+    """Return nova-gpu's choice among these *cards* and the free ones of their product.
+
+    Return ``None`` if the cards of that choice are on as many islands of each level.
+    """
+    products = {hardware.gpus[card].product.key for card in cards}
+    if len(products) != 1:
+        return None
+    taken = frozenset[PciAddress]().union(*(domain.functions for domain in domains.values()))
+    alike = {
+        card: gpu
+        for card, gpu in hardware.gpus.items()
+        if gpu.product.key in products
+        and (card in cards or not (taken & set(gpu.functions) or hardware.reasons.get(card)))
+    }
+    places = topology.places(alike.values())
+    best = choose.choose(alike.keys(), len(cards), places)
+    if _islands(best, places) == _islands(cards, places):
+        return None
+    paths = (_longest([alike[card] for card in chosen]) for chosen in (cards, best))
+    return Choice(best, (next(paths), next(paths)))
+
+
+def _islands(
+    cards: Iterable[PciAddress], places: Mapping[PciAddress, topology.Place]
+) -> tuple[int, ...]:
+    """Return on how many islands of each level the cards are."""
+    levels = zip(*(places[card] for card in cards), strict=True)
+    return tuple(
+        len({number for number in level if number != topology.ALONE}) + level.count(topology.ALONE)
+        for level in levels
+    )
+
+
+def _longest(gpus: Sequence[GPU]) -> str:
+    paths = {nearness.between(one, other) for one, other in itertools.combinations(gpus, 2)}
+    return next((str(path) for path in _PATHS if path in paths), min(paths, default=""))

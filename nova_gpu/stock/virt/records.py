@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's records of a host's instances: their PCI functions, their flavors, their moves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from nova import context as nova_context
+from nova import objects
+from nova.objects import fields
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.core.holding import Instance
+
+_TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
+
+
+def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
+    """Return the instances of the compute node, and those that have a PCI function of it.
+
+    An instance of which Nova's database still counts functions here may be on another host.
+    """
+    node = objects.ComputeNode.get_by_host_and_nodename(context, host, nodename)
+    functions: dict[str, set[PciAddress]] = {}
+    for row in objects.PciDeviceList.get_by_compute_node(context, node.id):
+        if row.status in _TAKEN and row.instance_uuid:
+            functions.setdefault(row.instance_uuid, set()).update(_address(row.address))
+    migrations = {
+        migration.instance_uuid: migration.status
+        for migration in objects.MigrationList.get_in_progress_by_host_and_node(
+            context, host, nodename
+        )
+    }
+    here = objects.InstanceList.get_by_host(context, host, expected_attrs=["flavor"])
+    elsewhere = functions.keys() - {instance.uuid for instance in here}
+    return [
+        Instance(
+            instance.uuid,
+            instance.flavor.name,
+            dict(instance.flavor.extra_specs),
+            instance.vm_state,
+            instance.task_state,
+            migrations.get(instance.uuid),
+            frozenset(functions.get(instance.uuid, ())),
+        )
+        for instance in (*here, *_by_uuid(context, elsewhere))
+    ]
+
+
+def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:
+    if uuids:
+        filters = {"uuid": sorted(uuids), "deleted": False}
+        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=["flavor"])
+
+
+def _address(text: str) -> Iterator[PciAddress]:
+    # Nova keeps what libvirt has reported, which no guest can write.
+    with contextlib.suppress(exception.InvalidPciAddress):
+        yield PciAddress.parse(text)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-gpu would do on a host of stock Nova: groups, starts, and instances to take over.
+
+Everything here is only read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nova import context as nova_context
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import availability, device, names
+from nova_gpu.core.availability import Reasons
+from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.vfio import card_reset, passthrough
+from nova_gpu.host.vgpu import mdev
+from nova_gpu.stock.core import takeover
+from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Holding, MediatedDevice
+from nova_gpu.stock.virt import aliases, records
+from nova_gpu.virt.inventory import card_groups, discovery
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.verify import gather, gather_host
+from nova_gpu.virt.verify.gather_host import Cards
+
+# host1_0000:3B:00.0, and host1_pci_0000_3b_00_0 of mediated devices
+_ADDRESS_AT_END = re.compile(
+    r"_([0-9a-f]{4,8})[:_]([0-9a-f]{2})[:_]([0-9a-f]{2})[._]([0-7])$", re.IGNORECASE
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A group that nova-gpu would offer: one resource provider.
+
+    ``total`` is the number of its cards, or how many vGPUs of the type its empty cards carry.
+    """
+
+    provider: str
+    resource_class: str
+    product: Product
+    total: int
+    cards: tuple[PciAddress, ...]
+    vgpu_type: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """What nova-gpu would do with a card; ``reason`` is why it would not offer it.
+
+    ``holders`` are the uuids of the domains that have it or a part of it, ``providers`` the names
+    of stock Nova's resource providers for it. ``start``, ``release`` and ``cleaning`` are sentences
+    about a guest's start and end, empty for a card that is offered in parts.
+    """
+
+    gpu: GPU
+    reason: str | None
+    holders: tuple[str, ...]
+    providers: tuple[str, ...]
+    start: str = ""
+    release: str = ""
+    cleaning: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shadow:
+    """What nova-gpu would do on the host.
+
+    ``strangers`` are the domains with GPUs that are no instances of this host, with their cards.
+    ``unread`` are sentences about sources that could not be read.
+    """
+
+    node: str | None
+    groups: tuple[Group, ...]
+    cards: tuple[Card, ...]
+    aliases: tuple[Alias, ...]
+    holdings: tuple[Holding, ...]
+    strangers: Mapping[str, tuple[PciAddress, ...]]
+    unread: tuple[str, ...]
+
+
+def look(sources: gather.Sources) -> Shadow:
+    """Read all sources and return what nova-gpu would do."""
+    ask = gather.Questions(sources.ask)
+    context = nova_context.get_admin_context()
+    host = sources.host
+    cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
+    if cards is None:
+        return Shadow(None, (), (), (), (), {}, ask.unread)
+    nodename = ask("libvirt", sources.libvirt.get_hostname)
+    named = ask("libvirt", lambda: _domains(sources))
+    hardware = ask("sysfs", lambda: _hardware(host, cards))
+    instances = None
+    if nodename is not None:
+        node = nodename
+        instances = ask("Nova's database", lambda: records.read(context, CONF.host, node))
+    holdings: tuple[Holding, ...] = ()
+    strangers: dict[str, tuple[PciAddress, ...]] = {}
+    users: dict[PciAddress, tuple[str, ...]] = {}
+    if named is not None and hardware is not None:
+        users = _users(named, hardware)
+        if instances is not None:
+            judged = (takeover.judge(instance, named, hardware) for instance in instances)
+            holdings = tuple(holding for holding in judged if holding)
+            known = {instance.uuid for instance in instances}
+            strangers = {
+                uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
+                for uuid in sorted({u for uuids in users.values() for u in uuids} - known)
+            }
+    providers = None
+    if nodename is not None and hardware is not None:
+        root, known_as = nodename, hardware.cards_by_function
+        providers = ask("Placement", lambda: _providers(sources.placement, context, root, known_as))
+    gpus = [card.gpu for card in cards.whole.values()]
+    known_aliases = aliases.read(CONF.pci.alias, gpus)
+    return Shadow(
+        nodename,
+        tuple(_groups(nodename, host, cards)),
+        tuple(_cards(host, cards, users, providers or {})),
+        tuple(known_aliases),
+        holdings,
+        strangers,
+        ask.unread,
+    )
+
+
+def _domains(sources: gather.Sources) -> dict[str, Domain]:
+    return {
+        uuid: Domain(functions, mediated)
+        for uuid, (functions, mediated) in domains.hostdevs(sources.libvirt).items()
+    }
+
+
+def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
+    gpus = {card.gpu.address: card.gpu for card in cards.whole.values()}
+    gpus |= {gpu.address: gpu for gpu in cards.shared}
+    functions = {function: gpu.address for gpu in gpus.values() for function in gpu.functions}
+    for address, part in cards.parts.items():
+        functions |= dict.fromkeys(part.parents, address)
+    mediated = {
+        uuid: MediatedDevice(item.parent, card, item.type_id)
+        for uuid, item in mdev.devices(host.roots).items()
+        if item.parent is not None
+        and (card := functions.get(item.parent) or device.card_of(item.parent, gpus)) is not None
+    }
+    reasons: dict[PciAddress, Reasons] = {
+        address: card.unavailable for address, card in cards.whole.items() if card.unavailable
+    }
+    return Hardware(gpus, reasons, functions, mediated)
+
+
+def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, tuple[str, ...]]:
+    """Return the uuids of the domains that have each card, or a part of it."""
+    users: dict[PciAddress, tuple[str, ...]] = {}
+    for uuid, domain in sorted(named.items()):
+        functions = domain.functions & hardware.cards_by_function.keys()
+        own = {hardware.cards_by_function[function] for function in functions}
+        own |= {hardware.mediated[dev].card for dev in domain.mediated & hardware.mediated.keys()}
+        for card in own:
+            users[card] = (*users.get(card, ()), uuid)
+    return users
+
+
+def _providers(
+    client: Any,
+    context: nova_context.RequestContext,
+    nodename: str,
+    cards_by_function: Mapping[PciAddress, PciAddress],
+) -> dict[PciAddress, tuple[str, ...]]:
+    """Return the names of stock Nova's resource providers for each card.
+
+    They end in the address of a PCI device, as :data:`_ADDRESS_AT_END` has it (Nova's
+    ``compute/pci_placement_translator.py`` and ``_update_provider_tree_for_vgpu``).
+    """
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    found: dict[PciAddress, tuple[str, ...]] = {}
+    for provider in client.get_providers_in_tree(context, root):
+        if match := _ADDRESS_AT_END.search(provider["name"]):
+            function = PciAddress.parse("{}:{}:{}.{}".format(*match.groups()))
+            if (card := cards_by_function.get(function)) is not None:
+                found[card] = (*found.get(card, ()), provider["name"])
+    return found
+
+
+def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> Iterator[Group]:
+    """Yield the groups of whole cards, and then those of vGPUs.
+
+    The name of the compute node is the beginning of a provider's name.
+    """
+    node = nodename or CONF.host
+    reasons = {address: card.unavailable for address, card in cards.whole.items()}
+    gpus = [card.gpu for card in cards.whole.values()]
+    for key, group in card_groups.offered(gpus, {}, host.delivery.mode, reasons).items():
+        provider = names.provider_name(node, key)
+        of_key = device.resource_class_of(key)
+        yield Group(provider, of_key, group.product, len(group.gpus), tuple(sorted(group.gpus)))
+    shared = {gpu.address: SharedCard(gpu, cards.parts[gpu.address]) for gpu in cards.shared}
+    for key, parts in vgpu_group.groups(shared).items():
+        type_id = parts.facts.id
+        total = sum(vgpu_capacity.carried(card.card, type_id) or 0 for card in parts.cards.values())
+        yield Group(
+            names.provider_name(node, key),
+            device.resource_class_of(key),
+            parts.product,
+            total,
+            tuple(sorted(parts.cards)),
+            type_id,
+        )
+
+
+def _cards(
+    host: discovery.Discovery,
+    cards: Cards,
+    users: Mapping[PciAddress, tuple[str, ...]],
+    providers: Mapping[PciAddress, tuple[str, ...]],
+) -> Iterator[Card]:
+    for address, card in sorted(cards.whole.items()):
+        known = users.get(address, ()), providers.get(address, ())
+        yield Card(card.gpu, availability.text(card.unavailable), *known, *_steps(host, card.gpu))
+    for gpu in cards.shared:
+        yield Card(gpu, None, users.get(gpu.address, ()), providers.get(gpu.address, ()))
+
+
+def _steps(host: discovery.Discovery, gpu: GPU) -> Iterable[str]:
+    """Yield what happens to a whole card at a guest's start, at its end, and in its cleaning."""
+    clean = "cleaned by [gpu]clean_command" if CONF.gpu.clean_command else ""
+    if host.delivery.shares_driver:
+        yield "its device nodes are given to the container"
+        yield "the processes of the container that have it open are ended"
+        yield clean
+        return
+    if passthrough.is_with_vfio(gpu, host.roots):
+        yield "it stays bound to vfio-pci"
+    else:
+        yield f"it is bound from {gpu.driver or 'no driver'} to vfio-pci, and back at the end"
+    try:
+        own = card_reset.resets_functions(gpu, host.roots)
+        yield "each of its functions is reset" if own else "its whole bus is reset by VFIO"
+    except OSError as error:
+        yield passthrough.unread(error)
+    yield clean

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cloud of stock Nova on hosts with generated cards, which instances get by ``[pci]alias``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from nova_gpu.cmd import host_check, this_host
+from nova_gpu.conf import CONF
+from nova_gpu.stock.cmd import shadow as command
+from nova_gpu.stock.virt import shadow
+from nova_gpu.virt.verify import gather
+from tests.functional import test_kvm_aliases
+
+STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
+
+
+class StockTestBase(test_kvm_aliases.AliasesTestBase):
+    """The hosts have stock Nova's driver; before they are looked over at the end, nova-gpu's."""
+
+    def _setup_compute_service(self) -> None:
+        self.flags(compute_driver=STOCK)
+        self.device_spec(test_kvm_aliases.ALL_A2)
+
+    def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
+        kwargs.setdefault("pci_info", test_kvm_aliases.devices())
+        super().start_host(name, machine, **kwargs)
+
+    def period(self, name: str = "host1") -> None:
+        if hasattr(self.computes[name].driver, "_gpus"):
+            super().period(name)
+        else:
+            self.one_period(name)
+
+    def take_driver(self, driver: str = OURS) -> None:
+        """Restart nova-compute of all hosts with *driver*."""
+        self.flags(compute_driver=driver)
+        for name in list(self.computes):
+            self.restart_host(name)
+
+    def tearDown(self) -> None:
+        self.delete_everything()
+        self.device_spec()
+        self.take_driver()
+        super().tearDown()
+
+    def look(self, host: str = "host1") -> shadow.Shadow:
+        """What ``nova-gpu shadow`` finds there"""
+        driver = self.computes[host].driver
+        self._point_options_at(host)
+        spec = CONF.pci.device_spec
+        with self.on(host):
+            command.leave_out_stock()
+            try:
+                discovered = this_host.discover()
+                unavailable = functools.partial(host_check.unavailable, discovered)
+                placement = driver.virtapi.reportclient
+                return shadow.look(gather.Sources(discovered, driver._host, placement, unavailable))
+            finally:
+                self.device_spec(*spec)
