@@ -69,22 +69,22 @@ def leave_out_stock() -> None:
 def show(sources: gather.Sources, *, as_json: bool) -> int:
     """Read the host once, print what nova-gpu would do, and return the exit status."""
     with waiting.shown("reading sysfs, libvirt, Nova's database and Placement"):
-        found = shadow.look(sources)
+        report = shadow.look(sources)
     if as_json:
-        print_json(as_plain(found))
+        print_json(as_plain(report))
     else:
-        print(text(found))
+        print(text(report))
     sys.stdout.flush()
-    if found.unread:
+    if report.unread:
         return _INCOMPLETE
-    return _IN_THE_WAY if any(holding.obstacles for holding in found.holdings) else 0
+    return _IN_THE_WAY if any(holding.obstacles for holding in report.holdings) else 0
 
 
-def as_plain(found: Shadow) -> dict[str, Any]:
-    """Return *found* as values for JSON; unknown values are ``None``."""
+def as_plain(report: Shadow) -> dict[str, Any]:
+    """Return *report* as values for JSON; unknown values are ``None``."""
     return {
         "host": CONF.host,
-        "node": found.node,
+        "node": report.node,
         "groups": [
             {
                 "provider": group.provider,
@@ -97,7 +97,7 @@ def as_plain(found: Shadow) -> dict[str, Any]:
                 "total": group.total,
                 "cards": [str(card) for card in group.cards],
             }
-            for group in found.groups
+            for group in report.groups
         ],
         "cards": [
             {
@@ -110,7 +110,7 @@ def as_plain(found: Shadow) -> dict[str, Any]:
                 "release": card.release or None,
                 "cleaning": card.cleaning or None,
             }
-            for card in found.cards
+            for card in report.cards
         ],
         "aliases": [
             {
@@ -118,13 +118,13 @@ def as_plain(found: Shadow) -> dict[str, Any]:
                 "cards": [str(card) for card in alias.cards],
                 "set": dict(alias.set),
             }
-            for alias in found.aliases
+            for alias in report.aliases
         ],
-        "instances": [_plain(holding) for holding in found.holdings],
+        "instances": [_plain(holding) for holding in report.holdings],
         "other_domains": {
-            uuid: [str(card) for card in cards] for uuid, cards in found.strangers.items()
+            uuid: [str(card) for card in cards] for uuid, cards in report.strangers.items()
         },
-        "not_read": list(found.unread),
+        "not_read": list(report.unread),
     }
 
 
@@ -150,16 +150,16 @@ def _plain(holding: Holding) -> dict[str, Any]:
     }
 
 
-def text(found: Shadow) -> str:
-    """Return *found* as text for people."""
-    parts = [_groups(found.groups), _cards(found.cards), _aliases(found.aliases)]
-    parts.append(_holdings(found.holdings))
+def text(report: Shadow) -> str:
+    """Return *report* as text for people."""
+    parts = [_groups(report.groups), _cards(report.cards), _aliases(report.aliases)]
+    parts.append(_holdings(report.holdings))
     parts += [
         f"{uuid} is a domain with {', '.join(map(str, cards))} and no instance of this host: "
         "these cards stay reserved until it is gone"
-        for uuid, cards in found.strangers.items()
+        for uuid, cards in report.strangers.items()
     ]
-    parts += [f"Not read: {reason}" for reason in found.unread]
+    parts += [f"Not read: {reason}" for reason in report.unread]
     return printable.lines("\n".join(part for part in parts if part))
 
 

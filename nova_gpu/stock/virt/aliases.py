@@ -35,10 +35,10 @@ def read(texts: Sequence[str], gpus: Iterable[GPU]) -> list[Alias]:
             for request in requests
             for spec in request.spec
         }
-        if given := [gpu for gpu in cards if gpu.product.key in ids]:
-            products = {gpu.product.key: gpu.product for gpu in given}
+        if own_cards := [gpu for gpu in cards if gpu.product.key in ids]:
+            products = {gpu.product.key: gpu.product for gpu in own_cards}
             words = takeover.words(list(products.values()), ()) if len(products) == 1 else {}
-            aliases.append(Alias(name, tuple(gpu.address for gpu in given), words))
+            aliases.append(Alias(name, tuple(gpu.address for gpu in own_cards), words))
     return aliases
 
 

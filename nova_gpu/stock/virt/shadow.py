@@ -179,13 +179,13 @@ def _providers(
     ``compute/pci_placement_translator.py`` and ``_update_provider_tree_for_vgpu``).
     """
     root = client.get_provider_by_name(context, nodename)["uuid"]
-    found: dict[PciAddress, tuple[str, ...]] = {}
+    providers: dict[PciAddress, tuple[str, ...]] = {}
     for provider in client.get_providers_in_tree(context, root):
         if match := _ADDRESS_AT_END.search(provider["name"]):
             function = PciAddress.parse("{}:{}:{}.{}".format(*match.groups()))
             if (card := cards_by_function.get(function)) is not None:
-                found[card] = (*found.get(card, ()), provider["name"])
-    return found
+                providers[card] = (*providers.get(card, ()), provider["name"])
+    return providers
 
 
 def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> Iterator[Group]:

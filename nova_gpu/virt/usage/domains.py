@@ -302,7 +302,7 @@ def hostdevs(
 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
-    found: dict[str, tuple[frozenset[PciAddress], frozenset[str]]] = {}
+    devices: dict[str, tuple[frozenset[PciAddress], frozenset[str]]] = {}
     for uuid, xml in _domains(host):
         domain = _parsed(xml)
         functions = frozenset(
@@ -312,9 +312,9 @@ def hostdevs(
             address.get("uuid", "").lower()
             for address in domain.iterfind("devices/hostdev[@type='mdev']/source/address")
         )
-        before = found.get(uuid, (frozenset(), frozenset()))
-        found[uuid] = (before[0] | functions, before[1] | mediated)
-    return found
+        before = devices.get(uuid, (frozenset(), frozenset()))
+        devices[uuid] = (before[0] | functions, before[1] | mediated)
+    return devices
 
 
 def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
