@@ -52,8 +52,10 @@ class Alias:
 class Instance:
     """Nova's records of an instance on the host.
 
-    ``recorded`` are the PCI functions that its database counts for the instance. ``migration`` is
-    the status of a migration of the instance that has not ended.
+    ``recorded`` are the PCI functions that its database counts for the instance, each with the
+    alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
+    cards that the instance has by nova-gpu. ``migration`` is the status of a migration of the
+    instance that has not ended.
     """
 
     uuid: str
@@ -62,7 +64,8 @@ class Instance:
     vm_state: str
     task_state: str | None = None
     migration: str | None = None
-    recorded: frozenset[PciAddress] = frozenset()
+    recorded: Mapping[PciAddress, str | None] = dataclasses.field(default_factory=dict)
+    counted: frozenset[PciAddress] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,14 +109,17 @@ class Choice:
 class Holding:
     """An instance with GPUs of stock Nova, and the flavor that says the same in nova-gpu's words.
 
-    ``devices`` are cards, virtual functions, or mediated devices as ``<function>/<type>``. ``set``
-    and ``unset`` are the properties that the flavor gets and loses. ``choice`` is ``None`` if
-    nova-gpu would choose cards as near to each other.
+    ``cards`` are its whole cards; ``devices`` are these, and mediated devices as
+    ``<function>/<type>``. ``set`` and ``unset`` are the properties that the flavor gets and loses.
+    ``aliases`` are those by which it has its cards. ``choice`` is ``None`` if nova-gpu would choose
+    cards as near to each other.
     """
 
     instance: Instance
     ways: tuple[Way, ...]
+    cards: tuple[PciAddress, ...]
     devices: tuple[str, ...]
+    aliases: frozenset[str]
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]

@@ -43,24 +43,35 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     :param domains: all domains of the host by uuid, those of other programs included
     """
     domain = domains.get(instance.uuid, Domain())
-    functions = {f for f in instance.recorded | domain.functions if f in hardware.cards_by_function}
-    cards = tuple(sorted({hardware.cards_by_function[function] for function in functions}))
+    of_gpus = hardware.cards_by_function
+    functions = {
+        function
+        for function in instance.recorded.keys() | domain.functions
+        if function in of_gpus
+        and (function in instance.recorded or of_gpus[function] not in instance.counted)
+    }
+    cards = tuple(sorted({of_gpus[function] for function in functions}))
     mediated = [hardware.mediated[uuid] for uuid in domain.mediated if uuid in hardware.mediated]
     if not cards and not mediated:
         return None
+    aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
         *_of_state(instance),
         *_of_records(instance, domain, functions, hardware),
         *_of_cards(instance.uuid, functions, cards, domains, hardware),
-        *_of_parts(instance.uuid, functions, mediated, hardware),
-        *_of_products(cards, mediated, hardware),
+        *_of_parts(functions, mediated, hardware),
+        *_of_products(cards, hardware),
     ]
+    properties = words([hardware.gpus[card].product for card in cards], mediated)
+    left, removed = _without(instance.extra_specs, aliases, mediated)
     return Holding(
         instance,
         tuple(way for way, has in ((Way.ALIAS, cards), (Way.MEDIATED, mediated)) if has),
+        cards,
         (*map(str, cards), *sorted(f"{part.parent}/{part.type_id}" for part in mediated)),
-        words([hardware.gpus[card].product for card in cards], mediated),
-        _unset(instance.extra_specs, cards, mediated),
+        frozenset(filter(None, aliases)),
+        {**properties, **left},
+        removed,
         tuple(dict.fromkeys(obstacles)),
         _choice(cards, domains, hardware),
     )
@@ -92,14 +103,24 @@ def _stated(model: str | None) -> str | None:
     return None
 
 
-def _unset(
-    extra_specs: Mapping[str, str], cards: Collection[PciAddress], mediated: Collection[object]
-) -> tuple[str, ...]:
-    """Return the properties by which the flavor has asked stock Nova for its GPUs."""
-    requested = {ALIAS} if cards else set()
-    if mediated:
-        requested |= {name for name in extra_specs if name == "resources:VGPU"}
-    return tuple(sorted(requested & extra_specs.keys()))
+def _without(
+    extra_specs: Mapping[str, str], aliases: Collection[str | None], mediated: Collection[object]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return how the flavor ceases to ask stock Nova: properties to replace, and to remove.
+
+    A value of ``pci_passthrough:alias`` is ``a2:1,nic:2``; what is not in *aliases* stays.
+    """
+    replaced, removed = {}, []
+    if aliases and ALIAS in extra_specs:
+        requests = [text.strip() for text in extra_specs[ALIAS].split(",")]
+        others = [text for text in requests if text.partition(":")[0].strip() not in aliases]
+        if others:
+            replaced[ALIAS] = ",".join(others)
+        else:
+            removed.append(ALIAS)
+    if mediated and "resources:VGPU" in extra_specs:
+        removed.append("resources:VGPU")
+    return replaced, tuple(removed)
 
 
 def _of_state(instance: Instance) -> Iterator[Obstacle]:
@@ -128,6 +149,16 @@ def _of_records(
                 f"its domain has {function}, which Nova's database does not count for it",
                 "take the device out of the domain (virsh detach-device)",
             )
+        elif (
+            instance.recorded[function] is None
+            # Of what was taken over in part only this record is left.
+            and hardware.cards_by_function[function] not in instance.counted
+        ):
+            yield Obstacle(
+                f"Nova's record of {function} does not say by which alias it has the device, as "
+                "those of Nova before 2023.1",
+                "resize it, or migrate it cold, so that Nova makes a new record",
+            )
     for uuid in sorted(domain.mediated - hardware.mediated.keys()):
         yield Obstacle(
             f"its domain has the mediated device {uuid}, which this host does not have",
@@ -155,39 +186,25 @@ def _of_cards(
 
 
 def _of_parts(
-    own: str,
-    functions: Iterable[PciAddress],
-    mediated: Iterable[MediatedDevice],
-    hardware: Hardware,
+    functions: Iterable[PciAddress], mediated: Iterable[MediatedDevice], hardware: Hardware
 ) -> Iterator[Obstacle]:
+    """Yield why parts of cards stay stock Nova's: only whole cards are taken over."""
+    remedy = "resize it to a flavor with vgpus and vgpu_type when its owner agrees"
     for function in sorted(functions):
         card = hardware.cards_by_function[function]
         if function not in hardware.gpus[card].functions:
-            yield Obstacle(
-                f"{function} is a virtual function of {card}",
-                "resize it to a flavor with vgpus and vgpu_type when its owner agrees",
-            )
+            yield Obstacle(f"{function} is a virtual function of {card}", remedy)
     for part in mediated:
-        if reason := availability.for_all(hardware.reasons.get(part.card, ())):
-            yield Obstacle(f"{part.card} cannot be divided: {reason.reason}", reason.remedy)
+        yield Obstacle(f"it has a mediated device of {part.card}, of type {part.type_id}", remedy)
 
 
-def _of_products(
-    cards: Sequence[PciAddress], mediated: Sequence[MediatedDevice], hardware: Hardware
-) -> Iterator[Obstacle]:
+def _of_products(cards: Sequence[PciAddress], hardware: Hardware) -> Iterator[Obstacle]:
     products = {hardware.gpus[card].product.key for card in cards}
     if len(products) > 1:
         yield Obstacle(
             f"it has cards of several products, {', '.join(sorted(products))}, and a flavor asks "
             "nova-gpu for cards of one",
             "resize it to a flavor with cards of one product",
-        )
-    types = {part.type_id for part in mediated}
-    if len(types) > 1:
-        yield Obstacle(
-            f"it has vGPUs of several types, {', '.join(sorted(types))}, and a flavor asks "
-            "nova-gpu for vGPUs of one",
-            "resize it to a flavor with vGPUs of one type",
         )
 
 

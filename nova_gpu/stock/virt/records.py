@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nova import context as nova_context
 from nova import objects
@@ -14,6 +14,8 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.stock.core.holding import Instance
 
+# What is read of an instance, and what a takeover changes
+ATTRIBUTES = ["flavor", "pci_requests", "resources"]
 _TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 
@@ -23,18 +25,18 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
     An instance of which Nova's database still counts functions here may be on another host.
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, host, nodename)
-    functions: dict[str, set[PciAddress]] = {}
+    rows: dict[str, list[objects.PciDevice]] = {}
     for row in objects.PciDeviceList.get_by_compute_node(context, node.id):
         if row.status in _TAKEN and row.instance_uuid:
-            functions.setdefault(row.instance_uuid, set()).update(_address(row.address))
+            rows.setdefault(row.instance_uuid, []).append(row)
     migrations = {
         migration.instance_uuid: migration.status
         for migration in objects.MigrationList.get_in_progress_by_host_and_node(
             context, host, nodename
         )
     }
-    here = objects.InstanceList.get_by_host(context, host, expected_attrs=["flavor"])
-    elsewhere = functions.keys() - {instance.uuid for instance in here}
+    here = objects.InstanceList.get_by_host(context, host, expected_attrs=ATTRIBUTES)
+    elsewhere = rows.keys() - {instance.uuid for instance in here}
     return [
         Instance(
             instance.uuid,
@@ -43,7 +45,8 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             instance.vm_state,
             instance.task_state,
             migrations.get(instance.uuid),
-            frozenset(functions.get(instance.uuid, ())),
+            dict(_functions(instance, rows.get(instance.uuid, ()))),
+            frozenset(_cards(instance)),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]
@@ -52,10 +55,24 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
 def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[objects.Instance]:
     if uuids:
         filters = {"uuid": sorted(uuids), "deleted": False}
-        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=["flavor"])
+        yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
 
 
-def _address(text: str) -> Iterator[PciAddress]:
-    # Nova keeps what libvirt has reported, which no guest can write.
-    with contextlib.suppress(exception.InvalidPciAddress):
-        yield PciAddress.parse(text)
+def _functions(
+    instance: objects.Instance, rows: Iterable[objects.PciDevice]
+) -> Iterator[tuple[PciAddress, str | None]]:
+    """Yield the functions that *rows* count for the instance, each with its alias."""
+    requests = instance.pci_requests.requests if instance.pci_requests else ()
+    aliases = {request.request_id: request.alias_name for request in requests}
+    for row in rows:
+        # libvirt has reported these addresses, which no guest can write.
+        with contextlib.suppress(exception.InvalidPciAddress):
+            alias = aliases.get(row.request_id) if row.request_id else None
+            yield PciAddress.parse(row.address), alias
+
+
+def _cards(instance: objects.Instance) -> Iterator[PciAddress]:
+    for resource in instance.resources or ():
+        # Other resources, such as persistent memory, have other identifiers.
+        with contextlib.suppress(exception.InvalidPciAddress):
+            yield PciAddress.parse(resource.identifier)

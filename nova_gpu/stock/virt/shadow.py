@@ -7,7 +7,6 @@ Everything here is only read.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,16 +22,11 @@ from nova_gpu.host.vfio import card_reset, passthrough
 from nova_gpu.host.vgpu import mdev
 from nova_gpu.stock.core import takeover
 from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Holding, MediatedDevice
-from nova_gpu.stock.virt import aliases, records
+from nova_gpu.stock.virt import aliases, providers, records
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather, gather_host
 from nova_gpu.virt.verify.gather_host import Cards
-
-# host1_0000:3B:00.0, and host1_pci_0000_3b_00_0 of mediated devices
-_ADDRESS_AT_END = re.compile(
-    r"_([0-9a-f]{4,8})[:_]([0-9a-f]{2})[:_]([0-9a-f]{2})[._]([0-7])$", re.IGNORECASE
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,16 +107,18 @@ def look(sources: gather.Sources) -> Shadow:
                 uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
                 for uuid in sorted({u for uuids in users.values() for u in uuids} - known)
             }
-    providers = None
+    provider_names = None
     if nodename is not None and hardware is not None:
         root, known_as = nodename, hardware.cards_by_function
-        providers = ask("Placement", lambda: _providers(sources.placement, context, root, known_as))
+        provider_names = ask(
+            "Placement", lambda: _providers(sources.placement, context, root, known_as)
+        )
     gpus = [card.gpu for card in cards.whole.values()]
     known_aliases = aliases.read(CONF.pci.alias, gpus)
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
-        tuple(_cards(host, cards, users, providers or {})),
+        tuple(_cards(host, cards, users, provider_names or {})),
         tuple(known_aliases),
         holdings,
         strangers,
@@ -173,19 +169,14 @@ def _providers(
     nodename: str,
     cards_by_function: Mapping[PciAddress, PciAddress],
 ) -> dict[PciAddress, tuple[str, ...]]:
-    """Return the names of stock Nova's resource providers for each card.
-
-    They end in the address of a PCI device, as :data:`_ADDRESS_AT_END` has it (Nova's
-    ``compute/pci_placement_translator.py`` and ``_update_provider_tree_for_vgpu``).
-    """
+    """Return the names of stock Nova's resource providers for each card."""
     root = client.get_provider_by_name(context, nodename)["uuid"]
-    providers: dict[PciAddress, tuple[str, ...]] = {}
+    names_by_card: dict[PciAddress, tuple[str, ...]] = {}
     for provider in client.get_providers_in_tree(context, root):
-        if match := _ADDRESS_AT_END.search(provider["name"]):
-            function = PciAddress.parse("{}:{}:{}.{}".format(*match.groups()))
-            if (card := cards_by_function.get(function)) is not None:
-                providers[card] = (*providers.get(card, ()), provider["name"])
-    return providers
+        function = providers.function_of(provider["name"])
+        if function and (card := cards_by_function.get(function)) is not None:
+            names_by_card[card] = (*names_by_card.get(card, ()), provider["name"])
+    return names_by_card
 
 
 def _groups(nodename: str | None, host: discovery.Discovery, cards: Cards) -> Iterator[Group]:
@@ -218,13 +209,13 @@ def _cards(
     host: discovery.Discovery,
     cards: Cards,
     users: Mapping[PciAddress, tuple[str, ...]],
-    providers: Mapping[PciAddress, tuple[str, ...]],
+    provider_names: Mapping[PciAddress, tuple[str, ...]],
 ) -> Iterator[Card]:
     for address, card in sorted(cards.whole.items()):
-        known = users.get(address, ()), providers.get(address, ())
+        known = users.get(address, ()), provider_names.get(address, ())
         yield Card(card.gpu, availability.text(card.unavailable), *known, *_steps(host, card.gpu))
     for gpu in cards.shared:
-        yield Card(gpu, None, users.get(gpu.address, ()), providers.get(gpu.address, ()))
+        yield Card(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
 
 
 def _steps(host: discovery.Discovery, gpu: GPU) -> Iterable[str]:

@@ -13,7 +13,7 @@ ONE, TWO = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0x5E, 0, 0)
 A2 = Product("10de", "25b6", "A2", "ampere", 15360)
 WORDS = {"gpus": "= 1", "gpu:model": "s== A2"}
 ALIAS = "pci_passthrough:alias"
-OWN = Instance("mine", "a2.small", {ALIAS: "a2:1"}, "active", recorded=frozenset([ONE]))
+OWN = Instance("mine", "a2.small", {ALIAS: "a2:1"}, "active", recorded={ONE: "a2"})
 FOUND = Shadow(
     "node1",
     (Group("node1_gpu_10de_25b6_pci", "PGPU", A2, 1, (ONE,)),),
@@ -29,7 +29,9 @@ FOUND = Shadow(
         Holding(
             OWN,
             (Way.ALIAS,),
+            (ONE,),
             (str(ONE),),
+            frozenset(["a2"]),
             WORDS,
             (ALIAS,),
             (Obstacle("it has the task deleting", "wait"),),

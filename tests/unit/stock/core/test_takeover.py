@@ -43,7 +43,7 @@ def hardware(*gpus: GPU, **changes: Any) -> Hardware:
 
 
 def instance(*recorded: PciAddress, **changes: Any) -> Instance:
-    own = Instance("mine", "a2.small", ALIAS, "active", recorded=frozenset(recorded))
+    own = Instance("mine", "a2.small", ALIAS, "active", recorded=dict.fromkeys(recorded, "a2"))
     return dataclasses.replace(own, **changes)
 
 
@@ -144,22 +144,34 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(("0000:01:00.0/nvidia-35",), holding.devices)
         self.assertEqual({"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}, holding.set)
         self.assertEqual(("resources:VGPU",), holding.unset)
+        self.assertObstacle(holding, "mediated device", "nvidia-35", "resize")
+
+    def test_what_the_flavor_has_besides(self) -> None:
+        alias = {"pci_passthrough:alias": "nic:2, a2:1", "hw:x": "y"}
+        holding = self.judge(instance(address(1), extra_specs=alias), hardware(gpu(1)))
+        self.assertEqual("nic:2", holding.set["pci_passthrough:alias"])
+        self.assertEqual((), holding.unset)
+        self.assertEqual(frozenset(["a2"]), holding.aliases)
+
+    def test_an_older_record(self) -> None:
+        holding = self.judge(instance(recorded={address(1): None}), hardware(gpu(1)))
+        self.assertObstacle(holding, "does not say by which alias", "resize")
+
+    def test_what_nova_gpu_has_given(self) -> None:
+        own = instance(counted=frozenset([address(1)]))
+        self.assertIsNone(takeover.judge(own, {"mine": has(address(1))}, hardware(gpu(1))))
+
+    def test_what_was_taken_over_in_part(self) -> None:
+        """Its record of stock Nova is left, and a takeover goes on from there."""
+        own = instance(recorded={address(1): None}, counted=frozenset([address(1)]))
+        holding = self.judge(own, hardware(gpu(1)))
+        self.assertEqual((address(1),), holding.cards)
         self.assertEqual([], list(holding.obstacles))
 
     def test_a_mediated_device_that_is_gone(self) -> None:
         own = instance(address(1))
         holding = self.judge(own, hardware(gpu(1)), domain=has(address(1), mediated=MDEV))
         self.assertObstacle(holding, MDEV, "does not have")
-
-    def test_mediated_devices_of_several_types(self) -> None:
-        two = "c2107403-110c-45b0-af87-32cc91597b8a"
-        made = {
-            MDEV: MediatedDevice(address(1), address(1), "nvidia-35"),
-            two: MediatedDevice(address(2), address(2), "nvidia-36"),
-        }
-        domain = Domain(mediated=frozenset(made))
-        host = hardware(gpu(1), gpu(2), mediated=made)
-        self.assertObstacle(self.judge(instance(), host, domain=domain), "nvidia-35, nvidia-36")
 
 
 class ChoiceTest(unittest.TestCase):

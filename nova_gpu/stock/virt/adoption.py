@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The takeover of instances with whole cards of stock Nova: what is changed, in which order.
+
+The guests stay as they are: libvirt and the cards are not touched. nova-compute does not run, so no
+claim, period or task of this host comes in between. Each step is one write that is whole or not
+done, and finds out what there is before it: a takeover that was interrupted goes on by itself.
+
+For each instance, a card is first counted in Placement for nova-gpu's group, and no longer for
+stock Nova's device, in one request (``POST /reshaper``). Then the instance's own records are
+changed in one write of the database, then its request spec, and last Nova's rows of the PCI
+functions go. Until then these rows keep the card from other instances of stock Nova, and from the
+first step on nova-gpu's group has no free card: its inventory is reserved but for what is counted,
+until nova-compute offers the others.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import provider_tree
+from nova.pci import manager as pci_manager
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.placement import inventory
+from nova_gpu.stock.core.holding import Holding
+from nova_gpu.stock.virt import providers, records
+from nova_gpu.virt.inventory import pool
+
+# Another process, such as the scheduler, may write to the providers meanwhile.
+_ATTEMPTS = 3
+
+
+class NotTakenOver(exception.GPUError):
+    """An instance that stays stock Nova's for now."""
+
+    def __init__(self, uuid: str, reason: str, remedy: str) -> None:
+        super().__init__(f"the instance {uuid} is not taken over: {reason}; {remedy}")
+        self.uuid = uuid
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """nova-gpu's group of some whole cards: the name of its provider, and the cards."""
+
+    provider: str
+    cards: tuple[PciAddress, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One write; *text* says what it does."""
+
+    text: str
+    do: Callable[[], None]
+
+
+class Takeover:
+    """The takeover of instances on one compute node.
+
+    :param client: Nova's report client for Placement
+    :param groups: the groups of the host's whole cards
+    """
+
+    def __init__(
+        self,
+        context: nova_context.RequestContext,
+        client: Any,
+        node: objects.ComputeNode,
+        groups: Collection[Group],
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._node = node
+        self._groups = groups
+
+    def steps(self, holding: Holding) -> Iterator[Step]:
+        """Yield the steps of one instance's takeover, in their order.
+
+        Each raises NotTakenOver, having changed nothing, if the instance has become busy, and
+        PlacementFailed if Placement refuses.
+
+        :param holding: the instance, which has no obstacle
+        """
+        uuid = holding.instance.uuid
+        cards = ", ".join(map(str, holding.cards))
+        yield Step(f"{uuid}: count {cards} for nova-gpu in Placement", lambda: self.count(holding))
+        yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
+        yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
+        yield Step(f"{uuid}: remove stock Nova's records of {cards}", lambda: self.forget(holding))
+
+    def count(self, holding: Holding) -> None:
+        """Count the instance's cards for their group in Placement, no longer for stock Nova."""
+        self._settled(holding.instance.uuid)
+        for _ in range(_ATTEMPTS):
+            tree = self._client.get_provider_tree_and_ensure_root(
+                self._context, self._node.uuid, name=self._node.hypervisor_hostname
+            )
+            allocations = self._client.get_allocations_for_provider_tree(
+                self._context, self._node.hypervisor_hostname
+            )
+            if not self._recounted(holding, tree, allocations):
+                return
+            try:
+                self._client.update_from_provider_tree(self._context, tree, allocations=allocations)
+            except (
+                nova_exception.PlacementReshapeConflict,
+                nova_exception.ResourceProviderUpdateConflict,
+            ):
+                self._client.clear_provider_cache()
+                continue
+            except nova_exception.ReshapeFailed as error:
+                raise exception.PlacementFailed("/reshaper", str(error), verb="POST") from error
+            return
+        reason = f"other processes changed the providers during each of {_ATTEMPTS} attempts"
+        raise exception.PlacementFailed("/reshaper", reason, verb="POST")
+
+    def _recounted(
+        self, holding: Holding, tree: provider_tree.ProviderTree, allocations: dict[str, Any]
+    ) -> bool:
+        """Change *tree* and *allocations* for the instance; return whether something changed."""
+        uuid = holding.instance.uuid
+        consumer = allocations.get(uuid)
+        if consumer is None:
+            reason = "Placement counts nothing for it on this host"
+            remedy = "see nova-manage placement heal_allocations"
+            raise NotTakenOver(uuid, reason, remedy)
+        own = consumer["allocations"]
+        before = copy.deepcopy(own)
+        for provider in tree.get_provider_uuids(self._node.uuid):
+            function = providers.function_of(tree.data(provider).name)
+            if function in holding.instance.recorded:
+                own.pop(provider, None)
+                if not any(provider in item["allocations"] for item in allocations.values()):
+                    tree.remove(provider)
+        for group, amount in self._amounts(holding.cards).items():
+            provider = self._provider(group, tree)
+            own[provider] = {"resources": {names.RESOURCE_CLASS: amount}}
+            used = sum(
+                item["allocations"]
+                .get(provider, {})
+                .get("resources", {})
+                .get(names.RESOURCE_CLASS, 0)
+                for item in allocations.values()
+            )
+            total = max(len(group.cards), used)
+            tree.update_inventory(provider, dict(inventory.inventory(total, total - used)))
+        return bool(before != own)
+
+    def _amounts(self, cards: Iterable[PciAddress]) -> dict[Group, int]:
+        amounts: dict[Group, int] = {}
+        for card in cards:
+            group = self._group_of(card)
+            amounts[group] = amounts.get(group, 0) + 1
+        return amounts
+
+    def _group_of(self, card: PciAddress) -> Group:
+        return next(group for group in self._groups if card in group.cards)
+
+    def _provider(self, group: Group, tree: provider_tree.ProviderTree) -> str:
+        if tree.exists(group.provider):
+            return str(tree.data(group.provider).uuid)
+        return str(tree.new_child(group.provider, self._node.uuid))
+
+    def record(self, holding: Holding) -> None:
+        """Write the instance's GPUs, its flavor and its requests, in one write of the database.
+
+        An instance that is deleted, resized or moved in the same moment gets its records back.
+        """
+        uuid = holding.instance.uuid
+        instance = self._settled(uuid)
+        before = instance.flavor, instance.pci_requests, instance.resources
+        tree = self._client.get_provider_tree_and_ensure_root(
+            self._context, self._node.uuid, name=self._node.hypervisor_hostname
+        )
+        own = [
+            pool.resource(tree.data(self._group_of(card).provider).uuid, card)
+            for card in holding.cards
+        ]
+        others = [item for item in instance.resources or () if item not in own]
+        self._write(
+            instance,
+            _renamed(instance.flavor, holding),
+            _left(instance.pci_requests, holding.aliases),
+            objects.ResourceList(objects=[*others, *own]),
+        )
+        try:
+            self._settled(uuid)
+        except NotTakenOver:
+            self._write(instance, *before)
+            raise
+
+    def _write(
+        self, instance: objects.Instance, flavor: Any, requests: Any, resources: Any
+    ) -> None:
+        instance.flavor, instance.pci_requests, instance.resources = flavor, requests, resources
+        instance.save()
+
+    def respecify(self, holding: Holding) -> None:
+        """Write the flavor and the requests by which Nova schedules the instance again."""
+        uuid = holding.instance.uuid
+        try:
+            spec = objects.RequestSpec.get_by_instance_uuid(self._context, uuid)
+        except nova_exception.RequestSpecNotFound:
+            return  # of an instance from before Nova kept them
+        spec.flavor = _renamed(spec.flavor, holding)
+        if spec.pci_requests:
+            spec.pci_requests = _left(spec.pci_requests, holding.aliases)
+        spec.save()
+
+    def forget(self, holding: Holding) -> None:
+        """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
+        uuid = holding.instance.uuid
+        tracker = pci_manager.PciDevTracker(self._context, self._node)
+        for row in list(tracker.pci_devs):
+            if row.instance_uuid == uuid and row.address in map(str, holding.instance.recorded):
+                tracker.free_device(row, {"uuid": uuid})
+                row.remove()
+        tracker.save(self._context)
+
+    def _settled(self, uuid: str) -> objects.Instance:
+        """Return the instance as it is now.
+
+        :raises NotTakenOver: if it is gone, has a task, or is being moved
+        """
+        try:
+            instance = objects.Instance.get_by_uuid(
+                self._context, uuid, expected_attrs=[*records.ATTRIBUTES, "system_metadata"]
+            )
+        except nova_exception.InstanceNotFound as error:
+            raise NotTakenOver(uuid, "it was deleted", "nothing is to be done") from error
+        remedy = "run this command again when that has ended"
+        if instance.task_state is not None:
+            raise NotTakenOver(uuid, f"it has the task {instance.task_state}", remedy)
+        moves = objects.MigrationList.get_in_progress_by_instance(self._context, uuid)
+        if moves:
+            raise NotTakenOver(uuid, f"a migration of it is {moves[0].status}", remedy)
+        return instance
+
+
+def _renamed(flavor: objects.Flavor, holding: Holding) -> objects.Flavor:
+    """Return a copy of *flavor* that asks nova-gpu for what it has asked stock Nova for."""
+    changed = flavor.obj_clone()
+    specs: Mapping[str, str] = {**flavor.extra_specs, **holding.set}
+    changed.extra_specs = {name: specs[name] for name in specs if name not in holding.unset}
+    return changed
+
+
+def _left(requests: Any, aliases: Collection[str]) -> Any:
+    """Return a copy of *requests* without those by *aliases*."""
+    changed = requests.obj_clone()
+    changed.requests = [item for item in requests.requests if item.alias_name not in aliases]
+    return changed
