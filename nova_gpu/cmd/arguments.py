@@ -84,6 +84,20 @@ def add_commands(subparsers: Any) -> None:
             metavar="SECONDS",
             help="show it again and again, with this time in between (default: once)",
         )
+        text = (
+            "take over the instances that have whole cards by an alias of stock Nova, as they run; "
+            "without --apply only show which, and why others stay; exits 1 if one stays, 3 if a "
+            "source does not answer"
+        )
+        adopt = add(subparsers, "adopt", extensions.ADOPT, text, formats=False)
+        adopt.add_argument(
+            "instances", metavar="UUID", nargs="*", help="instance to take over (default: all)"
+        )
+        adopt.add_argument(
+            "--apply",
+            action="store_true",
+            help="do it; nova-compute must be stopped, and its options already be nova-gpu's",
+        )
 
     host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     verbs = host.add_subparsers(dest="verb", required=True)

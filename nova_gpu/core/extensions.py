@@ -15,7 +15,8 @@ from typing import Any
 SETS = "nova_gpu.fabric.virt.fabric"  # its Fabric is a nova_gpu.virt.sets.Sets
 SHORTAGE = "nova_gpu.fabric.scheduler.partition_reasons"  # nova_gpu.scheduler.filters asks it
 BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its functions
-SHADOW = "nova_gpu.stock.cmd.shadow"  # the command nova-gpu shadow
+SHADOW = "nova_gpu.stock.cmd.shadow"  # the command nova-gpu shadow, and nova-gpu adopt:
+ADOPT = "nova_gpu.stock.cmd.adopt"
 
 
 def load(door: str) -> Any | None:

@@ -6,12 +6,17 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from nova import objects
+from nova.scheduler.client import report
+
 from nova_gpu.cmd import host_check, this_host
 from nova_gpu.conf import CONF
+from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as command
-from nova_gpu.stock.virt import shadow
+from nova_gpu.stock.virt import adoption, shadow
 from nova_gpu.virt.verify import gather
 from tests.functional import test_kvm_aliases
+from tests.functional.base import Server
 
 STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
 
@@ -45,6 +50,10 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
         self.take_driver()
         super().tearDown()
 
+    def has(self, server: Server) -> list[str]:
+        """The cards that the guest has by an alias"""
+        return [f"0000:{bus[2:]}:00.0" for bus in self.by_alias(server)]
+
     def look(self, host: str = "host1") -> shadow.Shadow:
         """What ``nova-gpu shadow`` finds there"""
         driver = self.computes[host].driver
@@ -59,3 +68,13 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
                 return shadow.look(gather.Sources(discovered, driver._host, placement, unavailable))
             finally:
                 self.device_spec(*spec)
+
+    def takeover(self, host: str = "host1") -> adoption.Takeover:
+        """That of ``nova-gpu adopt`` there"""
+        node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
+        client = report.SchedulerReportClient()
+        return adoption.Takeover(self.context, client, node, adopt.groups(self.look(host)))
+
+    def adopt(self, host: str = "host1") -> int:
+        """As ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped"""
+        return adopt.take_over(self.takeover(host), self.look(host).holdings)

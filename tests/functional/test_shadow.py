@@ -6,7 +6,6 @@ from __future__ import annotations
 from nova_gpu.stock.cmd import shadow as command
 from nova_gpu.stock.core.holding import Way
 from tests.functional import stock
-from tests.functional.base import Server
 
 
 class ShadowTest(stock.StockTestBase):
@@ -48,6 +47,3 @@ class ShadowTest(stock.StockTestBase):
         self.assertEqual((), found.holdings)
         self.assertEqual({}, found.strangers)
         self.assertIn("No instance of this host has a GPU by stock Nova", command.text(found))
-
-    def has(self, server: Server) -> list[str]:
-        return [f"0000:{bus[2:]}:00.0" for bus in self.by_alias(server)]

@@ -42,16 +42,9 @@ def run(command: Any, line: list[str]) -> int:
         print(services.no_bus(error), file=sys.stderr)
         return _INCOMPLETE
     leave_out_stock()
-    discovered = this_host.discover()
-    sources = gather.Sources(
-        discovered,
-        services.libvirt(),
-        services.Placement(),
-        functools.partial(host_check.unavailable, discovered),
-        waiting.within(_DEADLINE_S),
-    )
+    host_sources = sources()
     while True:
-        status = show(sources, as_json=command.format == Format.JSON)
+        status = show(host_sources, as_json=command.format == Format.JSON)
         if command.every is None:
             return status
         time.sleep(command.every)
@@ -66,10 +59,22 @@ def leave_out_stock() -> None:
     CONF.set_override("enabled_mdev_types", [], "devices")
 
 
-def show(sources: gather.Sources, *, as_json: bool) -> int:
+def sources() -> gather.Sources:
+    """Return the objects by which this host, its cloud's database and Placement are read."""
+    host = this_host.discover()
+    return gather.Sources(
+        host,
+        services.libvirt(),
+        services.Placement(),
+        functools.partial(host_check.unavailable, host),
+        waiting.within(_DEADLINE_S),
+    )
+
+
+def show(host_sources: gather.Sources, *, as_json: bool) -> int:
     """Read the host once, print what nova-gpu would do, and return the exit status."""
     with waiting.shown("reading sysfs, libvirt, Nova's database and Placement"):
-        report = shadow.look(sources)
+        report = shadow.look(host_sources)
     if as_json:
         print_json(as_plain(report))
     else:

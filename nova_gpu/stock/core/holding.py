@@ -54,8 +54,8 @@ class Instance:
 
     ``recorded`` are the PCI functions that its database counts for the instance, each with the
     alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
-    cards that the instance has by nova-gpu. ``migration`` is the status of a migration of the
-    instance that has not ended.
+    cards that the instance has by nova-gpu. ``unfinished``: a takeover of it has begun and is to be
+    finished. ``migration`` is the status of a migration of the instance that has not ended.
     """
 
     uuid: str
@@ -66,6 +66,7 @@ class Instance:
     migration: str | None = None
     recorded: Mapping[PciAddress, str | None] = dataclasses.field(default_factory=dict)
     counted: frozenset[PciAddress] = frozenset()
+    unfinished: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ _PATHS = (
 def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware) -> Holding | None:
     """Return what the instance has by stock Nova and what is in the way of taking it over.
 
-    Return ``None`` if it has no GPU of this host by stock Nova.
+    Return ``None`` if it has no GPU of this host by stock Nova. A takeover that has begun may have
+    left no more than requests to remove: then the result has no cards.
 
     :param domains: all domains of the host by uuid, those of other programs included
     """
@@ -52,7 +53,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     }
     cards = tuple(sorted({of_gpus[function] for function in functions}))
     mediated = [hardware.mediated[uuid] for uuid in domain.mediated if uuid in hardware.mediated]
-    if not cards and not mediated:
+    if not cards and not mediated and not instance.unfinished:
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [

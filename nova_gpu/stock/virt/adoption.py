@@ -7,10 +7,11 @@ done, and finds out what there is before it: a takeover that was interrupted goe
 
 For each instance, a card is first counted in Placement for nova-gpu's group, and no longer for
 stock Nova's device, in one request (``POST /reshaper``). Then the instance's own records are
-changed in one write of the database, then its request spec, and last Nova's rows of the PCI
-functions go. Until then these rows keep the card from other instances of stock Nova, and from the
-first step on nova-gpu's group has no free card: its inventory is reserved but for what is counted,
-until nova-compute offers the others.
+changed in one write of the database, then its request spec. Nova's rows of the PCI functions go
+after that, and last the requests by which they were given: Nova fails on a row without its request.
+Until they go these rows keep the card from other instances of stock Nova, and from the first step
+on nova-gpu's group has no free card: its inventory is reserved but for what is counted, until
+nova-compute offers the others.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class Takeover:
         yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
         yield Step(f"{uuid}: remove stock Nova's records of {cards}", lambda: self.forget(holding))
+        yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
 
     def count(self, holding: Holding) -> None:
         """Count the instance's cards for their group in Placement, no longer for stock Nova."""
@@ -187,7 +189,7 @@ class Takeover:
         self._write(
             instance,
             _renamed(instance.flavor, holding),
-            _left(instance.pci_requests, holding.aliases),
+            _marked(instance, holding.aliases),
             objects.ResourceList(objects=[*others, *own]),
         )
         try:
@@ -203,26 +205,35 @@ class Takeover:
         instance.save()
 
     def respecify(self, holding: Holding) -> None:
-        """Write the flavor and the requests by which Nova schedules the instance again."""
+        """Write what the instance's records say into the request by which Nova schedules it."""
         uuid = holding.instance.uuid
+        instance = self._settled(uuid)
         try:
             spec = objects.RequestSpec.get_by_instance_uuid(self._context, uuid)
         except nova_exception.RequestSpecNotFound:
             return  # of an instance from before Nova kept them
-        spec.flavor = _renamed(spec.flavor, holding)
-        if spec.pci_requests:
-            spec.pci_requests = _left(spec.pci_requests, holding.aliases)
+        spec.flavor, spec.pci_requests = instance.flavor, _left(instance)
         spec.save()
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
         uuid = holding.instance.uuid
         tracker = pci_manager.PciDevTracker(self._context, self._node)
-        for row in list(tracker.pci_devs):
-            if row.instance_uuid == uuid and row.address in map(str, holding.instance.recorded):
-                tracker.free_device(row, {"uuid": uuid})
-                row.remove()
+        own = set(map(str, holding.instance.recorded))
+        rows = [row for row in tracker.pci_devs if row.address in own and row.instance_uuid == uuid]
+        for row in rows:
+            tracker.free_device(row, {"uuid": uuid})
+        # Nova reads removed rows too when it looks for an instance's functions.
         tracker.save(self._context)
+        for row in rows:
+            row.remove()
+        tracker.save(self._context)
+
+    def finish(self, holding: Holding) -> None:
+        """Remove the requests of an alias that nova-gpu has replaced."""
+        instance = self._settled(holding.instance.uuid)
+        instance.pci_requests = _left(instance)
+        instance.save()
 
     def _settled(self, uuid: str) -> objects.Instance:
         """Return the instance as it is now.
@@ -252,8 +263,19 @@ def _renamed(flavor: objects.Flavor, holding: Holding) -> objects.Flavor:
     return changed
 
 
-def _left(requests: Any, aliases: Collection[str]) -> Any:
-    """Return a copy of *requests* without those by *aliases*."""
-    changed = requests.obj_clone()
-    changed.requests = [item for item in requests.requests if item.alias_name not in aliases]
-    return changed
+def _marked(instance: objects.Instance, aliases: Collection[str]) -> Any:
+    """Return a copy of the instance's requests, with those by *aliases* marked as replaced."""
+    requests = instance.pci_requests.obj_clone()
+    for request in requests.requests:
+        if request.alias_name in aliases:
+            request.alias_name, request.requester_id = None, instance.uuid
+    return requests
+
+
+def _left(instance: objects.Instance) -> Any:
+    """Return a copy of the instance's requests without those that nova-gpu has replaced."""
+    requests = instance.pci_requests.obj_clone()
+    requests.requests = [
+        request for request in requests.requests if not records.is_replaced(request, instance)
+    ]
+    return requests

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nova import context as nova_context
 from nova import objects
@@ -47,6 +47,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             migrations.get(instance.uuid),
             dict(_functions(instance, rows.get(instance.uuid, ()))),
             frozenset(_cards(instance)),
+            any(is_replaced(request, instance) for request in _requests(instance)),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]
@@ -58,12 +59,25 @@ def _by_uuid(context: nova_context.RequestContext, uuids: set[str]) -> Iterator[
         yield from objects.InstanceList.get_by_filters(context, filters, expected_attrs=ATTRIBUTES)
 
 
+def is_replaced(request: objects.InstancePCIRequest, instance: objects.Instance) -> bool:
+    """Return whether nova-gpu gives the instance what this request of an alias has asked for.
+
+    A takeover marks such a request until Nova's records of its functions are removed: the instance
+    itself is its requester, and it has no alias. So Nova finds the request of each function
+    (``Instance.get_pci_devices``), and renders none.
+    """
+    return request.alias_name is None and request.requester_id == instance.uuid
+
+
+def _requests(instance: objects.Instance) -> Sequence[objects.InstancePCIRequest]:
+    return instance.pci_requests.requests if instance.pci_requests else ()
+
+
 def _functions(
     instance: objects.Instance, rows: Iterable[objects.PciDevice]
 ) -> Iterator[tuple[PciAddress, str | None]]:
     """Yield the functions that *rows* count for the instance, each with its alias."""
-    requests = instance.pci_requests.requests if instance.pci_requests else ()
-    aliases = {request.request_id: request.alias_name for request in requests}
+    aliases = {request.request_id: request.alias_name for request in _requests(instance)}
     for row in rows:
         # libvirt has reported these addresses, which no guest can write.
         with contextlib.suppress(exception.InvalidPciAddress):

@@ -135,6 +135,11 @@ class JudgeTest(unittest.TestCase):
         host = dataclasses.replace(host, cards_by_function=functions)
         self.assertObstacle(self.judge(instance(function), host), "virtual function", "vgpus")
 
+    def test_what_is_left_to_finish(self) -> None:
+        own = instance(counted=frozenset([address(1)]), unfinished=True)
+        holding = self.judge(own, hardware(gpu(1)), domain=has(address(1)))
+        self.assertEqual(((), {}, []), (holding.cards, holding.set, list(holding.obstacles)))
+
     def test_mediated_devices(self) -> None:
         made = MediatedDevice(address(1), address(1), "nvidia-35")
         host = hardware(gpu(1), mediated={MDEV: made})

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu adopt``: takes over instances that have whole cards by stock Nova, as they run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects, servicegroup
+
+from nova_gpu.cmd import services
+from nova_gpu.conf import CONF
+from nova_gpu.core import boundary, exception, names, printable
+from nova_gpu.host.roots import Roots
+from nova_gpu.stock.cmd import shadow as shadow_command
+from nova_gpu.stock.core.holding import Holding
+from nova_gpu.stock.virt import adoption, shadow
+from nova_gpu.stock.virt.adoption import Group, Takeover
+from nova_gpu.stock.virt.shadow import Shadow
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+
+_DRIVER = "GPULibvirtDriver"
+_LEFT, _UNREAD = 1, 3
+# nova-compute reports as often as [DEFAULT]report_interval says.
+_REPORTS = 2
+
+
+class NotReady(exception.GPUError):
+    """A host on which nothing can be taken over yet."""
+
+
+def run(command: Any, line: list[str]) -> int:
+    """Run ``nova-gpu adopt``.
+
+    :param line: the command line, the program's name included
+    :returns: the exit status: 0; 1 if an instance stays stock Nova's; 3 if a source cannot be read
+    :raises NotReady: with --apply, if nova-compute runs or its options are still stock Nova's
+    :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
+    """
+    services.read_options(line)
+    try:
+        services.connect()
+    except boundary.Failure as error:
+        print(services.no_bus(error), file=sys.stderr)
+        return _UNREAD
+    spec = list(CONF.pci.device_spec)
+    shadow_command.leave_out_stock()
+    sources = shadow_command.sources()
+    report = shadow.look(sources)
+    if report.unread or report.node is None:
+        print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
+        return _UNREAD
+    holdings = chosen(report.holdings, command.instances)
+    print(text(holdings))
+    if not command.apply:
+        return _LEFT if any(holding.obstacles for holding in holdings) else 0
+    context = nova_context.get_admin_context()
+    check_options(holdings, spec, sources.host.roots)
+    check_stopped(context, time.sleep)
+    node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
+    return take_over(Takeover(context, sources.placement, node, groups(report)), holdings)
+
+
+def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
+    """Return the *holdings* of the instances *uuids*, all without any.
+
+    :raises NotReady: if one of *uuids* has no GPU by stock Nova here
+    """
+    by_uuid = {holding.instance.uuid: holding for holding in holdings}
+    for uuid in uuids:
+        if uuid not in by_uuid:
+            raise NotReady(
+                f"the instance {uuid} has no GPU by stock Nova on this host; see nova-gpu shadow"
+            )
+    return [by_uuid[uuid] for uuid in uuids] if uuids else list(by_uuid.values())
+
+
+def text(holdings: Sequence[Holding]) -> str:
+    """Return what would be done with *holdings*, as text for people."""
+    if not holdings:
+        return "No instance of this host has a GPU by stock Nova: nothing is to be taken over."
+    return printable.lines("\n".join(line for holding in holdings for line in _lines(holding)))
+
+
+def _lines(holding: Holding) -> Iterator[str]:
+    uuid = holding.instance.uuid
+    if holding.obstacles:
+        yield f"{uuid}: stays stock Nova's"
+        yield from (f"  - {obstacle}" for obstacle in holding.obstacles)
+        return
+    properties = [f"{name}='{value}'" for name, value in holding.set.items()]
+    properties += [f"without {name}" for name in holding.unset]
+    yield f"{uuid}: to be taken over, with {', '.join(holding.devices)}"
+    yield f"    flavor of the instance: {', '.join(properties)}"
+
+
+def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots) -> None:
+    """Check that nova-compute will give these cards by nova-gpu when it starts.
+
+    :param spec: the values of ``[pci]device_spec``
+    :raises NotReady: if the options still give them by stock Nova
+    """
+    if CONF.compute_driver.rpartition(".")[2] != _DRIVER:
+        raise NotReady(
+            f"[DEFAULT]compute_driver is {CONF.compute_driver}, with which nova-compute would give "
+            f"the cards away again; set it to gpu.{_DRIVER}, and run this before it starts"
+        )
+    device_spec = DeviceSpec(spec)
+    for holding in holdings:
+        if reason := device_spec.obstacle(holding.instance.recorded, roots):
+            raise NotReady(reason)
+
+
+def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float], None]) -> None:
+    """Wait for two reports of this host's nova-compute, which must not come.
+
+    :raises NotReady: if it reports that it is up
+    """
+    service = objects.Service.get_by_compute_host(context, CONF.host)
+    group = servicegroup.API()
+    before = group.get_updated_time(service)
+    if not group.service_is_up(service):
+        return
+    sleep(_REPORTS * CONF.report_interval)
+    service = objects.Service.get_by_compute_host(context, CONF.host)
+    if group.get_updated_time(service) != before:
+        raise NotReady(
+            f"nova-compute runs on {CONF.host}, and holds in memory what this changes; stop it "
+            "(systemctl stop nova-compute), run this again, and start it: guests run on"
+        )
+
+
+def groups(report: Shadow) -> list[Group]:
+    """Return nova-gpu's groups of whole cards on the host."""
+    whole = (group for group in report.groups if group.resource_class == names.RESOURCE_CLASS)
+    return [Group(group.provider, group.cards) for group in whole]
+
+
+def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
+    """Take over the instances without obstacles one by one; return the exit status."""
+    status = 0
+    for holding in holdings:
+        if holding.obstacles:
+            status = _LEFT
+            continue
+        try:
+            for step in takeover.steps(holding):
+                step.do()
+                print(step.text, flush=True)
+        except (adoption.NotTakenOver, exception.PlacementFailed) as error:
+            print(f"nova-gpu: {error}", file=sys.stderr)
+            status = _LEFT
+    return status

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that have cards by stock Nova are taken over as they run."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from nova import objects
+
+from nova_gpu.stock.virt import adoption
+from tests.functional import kvm, stock
+from tests.functional.base import Server
+
+
+class Adopting(stock.StockTestBase):
+    HOSTS = ("host1",)
+
+    def change_driver(self) -> None:
+        """The host's options become nova-gpu's while its nova-compute is stopped."""
+        self.computes["host1"].stop()
+        self.device_spec()
+
+    def finish(self) -> None:
+        """Take over what is left, and start nova-compute."""
+        self.assertEqual(0, self.adopt())
+        self.take_driver()
+        self.period()
+
+    def assertAdopted(self, server: Server, cards: list[str]) -> None:
+        """Nova's database and Placement count *cards*, and nothing of stock Nova is left."""
+        self.assertEqual(cards, self.recorded(server))
+        self.assertEqual({"host1": len(cards)}, self.allocated(server))
+        self.assertEqual([], self.rows(server))
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["flavor", "pci_requests"]
+        )
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
+        for kept in (instance, spec):
+            self.assertEqual(f"= {len(cards)}", kept.flavor.extra_specs["gpus"])
+            self.assertNotIn("pci_passthrough:alias", kept.flavor.extra_specs)
+            self.assertEqual([], list(kept.pci_requests.requests))
+
+    def rows(self, server: Server) -> list[str]:
+        """The PCI functions that stock Nova's tracker counts for the instance"""
+        found = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])
+        return [row.address for row in found]
+
+
+class AdoptTest(Adopting):
+    def test_guests_do_not_notice(self) -> None:
+        first, second = self.boot_by_alias(), self.boot_by_alias()
+        had = {server["id"]: self.has(server) for server in (first, second)}
+        before = {server["id"]: self.guest(server).XMLDesc(0) for server in (first, second)}
+        self.change_driver()
+        self.finish()
+        for server in (first, second):
+            self.assertEqual(before[server["id"]], self.guest(server).XMLDesc(0))
+            self.assertAdopted(server, had[server["id"]])
+        self.assertInventory(total=4, used=2)
+        self.assertEqual((), self.judge().differences)
+        self.boot_refused(self.gpu_flavor(3))
+        others = self.recorded(self.boot(self.gpu_flavor(2)))
+        self.assertEqual(sorted(kvm.ALL), sorted(itertools.chain(others, *had.values())))
+
+    def test_what_is_done_with_it_afterwards(self) -> None:
+        server = self.boot_by_alias()
+        had = self.has(server)
+        self.change_driver()
+        self.finish()
+        self._reboot_server(server, hard=True)
+        self.assertGPUs(server, had)
+        self._stop_server(server)
+        self._start_server(server)
+        self.assertGPUs(server, had)
+        self.start_host("host2")
+        self._migrate_server(server)
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+        self._revert_resize(server)
+        self.assertGPUs(server, had)
+        self._migrate_server(server)
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+        self.confirm(server, source="host1")
+        self.assertEqual("host2", self.host_of(server))
+        self.assertEqual(1, len(self.rendered(server, "host2")))
+        self.period()
+        self.assertInventory(total=4)
+
+    def test_it_is_shelved_and_deleted(self) -> None:
+        server = self.boot_by_alias()
+        self.change_driver()
+        self.finish()
+        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
+        self.period()
+        self.assertInventory(total=4)
+        self._unshelve_server(server)
+        self.assertEqual(1, len(self.rendered(server)))
+        self._delete_server(server)
+        self.period()
+        self.assertInventory(total=4)
+
+    def test_a_stopped_instance(self) -> None:
+        server = self.boot_by_alias()
+        had = self.has(server)
+        self._stop_server(server)
+        self.change_driver()
+        self.finish()
+        self.assertAdopted(server, had)
+        self._start_server(server)
+        self.assertGPUs(server, had)
+
+    def test_an_instance_that_has_become_busy(self) -> None:
+        """Its owner deletes it while it is taken over; the host does so when it starts."""
+        server, other = self.boot_by_alias(), self.boot_by_alias()
+        had = self.has(server)
+        holdings = self.look().holdings
+        self.change_driver()
+        takeover = self.takeover()
+        instance = self.instance(server)
+        instance.task_state = "resize_prep"
+        instance.save()
+        for holding in holdings:
+            steps = [step.do for step in takeover.steps(holding)]
+            if holding.instance.uuid == server["id"]:
+                for step in steps[:2]:
+                    self.assertRaises(adoption.NotTakenOver, step)
+            else:
+                for step in steps:
+                    step()
+        self.assertEqual(had, self.rows(server))
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual([], self.rows(other))
+        instance.task_state = None
+        instance.save()
+        self.finish()
+        self.assertAdopted(server, had)
+
+    def test_an_instance_that_becomes_busy_in_the_same_moment(self) -> None:
+        server = self.boot_by_alias()
+        had = self.has(server)
+        self.change_driver()
+        takeover, (holding,) = self.takeover(), self.look().holdings
+        takeover.count(holding)
+        write = takeover._write
+
+        def and_then_it_is_resized(instance: Any, *args: Any) -> None:
+            write(instance, *args)
+            instance.task_state = "resize_prep" if instance.task_state is None else None
+            instance.save()
+
+        takeover._write = and_then_it_is_resized
+        self.assertRaises(adoption.NotTakenOver, takeover.record, holding)
+        self.assertEqual([], self.recorded(server))
+        spec = self.instance(server).flavor.extra_specs
+        self.assertEqual({"pci_passthrough:alias": "a2:1"}, spec)
+        self.assertEqual(1, len(self.instance(server).pci_requests.requests))
+        takeover._write = write
+        self.finish()
+        self.assertAdopted(server, had)
+
+
+class Killed(Adopting):
+    """After each step the command is killed, and nova-compute started: no card is free."""
+
+    def killed_after(self, count: int) -> None:
+        server = self.boot_by_alias()
+        had = self.has(server)
+        self.change_driver()
+        (holding,) = self.look().holdings
+        steps = list(self.takeover().steps(holding))
+        self.assertEqual(5, len(steps))
+        for step in steps[:count]:
+            step.do()
+        self.take_driver()
+        self.period()
+        self.boot_refused(self.gpu_flavor(4))
+        self._reboot_server(server, hard=True)
+        self.assertIn(had, (self.has(server), self.rendered(server)))
+        self.computes["host1"].stop()
+        self.finish()
+        self.assertAdopted(server, had)
+        self.assertInventory(total=4, used=1)
+        self.assertEqual((), self.judge().differences)
+        self._reboot_server(server, hard=True)
+        self.assertGPUs(server, had)
+
+
+class KilledTest(Killed):
+    def test_after_no_step(self) -> None:
+        self.killed_after(0)
+
+    def test_when_placement_counts_it(self) -> None:
+        self.killed_after(1)
+
+    def test_when_its_records_are_changed(self) -> None:
+        self.killed_after(2)
+
+    def test_when_its_request_spec_is_changed(self) -> None:
+        self.killed_after(3)
+
+    def test_when_stock_novas_records_are_gone(self) -> None:
+        self.killed_after(4)
+
+    def test_after_all_steps(self) -> None:
+        self.killed_after(5)
+
+
+class ReportedKilledTest(KilledTest):
+    """The same where Nova has the devices of its aliases in Placement."""
+
+    def setUp(self) -> None:
+        self.flags(report_in_placement=True, group="pci")
+        super().setUp()
+        self.flags(pci_in_placement=True, group="filter_scheduler")
