@@ -34,6 +34,7 @@ class Extension:
 EXTENSIONS = (
     # test_operations wants functional tests that also use fleet's commands.
     Extension("osc_gpu/fleet", ("tests/unit/osc_gpu/fleet", "tests/unit/test_operations.py")),
+    Extension("osc_gpu/stock", ("tests/unit/osc_gpu/stock",)),
     Extension(
         "nova_gpu/fabric",
         (

@@ -27,7 +27,7 @@ FOLDERS = (
 )
 # Most clouds do without these: nothing else imports them, and `tools.extensions` tries the rest
 # without each.
-CLIENT_EXTENSIONS = ("osc_gpu.fleet",)
+CLIENT_EXTENSIONS = ("osc_gpu.fleet", "osc_gpu.stock")
 # Lines of a module, which takes as many as its noun does, and modules of a folder.
 LONGEST = 600
 MOST = 25

@@ -54,7 +54,8 @@ def _written(chance: random.Random) -> dict[str, Any]:
 
 
 _SPOT = {"gpus": "= 1", "gpu:preemptible": "1s", "gpu:on_stop": "release"}
-# By entry point, with SERVER for each server that a tenant has written of
+# By entry point, with SERVER for each server that a tenant has written of, PAGE for the file to
+# write, and SHADOW for a host's file
 _ARGUMENTS = {
     "gpu_capacity": ("one", "--project", "p1"),
     "gpu_defrag": ("--flavor", "two", "--apply"),
@@ -68,10 +69,23 @@ _ARGUMENTS = {
     "gpu_preempt": ("--project", "p1", "--apply", "--notice", "0.001"),
     "gpu_report": ("--html", "PAGE", "--title", "GPUs"),
     "gpu_server_create": ("--flavor", "one", "--image", "image", "--for", "1", "name"),
+    "gpu_shadow": ("SHADOW",),
     "gpu_show": ("SERVER",),
     "gpu_start": ("SERVER",),
     "gpu_usage": (),
 }
+
+
+def _shadow(chance: random.Random) -> dict[str, Any]:
+    """A host's file of nova-gpu shadow, in which any program may have written"""
+    names = {"uuid": hostile(chance), "flavor": hostile(chance), "set": {"gpus": hostile(chance)}}
+    obstacle = {"reason": hostile(chance), "remedy": hostile(chance)}
+    return {
+        "host": hostile(chance),
+        "aliases": [{"name": hostile(chance), "set": {hostile(chance): hostile(chance)}}],
+        "instances": [{**names, "can_be_taken_over": False, "obstacles": [obstacle]}],
+        "not_read": [hostile(chance)],
+    }
 
 
 class CommandsTest(base.FuzzTestCase, test_consumers.ReadingTestCase):
@@ -163,7 +177,9 @@ class CommandsTest(base.FuzzTestCase, test_consumers.ReadingTestCase):
     def run_whole(self, name: str, chance: random.Random, server: str = "") -> None:
         self.waited, command = 0, self.commands[name]
         page, how = self.root / "page.html", chance.choice(("table", "json", "value", "yaml"))
-        words = {"SERVER": server, "PAGE": str(page)}
+        shadow = self.root / "shadow.json"
+        shadow.write_text(json.dumps(_shadow(chance)))
+        words = {"SERVER": server, "PAGE": str(page), "SHADOW": str(shadow)}
         arguments = [words.get(each, each) for each in _ARGUMENTS[name]]
         if "--apply" in arguments and chance.random() < 0.5:
             arguments.remove("--apply")

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of hosts, and flavors of a cloud that openstacksdk reads page by page"""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+
+from nova_gpu.stock.cmd import shadow as host_command
+from osc_gpu.stock import shadow
+from tests.fixtures import nova_api
+from tests.functional import sdk
+from tests.unit.stock.cmd import test_shadow as host_shadow
+
+ALIAS = "pci_passthrough:alias"
+A2, A10 = {"gpus": "= 1", "gpu:model": "s== A2"}, {"gpus": "= 1", "gpu:model": "s== A10"}
+PAGE = pathlib.Path(__file__).parents[4] / "doc/source/reference/gpu-commands/shadow.txt"
+BUSY = {"reason": "it has the task deleting", "remedy": "wait"}
+
+Json = dict[str, Any]
+
+
+def host(name: str, *instances: Json, **aliases: dict[str, str]) -> Json:
+    """What nova-gpu shadow prints there, as far as the client reads it"""
+    named = [{"name": alias, "set": words} for alias, words in aliases.items()]
+    return {"host": name, "aliases": named, "instances": list(instances), "not_read": []}
+
+
+def instance(uuid: str, flavor: str, words: dict[str, str], *obstacles: Json) -> Json:
+    return {
+        "uuid": uuid,
+        "flavor": flavor,
+        "set": words,
+        "can_be_taken_over": not obstacles,
+        "obstacles": list(obstacles),
+    }
+
+
+class ShadowTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.nova = nova_api.NovaAPI(2, lambda path: None)
+        self.flavor("plain")
+        endpoint = SimpleNamespace(endpoint="http://placement.test")
+        api = SimpleNamespace(base_url=nova_api.URL, project_id="p1")
+        cloud = SimpleNamespace(api=api, placement=SimpleNamespace(fixture=endpoint))
+        self.connection = sdk.connect(cloud)
+        self.connection.session.session.mount(nova_api.URL, self.nova)
+        self.enterContext(mock.patch.object(sdk, "connect", lambda *_, **__: self.connection))
+
+    def flavor(self, name: str, alias: str = "") -> None:
+        # openstacksdk asks again for properties of which a flavor has none.
+        self.nova.add_flavor(name, **({ALIAS: alias} if alias else {"hw:cpu_policy": "shared"}))
+
+    def file(self, content: Any) -> str:
+        path = self.folder / f"{len(list(self.folder.iterdir()))}.json"
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    def shown(self, *hosts: Json, how: str = "json") -> tuple[int, str, str]:
+        return sdk.shown(None, shadow.ShowShadow, *map(self.file, hosts), "-f", how)
+
+    def rows(self, *hosts: Json) -> list[Json]:
+        return list(json.loads(self.shown(*hosts)[1]))
+
+    def row(self, *hosts: Json) -> Json:
+        (row,) = self.rows(*hosts)
+        return dict(row)
+
+    def remark(self, *hosts: Json) -> str:
+        """Return the only remark about the only flavor, which gets no properties."""
+        row = self.row(*hosts)
+        (remark,) = row["Remarks"]
+        self.assertEqual({}, row["Flavor for nova-gpu"])
+        return str(remark)
+
+
+class FlavorsTest(ShadowTestCase):
+    def test_by_alias(self) -> None:
+        self.flavor("pair", "a2:2, nic:1")
+        self.flavor("nic", "nic:1")
+        pair = {"gpus": "= 2", "gpu:model": "s== A2"}
+        status, printed, beside = self.shown(
+            host("host1", instance("i1", "pair", pair), a2=A2),
+            host("host2", instance("i2", "pair", pair), a2=A2),
+        )
+        row = {
+            "Flavor": "pair",
+            "Alias": "a2:2, nic:1",
+            "Flavor for nova-gpu": {**pair, ALIAS: "nic:1"},
+            "Instances": 2,
+            "Can Be Taken Over": 2,
+            "Remarks": [],
+        }
+        self.assertEqual([row], json.loads(printed))
+        self.assertEqual(
+            "Hosts: 2; instances with GPUs of stock Nova: 2; can be taken over: 2.\n", beside
+        )
+        self.assertEqual(0, status)
+
+    def test_without_instances(self) -> None:
+        self.flavor("four", "a2:1,again:3")
+        row = self.row(host("host1", a2=A2, again=A2))
+        self.assertEqual({"gpus": "= 4", "gpu:model": "s== A2"}, row["Flavor for nova-gpu"])
+        self.assertEqual((0, 0), (row["Instances"], row["Can Be Taken Over"]))
+
+    def test_none(self) -> None:
+        self.flavor("nic", "nic:1")
+        self.assertEqual([], self.rows(host("host1", a2=A2)))
+
+    def test_a_model_without_a_name(self) -> None:
+        self.flavor("one", "new:1")
+        row = self.row(host("host1", new={"gpus": "= 1"}))
+        self.assertEqual({"gpus": "= 1"}, row["Flavor for nova-gpu"])
+        self.assertIn("would get any GPU; set [gpu]product", row["Remarks"][0])
+
+    def test_a_wrong_number(self) -> None:
+        for alias in ("a2", "a2:0", "a2:x", "a2:1:1"):
+            self.nova.flavors.clear()
+            self.flavor("one", alias)
+            with self.subTest(alias):
+                remark = self.remark(host("host1", a2=A2))
+                self.assertEqual(f"{ALIAS} has a2 without a number above 0; correct it", remark)
+
+    def test_what_controls_a_terminal(self) -> None:
+        self.flavor("one", "a2:1,\x1b[2Jnic:1")
+        _, printed, _ = self.shown(host("host1", a2=A2), how="table")
+        self.assertIn(f"{ALIAS}='\N{REPLACEMENT CHARACTER}[2Jnic:1'", printed)
+        self.assertNotIn("\x1b", printed)
+
+    def test_vgpus_have_no_alias(self) -> None:
+        self.flavor("quarter")
+        words = {"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}
+        row = self.row(host("host1", instance("i1", "quarter", words)))
+        self.assertEqual(
+            ("", words, []), (row["Alias"], row["Flavor for nova-gpu"], row["Remarks"])
+        )
+
+
+class DisagreementsTest(ShadowTestCase):
+    def test_hosts(self) -> None:
+        self.flavor("one", "gpu:1")
+        others = [host(f"host{number}", gpu=A10) for number in range(2, 7)]
+        self.assertEqual(
+            "the alias gpu gives gpu:model='s== A2' on host1, gpu:model='s== A10' on host2, host3, "
+            "host4 and 2 more hosts; create a flavor for each product",
+            self.remark(host("host1", gpu=A2), *others),
+        )
+
+    def test_several_products_on_a_host(self) -> None:
+        self.flavor("one", "gpu:1")
+        self.assertEqual(
+            "the alias gpu gives several products on host1; create a flavor for each product",
+            self.remark(host("host1", gpu={})),
+        )
+
+    def test_two_aliases(self) -> None:
+        self.flavor("both", "a2:1,a10:1")
+        self.assertEqual(
+            "it gives cards of several products, and nova-gpu those of one: gpu:model='s== A2' or "
+            "gpu:model='s== A10'; create a flavor for each",
+            self.remark(host("host1", a2=A2, a10=A10)),
+        )
+
+    def test_instances_of_before(self) -> None:
+        self.flavor("pair", "a2:2")
+        row = self.row(host("host1", instance("i1", "pair", A2), a2=A2))
+        self.assertEqual("= 2", row["Flavor for nova-gpu"]["gpus"])
+        self.assertEqual(
+            ["its instances have gpu:model='s== A2' gpus='= 1'; create a flavor for each"],
+            row["Remarks"],
+        )
+
+    def test_instances_of_a_flavor_without_alias(self) -> None:
+        self.flavor("one")
+        own = instance("i1", "one", A2), instance("i2", "one", A10)
+        self.assertEqual(
+            "its instances have gpu:model='s== A2' gpus='= 1' or gpu:model='s== A10' gpus='= 1'; "
+            "create a flavor for each",
+            self.remark(host("host1", *own)),
+        )
+
+
+class InstancesTest(ShadowTestCase):
+    def test_one_that_cannot_be_taken_over(self) -> None:
+        self.flavor("one", "a2:1")
+        own = instance("i1", "one", A2), instance("i2", "one", A2, BUSY)
+        status, printed, beside = self.shown(host("host1", *own, a2=A2))
+        (row,) = json.loads(printed)
+        self.assertEqual((2, 1), (row["Instances"], row["Can Be Taken Over"]))
+        self.assertEqual(["i2 on host1: it has the task deleting; wait"], row["Remarks"])
+        self.assertIn("stock Nova: 2; can be taken over: 1.", beside)
+        self.assertEqual(1, status)
+
+    def test_one_that_moves_is_one(self) -> None:
+        self.flavor("one", "a2:1")
+        here, there = instance("i1", "one", A2), instance("i1", "one", A2, BUSY)
+        row = self.row(host("host1", here, a2=A2), host("host2", there, a2=A2))
+        self.assertEqual((1, 0), (row["Instances"], row["Can Be Taken Over"]))
+
+    def test_a_deleted_flavor(self) -> None:
+        own = host("host1", instance("i1", "gone", A2), a2=A2)
+        row = self.row(own)
+        self.assertEqual(("gone", "", A2), tuple(row.values())[:3])
+        self.assertRegex(row["Remarks"][0], "^deleted: ")
+        self.assertEqual(0, self.shown(own)[0])
+
+    def test_a_user_who_is_no_administrator(self) -> None:
+        """Nova lists fewer flavors, and says so only of its services."""
+        refused = sdk_exc.ForbiddenException("Policy doesn't allow it")
+        with mock.patch.object(type(self.connection.compute), "services", side_effect=refused):
+            own = host("host1", instance("i1", "private", A2), a2=A2)
+            self.assertIn("Only administrators see all flavors", self.shown(own)[2])
+            self.assertRegex(self.row(own)["Remarks"][0], "^deleted, or private to other projects")
+
+    def test_a_user_who_may_see_no_flavors(self) -> None:
+        refused = sdk_exc.ForbiddenException("Policy doesn't allow it")
+        with (
+            mock.patch.object(type(self.connection.compute), "flavors", side_effect=refused),
+            self.assertRaisesRegex(exceptions.CommandError, "Nova .* is for administrators"),
+        ):
+            self.shown(host("host1"))
+
+    def test_a_source_that_a_host_could_not_read(self) -> None:
+        status, _, beside = self.shown(host("host1") | {"not_read": ["libvirt: away"]})
+        self.assertIn("host1: not read: libvirt: away; run nova-gpu shadow there again", beside)
+        self.assertEqual(1, status)
+
+    def test_what_a_host_prints(self) -> None:
+        self.flavor("a2.small", "a2:1")
+        plain = json.loads(json.dumps(host_command.as_plain(host_shadow.FOUND)))
+        row = self.row(plain)
+        self.assertEqual(host_shadow.WORDS, row["Flavor for nova-gpu"])
+        self.assertEqual((1, 0), (row["Instances"], row["Can Be Taken Over"]))
+
+    def test_the_page(self) -> None:
+        self.flavor("a2.small", "a2:1")
+        self.flavor("a2.pair", "a2:2,nic:1")
+        _, printed, beside = self.shown(
+            host("host1", instance("5b1ec5b0", "a2.small", A2), a2=A2),
+            host("host2", instance("9c0d7f12", "a2.small", A2, BUSY), a2=A2),
+            how="table",
+        )
+        self.assertEqual(PAGE.read_text(), beside + printed)
+
+
+class FilesTest(ShadowTestCase):
+    def refusal(self, *files: str) -> str:
+        with self.assertRaises(exceptions.CommandError) as raised:
+            sdk.shown(None, shadow.ShowShadow, *files)
+        self.assertNotIn("\n", str(raised.exception))
+        return str(raised.exception)
+
+    def test_one_that_is_not_there(self) -> None:
+        path = self.folder / "nowhere.json"
+        self.assertEqual(
+            f"{path} cannot be read: No such file or directory; write it on the host: nova-gpu "
+            "shadow --json > FILE",
+            self.refusal(str(path)),
+        )
+        self.assertIn("cannot be read: Is a directory", self.refusal(str(self.folder)))
+
+    def test_no_json(self) -> None:
+        path = self.folder / "text"
+        for content in (b"", b"nova-gpu would offer:", b"{}{}", b"\xff\xfe\xfd", b"[" * 100_000):
+            path.write_bytes(content)
+            with self.subTest(content[:9]):
+                self.assertRegex(self.refusal(str(path)), rf"^{path} is not JSON \(.+\); write it")
+
+    def test_of_another_command(self) -> None:
+        good = host("host1", instance("i1", "one", A2, BUSY), a2=A2)
+        wrong: list[Any] = [[], {}, "host1", None]
+        wrong += [{key: good[key] for key in good if key != missing} for missing in good]
+        wrong += [good | {key: 1} for key in good]
+        wrong += [good | {"aliases": [{"name": "a2", "set": {"gpus": [1]}}]}]
+        wrong += [good | {"instances": [{"uuid": "i1"}]}]
+        for content in wrong:
+            with self.subTest(content):
+                self.assertIn(
+                    "is not the output of this version's nova-gpu shadow; write it",
+                    self.refusal(self.file(content)),
+                )
+
+    def test_two_of_one_host(self) -> None:
+        first, second = self.file(host("host1")), self.file(host("host1"))
+        self.assertEqual(
+            f"{second} is of the host host1, as a file before it is; leave one out",
+            self.refusal(first, second),
+        )
+
+    def test_standard_input(self) -> None:
+        self.flavor("one", "a2:1")
+        content = io.TextIOWrapper(io.BytesIO(json.dumps(host("host1", a2=A2)).encode()))
+        with mock.patch("sys.stdin", content):
+            _, printed, _ = sdk.shown(None, shadow.ShowShadow, "-", "-f", "json")
+            self.assertEqual("one", json.loads(printed)[0]["Flavor"])
+            self.assertRegex(self.refusal("-"), "^standard input is not JSON")
