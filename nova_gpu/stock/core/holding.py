@@ -74,13 +74,15 @@ class Hardware:
     """The host's cards as nova-gpu would have them without the options of stock Nova.
 
     ``reasons`` are against offering cards. ``cards_by_function`` has every function of each card,
-    virtual ones too. ``mediated`` are the mediated devices that exist, by uuid.
+    virtual ones too. ``mediated`` are the mediated devices that exist, by uuid. ``divided`` are the
+    cards that would be offered in parts.
     """
 
     gpus: Mapping[PciAddress, GPU]
     reasons: Mapping[PciAddress, Reasons]
     cards_by_function: Mapping[PciAddress, PciAddress]
     mediated: Mapping[str, MediatedDevice]
+    divided: frozenset[PciAddress] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -177,6 +177,11 @@ def _of_cards(
     for card in cards:
         if reason := availability.for_all(hardware.reasons.get(card, ())):
             yield Obstacle(f"{card} cannot be given to guests: {reason.reason}", reason.remedy)
+        if card in hardware.divided:
+            yield Obstacle(
+                f"nova-gpu would offer {card} in parts, as vGPUs",
+                "let [gpu]vgpu_types name none of its types, so that it is offered whole",
+            )
         for function in hardware.gpus[card].functions:
             users = _users(function, domains) - {own}
             if users:

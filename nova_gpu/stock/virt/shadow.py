@@ -148,7 +148,7 @@ def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
     reasons: dict[PciAddress, Reasons] = {
         address: card.unavailable for address, card in cards.whole.items() if card.unavailable
     }
-    return Hardware(gpus, reasons, functions, mediated)
+    return Hardware(gpus, reasons, functions, mediated, frozenset(cards.parts))
 
 
 def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, tuple[str, ...]]:

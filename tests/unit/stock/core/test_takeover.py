@@ -123,6 +123,11 @@ class JudgeTest(unittest.TestCase):
         host = hardware(gpu(1), reasons={address(1): (for_new,)})
         self.assertEqual([], list(self.judge(instance(address(1)), host).obstacles))
 
+    def test_a_card_that_would_be_offered_in_parts(self) -> None:
+        host = hardware(gpu(1), divided=frozenset([address(1)]))
+        holding = self.judge(instance(address(1)), host)
+        self.assertObstacle(holding, "0000:01:00.0 in parts", "[gpu]vgpu_types")
+
     def test_cards_of_several_products(self) -> None:
         host = hardware(gpu(1), gpu(2, L4))
         holding = self.judge(instance(address(1), address(2)), host)

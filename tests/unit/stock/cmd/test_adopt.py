@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import pathlib
+from collections.abc import Iterator
+
+import fixtures
+from nova import context as nova_context
+from nova import objects, test
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.cmd import adopt
+from nova_gpu.stock.core.holding import Holding, Instance, Obstacle, Way
+from nova_gpu.stock.virt.adoption import NotTakenOver, Step
+from tests.fixtures import hosts
+
+CARD = PciAddress(0, 0x3B, 0, 0)
+A2 = {"vendor_id": "10de", "product_id": "25b6"}
+BUSY = Obstacle("it has the task deleting", "wait")
+
+
+def holding(uuid: str, *obstacles: Obstacle) -> Holding:
+    return Holding(
+        Instance(uuid, "a2.small", {}, "active", recorded={CARD: "a2"}),
+        (Way.ALIAS,),
+        (CARD,),
+        (str(CARD),),
+        frozenset(["a2"]),
+        {"gpus": "= 1"},
+        ("pci_passthrough:alias",),
+        obstacles,
+    )
+
+
+class PlanTest(test.NoDBTestCase):
+    def test_of_all_and_of_some(self) -> None:
+        one, two = holding("one"), holding("two")
+        self.assertEqual([one, two], adopt.chosen([one, two], []))
+        self.assertEqual([two], adopt.chosen([one, two], ["two"]))
+        refused = self.assertRaises(adopt.NotReady, adopt.chosen, [one], ["two"])
+        self.assertIn("the instance two has no GPU by stock Nova", str(refused))
+
+    def test_text(self) -> None:
+        text = adopt.text([holding("one"), holding("two", BUSY)])
+        self.assertEqual(
+            [
+                "one: to be taken over, with 0000:3b:00.0",
+                "    flavor of the instance: gpus='= 1', without pci_passthrough:alias",
+                "two: stays stock Nova's",
+                "  - it has the task deleting; wait",
+            ],
+            text.splitlines(),
+        )
+        self.assertIn("nothing is to be taken over", adopt.text([]))
+
+
+class TakeOverTest(test.NoDBTestCase):
+    """The steps of each instance are taken in their order, those of others all the same."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.done: list[str] = []
+        self.errors: dict[str, exception.GPUError] = {}
+
+    def steps(self, taken: Holding) -> Iterator[Step]:
+        for name in ("first", "second"):
+            yield Step(name, functools.partial(self._do, taken.instance.uuid, name))
+
+    def _do(self, uuid: str, name: str) -> None:
+        if error := self.errors.get(uuid):
+            raise error
+        self.done.append(f"{uuid} {name}")
+
+    def take_over(self, *holdings: Holding) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = adopt.take_over(self, holdings)  # type: ignore[arg-type]
+        return status, out.getvalue(), err.getvalue()
+
+    def test_all(self) -> None:
+        self.assertEqual((0, "first\nsecond\n", ""), self.take_over(holding("one")))
+        self.assertEqual(["one first", "one second"], self.done)
+
+    def test_what_stays(self) -> None:
+        status, *_ = self.take_over(holding("one", BUSY), holding("two"))
+        self.assertEqual(1, status)
+        self.assertEqual(["two first", "two second"], self.done)
+
+    def test_what_fails(self) -> None:
+        for error in (
+            NotTakenOver("one", "it was deleted", "nothing is to be done"),
+            exception.PlacementFailed("/reshaper", "500", verb="POST"),
+        ):
+            self.done, self.errors = [], {"one": error}
+            status, _, said = self.take_over(holding("one"), holding("two"))
+            self.assertEqual((1, f"nova-gpu: {error}\n"), (status, said))
+            self.assertEqual(["two first", "two second"], self.done)
+
+
+class OptionsTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(str(CARD), "10de", "25b6")
+        self.flags(compute_driver="gpu.GPULibvirtDriver")
+
+    def check(self, *spec: str) -> None:
+        adopt.check_options([holding("one")], spec, self.host.roots)
+
+    def test_they_are_nova_gpus(self) -> None:
+        self.check()
+        self.check(json.dumps({"vendor_id": "10de", "product_id": "2235"}))
+
+    def test_the_driver_is_stock_novas(self) -> None:
+        for driver in ("libvirt.LibvirtDriver", "gpu.SomeDriver", ""):
+            self.flags(compute_driver=driver)
+            refused = self.assertRaises(adopt.NotReady, self.check)
+            self.assertIn("set it to gpu.GPULibvirtDriver", str(refused))
+
+    def test_the_cards_are_still_in_device_spec(self) -> None:
+        refused = self.assertRaises(adopt.NotReady, self.check, json.dumps(A2))
+        self.assertIn("[pci]device_spec", str(refused))
+        self.assertIn(str(CARD), str(refused))
+
+
+class StoppedTest(test.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(host="host1")
+        self.context = nova_context.get_admin_context()
+        values = {"host": "host1", "binary": "nova-compute", "topic": "compute", "report_count": 0}
+        self.service = objects.Service(self.context, **values)
+        self.service.create()
+        self.slept: list[float] = []
+
+    def report(self, seconds: float = 1) -> None:
+        """Report as nova-compute does, if some time has passed"""
+        if seconds:
+            self.service.report_count += 1
+            self.service.save()
+
+    def test_one_that_is_stopped(self) -> None:
+        self.report()
+        adopt.check_stopped(self.context, self.slept.append)
+        self.assertEqual([0, 2 * CONF.report_interval], self.slept)
+
+    def test_one_that_runs(self) -> None:
+        for forced_down in (False, True):
+            self.service.forced_down = forced_down
+            self.report()
+            refused = self.assertRaises(
+                adopt.NotReady, adopt.check_stopped, self.context, self.report
+            )
+            self.assertIn("systemctl stop nova-compute", str(refused))
