@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from unittest import mock
 
-from nova import objects
+from nova import exception, objects
 
+from nova_gpu.core import exception as own
 from nova_gpu.stock.virt import adoption
 from tests.functional import kvm, stock
 from tests.functional.base import Server
@@ -141,22 +143,39 @@ class AdoptTest(Adopting):
         self.change_driver()
         takeover, (holding,) = self.takeover(), self.look().holdings
         takeover.count(holding)
-        write = takeover._write
+        settled = adoption.settled
 
-        def and_then_it_is_resized(instance: Any, *args: Any) -> None:
-            write(instance, *args)
-            instance.task_state = "resize_prep" if instance.task_state is None else None
-            instance.save()
+        def and_then_it_is_resized(*args: Any) -> objects.Instance:
+            instance = settled(*args)
+            if instance.resources:
+                instance.task_state = "resize_prep"
+                instance.save()
+            return settled(*args)
 
-        takeover._write = and_then_it_is_resized
-        self.assertRaises(adoption.NotTakenOver, takeover.record, holding)
+        with mock.patch.object(adoption, "settled", and_then_it_is_resized):
+            self.assertRaises(adoption.NotTakenOver, takeover.record, holding)
         self.assertEqual([], self.recorded(server))
         spec = self.instance(server).flavor.extra_specs
         self.assertEqual({"pci_passthrough:alias": "a2:1"}, spec)
         self.assertEqual(1, len(self.instance(server).pci_requests.requests))
-        takeover._write = write
+        instance = self.instance(server)
+        instance.task_state = None
+        instance.save()
         self.finish()
         self.assertAdopted(server, had)
+
+    def test_placement_with_a_conflict(self) -> None:
+        """Others write to the host's providers again and again."""
+        server = self.boot_by_alias()
+        self.change_driver()
+        takeover, (holding,) = self.takeover(), self.look().holdings
+        conflict = exception.PlacementReshapeConflict(error="it was changed")
+        with mock.patch.object(takeover._client, "_reshape", side_effect=[conflict] * 3):
+            refused = self.assertRaises(own.PlacementFailed, takeover.count, holding)
+        self.assertIn("changed the providers during each of 3 attempts", str(refused))
+        self.assertEqual({}, self.allocated(server))
+        self.finish()
+        self.assertAdopted(server, self.recorded(server))
 
 
 class Killed(Adopting):

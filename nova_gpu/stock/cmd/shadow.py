@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import time
@@ -43,11 +44,12 @@ def run(command: Any, line: list[str]) -> int:
         return _INCOMPLETE
     leave_out_stock()
     host_sources = sources()
-    while True:
-        status = show(host_sources, as_json=command.format == Format.JSON)
-        if command.every is None:
-            return status
-        time.sleep(command.every)
+    status = show(host_sources, as_json=command.format == Format.JSON)
+    with contextlib.suppress(KeyboardInterrupt):
+        while command.every is not None:
+            time.sleep(command.every)
+            status = show(host_sources, as_json=command.format == Format.JSON)
+    return status
 
 
 def leave_out_stock() -> None:

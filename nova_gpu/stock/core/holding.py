@@ -54,8 +54,9 @@ class Instance:
 
     ``recorded`` are the PCI functions that its database counts for the instance, each with the
     alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
-    cards that the instance has by nova-gpu. ``unfinished``: a takeover of it has begun and is to be
-    finished. ``migration`` is the status of a migration of the instance that has not ended.
+    cards that the instance has by nova-gpu, ``parts`` whether it has vGPUs by it. ``unfinished``: a
+    takeover of it has begun and is to be finished. ``migration`` is the status of a migration of
+    the instance that has not ended.
     """
 
     uuid: str
@@ -66,6 +67,7 @@ class Instance:
     migration: str | None = None
     recorded: Mapping[PciAddress, str | None] = dataclasses.field(default_factory=dict)
     counted: frozenset[PciAddress] = frozenset()
+    parts: bool = False
     unfinished: bool = False
 
 
@@ -127,3 +129,19 @@ class Holding:
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
     choice: Choice | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaving:
+    """An instance with whole cards of nova-gpu, and how it is given back to stock Nova.
+
+    ``alias`` is the one by which it gets its cards there, ``None`` if there is none or several.
+    ``set`` and ``unset`` are the properties that the flavor gets and loses.
+    """
+
+    instance: Instance
+    cards: tuple[PciAddress, ...]
+    alias: str | None
+    set: Mapping[str, str]
+    unset: tuple[str, ...]
+    obstacles: Sequence[Obstacle]

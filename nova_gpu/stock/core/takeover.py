@@ -57,7 +57,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
-        *_of_state(instance),
+        *of_state(instance),
         *_of_records(instance, domain, functions, hardware),
         *_of_cards(instance.uuid, functions, cards, domains, hardware),
         *_of_parts(functions, mediated, hardware),
@@ -124,7 +124,8 @@ def _without(
     return replaced, tuple(removed)
 
 
-def _of_state(instance: Instance) -> Iterator[Obstacle]:
+def of_state(instance: Instance) -> Iterator[Obstacle]:
+    """Yield what the instance is doing, or its state, if its records must not change now."""
     if instance.migration is not None:
         yield Obstacle(f"a migration of it is {instance.migration}", _WAIT)
     if instance.task_state is not None:

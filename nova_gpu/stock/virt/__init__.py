@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances with devices of stock Nova: readers of Nova's records and libvirt's domains, takeover."""
+"""Instances with devices of stock Nova: readers of their records and domains, and the takeover."""

@@ -93,35 +93,17 @@ class Takeover:
         cards = ", ".join(map(str, holding.cards))
         yield Step(f"{uuid}: count {cards} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
-        yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
+        yield Step(f"{uuid}: change its request spec", lambda: respecify(self._context, uuid))
         yield Step(f"{uuid}: remove stock Nova's records of {cards}", lambda: self.forget(holding))
         yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
 
     def count(self, holding: Holding) -> None:
         """Count the instance's cards for their group in Placement, no longer for stock Nova."""
-        self._settled(holding.instance.uuid)
-        for _ in range(_ATTEMPTS):
-            tree = self._client.get_provider_tree_and_ensure_root(
-                self._context, self._node.uuid, name=self._node.hypervisor_hostname
-            )
-            allocations = self._client.get_allocations_for_provider_tree(
-                self._context, self._node.hypervisor_hostname
-            )
-            if not self._recounted(holding, tree, allocations):
-                return
-            try:
-                self._client.update_from_provider_tree(self._context, tree, allocations=allocations)
-            except (
-                nova_exception.PlacementReshapeConflict,
-                nova_exception.ResourceProviderUpdateConflict,
-            ):
-                self._client.clear_provider_cache()
-                continue
-            except nova_exception.ReshapeFailed as error:
-                raise exception.PlacementFailed("/reshaper", str(error), verb="POST") from error
-            return
-        reason = f"other processes changed the providers during each of {_ATTEMPTS} attempts"
-        raise exception.PlacementFailed("/reshaper", reason, verb="POST")
+        settled(self._context, holding.instance.uuid)
+        recount(
+            *(self._context, self._client, self._node),
+            lambda tree, allocations: self._recounted(holding, tree, allocations),
+        )
 
     def _recounted(
         self, holding: Holding, tree: provider_tree.ProviderTree, allocations: dict[str, Any]
@@ -171,49 +153,17 @@ class Takeover:
         return str(tree.new_child(group.provider, self._node.uuid))
 
     def record(self, holding: Holding) -> None:
-        """Write the instance's GPUs, its flavor and its requests, in one write of the database.
-
-        An instance that is deleted, resized or moved in the same moment gets its records back.
-        """
-        uuid = holding.instance.uuid
-        instance = self._settled(uuid)
-        before = instance.flavor, instance.pci_requests, instance.resources
-        tree = self._client.get_provider_tree_and_ensure_root(
-            self._context, self._node.uuid, name=self._node.hypervisor_hostname
-        )
+        """Write the instance's GPUs, its flavor and its requests, in one write of the database."""
+        instance = settled(self._context, holding.instance.uuid)
+        tree = tree_of(self._context, self._client, self._node)
         own = [
             pool.resource(tree.data(self._group_of(card).provider).uuid, card)
             for card in holding.cards
         ]
         others = [item for item in instance.resources or () if item not in own]
-        self._write(
-            instance,
-            _renamed(instance.flavor, holding),
-            _marked(instance, holding.aliases),
-            objects.ResourceList(objects=[*others, *own]),
-        )
-        try:
-            self._settled(uuid)
-        except NotTakenOver:
-            self._write(instance, *before)
-            raise
-
-    def _write(
-        self, instance: objects.Instance, flavor: Any, requests: Any, resources: Any
-    ) -> None:
-        instance.flavor, instance.pci_requests, instance.resources = flavor, requests, resources
-        instance.save()
-
-    def respecify(self, holding: Holding) -> None:
-        """Write what the instance's records say into the request by which Nova schedules it."""
-        uuid = holding.instance.uuid
-        instance = self._settled(uuid)
-        try:
-            spec = objects.RequestSpec.get_by_instance_uuid(self._context, uuid)
-        except nova_exception.RequestSpecNotFound:
-            return  # of an instance from before Nova kept them
-        spec.flavor, spec.pci_requests = instance.flavor, _left(instance)
-        spec.save()
+        flavor = renamed(instance.flavor, holding.set, holding.unset)
+        requests = _marked(instance, holding.aliases)
+        write(self._context, instance, flavor, requests, [*others, *own])
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
@@ -231,35 +181,113 @@ class Takeover:
 
     def finish(self, holding: Holding) -> None:
         """Remove the requests of an alias that nova-gpu has replaced."""
-        instance = self._settled(holding.instance.uuid)
-        instance.pci_requests = _left(instance)
+        instance = settled(self._context, holding.instance.uuid)
+        instance.pci_requests = left(instance)
         instance.save()
 
-    def _settled(self, uuid: str) -> objects.Instance:
-        """Return the instance as it is now.
 
-        :raises NotTakenOver: if it is gone, has a task, or is being moved
-        """
+def recount(
+    context: nova_context.RequestContext,
+    client: Any,
+    node: objects.ComputeNode,
+    change: Callable[[provider_tree.ProviderTree, dict[str, Any]], bool],
+) -> None:
+    """Change the node's providers and all allocations from them in one request to Placement.
+
+    :param change: change the tree and the allocations, which are by consumer; return whether
+        something has changed
+    :raises PlacementFailed: if Placement refuses, or others write to the providers at each attempt
+    """
+    for _ in range(_ATTEMPTS):
+        tree = tree_of(context, client, node)
+        allocations = client.get_allocations_for_provider_tree(context, node.hypervisor_hostname)
+        if not change(tree, allocations):
+            return
         try:
-            instance = objects.Instance.get_by_uuid(
-                self._context, uuid, expected_attrs=[*records.ATTRIBUTES, "system_metadata"]
-            )
-        except nova_exception.InstanceNotFound as error:
-            raise NotTakenOver(uuid, "it was deleted", "nothing is to be done") from error
-        remedy = "run this command again when that has ended"
-        if instance.task_state is not None:
-            raise NotTakenOver(uuid, f"it has the task {instance.task_state}", remedy)
-        moves = objects.MigrationList.get_in_progress_by_instance(self._context, uuid)
-        if moves:
-            raise NotTakenOver(uuid, f"a migration of it is {moves[0].status}", remedy)
-        return instance
+            client.update_from_provider_tree(context, tree, allocations=allocations)
+        except (
+            nova_exception.PlacementReshapeConflict,
+            nova_exception.ResourceProviderUpdateConflict,
+        ):
+            client.clear_provider_cache()
+        except nova_exception.ReshapeFailed as error:
+            raise exception.PlacementFailed("/reshaper", str(error), verb="POST") from error
+        else:
+            return
+    reason = f"other processes changed the providers during each of {_ATTEMPTS} attempts"
+    raise exception.PlacementFailed("/reshaper", reason, verb="POST")
 
 
-def _renamed(flavor: objects.Flavor, holding: Holding) -> objects.Flavor:
-    """Return a copy of *flavor* that asks nova-gpu for what it has asked stock Nova for."""
+def tree_of(
+    context: nova_context.RequestContext, client: Any, node: objects.ComputeNode
+) -> provider_tree.ProviderTree:
+    """Return the node's resource providers."""
+    return client.get_provider_tree_and_ensure_root(
+        context, node.uuid, name=node.hypervisor_hostname
+    )
+
+
+def settled(context: nova_context.RequestContext, uuid: str) -> objects.Instance:
+    """Return the instance as it is now.
+
+    :raises NotTakenOver: if it is gone, has a task, or is being moved
+    """
+    try:
+        instance = objects.Instance.get_by_uuid(
+            context, uuid, expected_attrs=[*records.ATTRIBUTES, "system_metadata"]
+        )
+    except nova_exception.InstanceNotFound as error:
+        raise NotTakenOver(uuid, "it was deleted", "nothing is to be done") from error
+    remedy = "run this command again when that has ended"
+    if instance.task_state is not None:
+        raise NotTakenOver(uuid, f"it has the task {instance.task_state}", remedy)
+    moves = objects.MigrationList.get_in_progress_by_instance(context, uuid)
+    if moves:
+        raise NotTakenOver(uuid, f"a migration of it is {moves[0].status}", remedy)
+    return instance
+
+
+def write(
+    context: nova_context.RequestContext,
+    instance: objects.Instance,
+    flavor: objects.Flavor,
+    requests: objects.InstancePCIRequests,
+    resources: Iterable[objects.Resource],
+) -> None:
+    """Write the instance's flavor, requests and resources in one write of the database.
+
+    :raises NotTakenOver: if it became busy in the same moment; then it has its records back
+    """
+    before = instance.flavor, instance.pci_requests, instance.resources
+    changed = flavor, requests, objects.ResourceList(objects=list(resources))
+    instance.flavor, instance.pci_requests, instance.resources = changed
+    instance.save()
+    try:
+        settled(context, instance.uuid)
+    except NotTakenOver:
+        instance.flavor, instance.pci_requests, instance.resources = before
+        instance.save()
+        raise
+
+
+def respecify(context: nova_context.RequestContext, uuid: str) -> None:
+    """Write what the instance's records say into the request by which Nova schedules it."""
+    instance = settled(context, uuid)
+    try:
+        spec = objects.RequestSpec.get_by_instance_uuid(context, uuid)
+    except nova_exception.RequestSpecNotFound:
+        return  # of an instance from before Nova kept them
+    spec.flavor, spec.pci_requests = instance.flavor, left(instance)
+    spec.save()
+
+
+def renamed(
+    flavor: objects.Flavor, properties: Mapping[str, str], removed: Collection[str]
+) -> objects.Flavor:
+    """Return a copy of *flavor* with *properties*, and without those *removed*."""
     changed = flavor.obj_clone()
-    specs: Mapping[str, str] = {**flavor.extra_specs, **holding.set}
-    changed.extra_specs = {name: specs[name] for name in specs if name not in holding.unset}
+    specs: Mapping[str, str] = {**flavor.extra_specs, **properties}
+    changed.extra_specs = {name: specs[name] for name in specs if name not in removed}
     return changed
 
 
@@ -272,7 +300,7 @@ def _marked(instance: objects.Instance, aliases: Collection[str]) -> Any:
     return requests
 
 
-def _left(instance: objects.Instance) -> Any:
+def left(instance: objects.Instance) -> Any:
     """Return a copy of the instance's requests without those that nova-gpu has replaced."""
     requests = instance.pci_requests.obj_clone()
     requests.requests = [

@@ -10,7 +10,8 @@ from nova import context as nova_context
 from nova import objects
 from nova.objects import fields
 
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.stock.core.holding import Instance
 
@@ -46,7 +47,8 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             instance.task_state,
             migrations.get(instance.uuid),
             dict(_functions(instance, rows.get(instance.uuid, ()))),
-            frozenset(_cards(instance)),
+            device.cards(_devices(instance)),
+            bool(device.slots(_devices(instance))),
             any(is_replaced(request, instance) for request in _requests(instance)),
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
@@ -85,8 +87,11 @@ def _functions(
             yield PciAddress.parse(row.address), alias
 
 
-def _cards(instance: objects.Instance) -> Iterator[PciAddress]:
+def _devices(instance: objects.Instance) -> list[Device]:
+    """Return the cards and vGPUs that the instance has by nova-gpu."""
+    devices = []
     for resource in instance.resources or ():
         # Other resources, such as persistent memory, have other identifiers.
-        with contextlib.suppress(exception.InvalidPciAddress):
-            yield PciAddress.parse(resource.identifier)
+        with contextlib.suppress(exception.InvalidValue):
+            devices.append(device.parse(resource.identifier))
+    return devices

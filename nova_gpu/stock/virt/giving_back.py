@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way back: instances with whole cards of nova-gpu get them by an alias of stock Nova.
+
+The guests stay as they are, and nova-compute does not run, as in :mod:`nova_gpu.stock.virt.adoption`.
+All instances of a host are given back together, because stock Nova takes every card in
+``[pci]device_spec`` that it has no record of for free. So Nova's records of the PCI functions come
+first, for all instances, each after the request by which it is given. Then the instances' own
+records are changed, and their request specs, and last what Placement counts. Killed between, it
+goes on from there; nova-compute with nova-gpu's driver may be started in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.compute import provider_tree
+from nova.objects import fields
+from nova.pci import request as pci_request
+from oslo_utils import uuidutils
+
+from nova_gpu.core import names
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.stock.core import takeover
+from nova_gpu.stock.core.holding import Leaving
+from nova_gpu.stock.virt import adoption, records
+from nova_gpu.stock.virt.adoption import Step
+
+
+class GivingBack:
+    """The way back of all instances on one compute node.
+
+    :param client: Nova's report client for Placement
+    :param gpus: the cards of the host
+    """
+
+    def __init__(
+        self,
+        context: nova_context.RequestContext,
+        client: Any,
+        node: objects.ComputeNode,
+        gpus: Iterable[GPU],
+        roots: Roots,
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._node = node
+        self._gpus = {gpu.address: gpu for gpu in gpus}
+        self._roots = roots
+
+    def steps(self, leavings: Iterable[Leaving]) -> Iterator[Step]:
+        """Yield all steps in their order; each raises what those of a takeover raise.
+
+        :param leavings: all instances with GPUs of nova-gpu on the host, without obstacles
+        """
+        everybody = list(leavings)
+        for leaving in everybody:
+            yield from self._first(leaving)
+        for leaving in everybody:
+            yield from self._then(leaving)
+        yield Step("count no card for nova-gpu in Placement", self.uncount)
+
+    def _first(self, leaving: Leaving) -> Iterator[Step]:
+        uuid = leaving.instance.uuid
+        yield Step(f"{uuid}: add its request of an alias", lambda: self.ask(leaving))
+        yield Step(f"{uuid}: add stock Nova's records", lambda: self.remember(leaving))
+
+    def _then(self, leaving: Leaving) -> Iterator[Step]:
+        uuid = leaving.instance.uuid
+        yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(leaving))
+        yield Step(
+            f"{uuid}: change its request spec", lambda: adoption.respecify(self._context, uuid)
+        )
+
+    def ask(self, leaving: Leaving) -> None:
+        """Add a request for the cards that Nova does not render yet, unless it is there."""
+        instance = adoption.settled(self._context, leaving.instance.uuid)
+        requests = adoption.left(instance)
+        flavor = objects.Flavor(
+            extra_specs={takeover.ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
+        )
+        (added,) = pci_request.get_pci_requests_from_flavor(flavor).requests
+        added.alias_name, added.requester_id = None, instance.uuid
+        added.request_id = self._request_id(instance) or uuidutils.generate_uuid()
+        requests.requests.append(added)
+        instance.pci_requests = requests
+        instance.save()
+
+    def _request_id(self, instance: objects.Instance) -> str | None:
+        """Return the id of the request that :meth:`ask` has added before."""
+        return next(
+            (
+                str(request.request_id)
+                for request in instance.pci_requests.requests
+                if records.is_replaced(request, instance)
+            ),
+            None,
+        )
+
+    def remember(self, leaving: Leaving) -> None:
+        """Add Nova's row of each card's function, as allocated to the instance."""
+        instance = adoption.settled(self._context, leaving.instance.uuid)
+        rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
+        known = {row.address for row in rows}
+        for card in leaving.cards:
+            if str(card) not in known:
+                row = objects.PciDevice.create(self._context, self._described(card))
+                row.status = fields.PciDeviceStatus.ALLOCATED
+                row.instance_uuid, row.request_id = instance.uuid, self._request_id(instance)
+                row.save()
+
+    def _described(self, card: PciAddress) -> dict[str, Any]:
+        """Return what libvirt tells Nova of a card (``Host._get_pcidev_info``)."""
+        gpu = self._gpus[card]
+        vendor_id, product_id = gpu.product.vendor_id, gpu.product.product_id
+        virtual = sysfs.decimal(sysfs.device(card, self._roots), "sriov_totalvfs")
+        kind = fields.PciDeviceType.SRIOV_PF if virtual else fields.PciDeviceType.STANDARD
+        return {
+            "compute_node_id": self._node.id,
+            "address": str(card),
+            "dev_id": "pci_" + str(card).replace(":", "_").replace(".", "_"),
+            "vendor_id": vendor_id,
+            "product_id": product_id,
+            "dev_type": kind,
+            "label": f"label_{vendor_id}_{product_id}",
+            "numa_node": gpu.numa_node,
+        }
+
+    def record(self, leaving: Leaving) -> None:
+        """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
+        instance = adoption.settled(self._context, leaving.instance.uuid)
+        requests = instance.pci_requests.obj_clone()
+        for request in requests.requests:
+            if records.is_replaced(request, instance):
+                request.alias_name, request.requester_id = leaving.alias, None
+        own = set(map(str, leaving.cards))
+        others = [item for item in instance.resources or () if item.identifier not in own]
+        flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
+        adoption.write(self._context, instance, flavor, requests, others)
+
+    def uncount(self) -> None:
+        """Remove nova-gpu's groups, and what is counted of them, from Placement."""
+        adoption.recount(self._context, self._client, self._node, self._uncounted)
+
+    def _uncounted(self, tree: provider_tree.ProviderTree, allocations: dict[str, Any]) -> bool:
+        name = self._node.hypervisor_hostname
+        groups = [
+            uuid
+            for uuid in tree.get_provider_uuids(self._node.uuid)
+            if names.parse_provider_name(name, tree.data(uuid).name) is not None
+        ]
+        for group in groups:
+            for consumer in allocations.values():
+                consumer["allocations"].pop(group, None)
+            tree.remove(group)
+        return bool(groups)
