@@ -98,6 +98,20 @@ def add_commands(subparsers: Any) -> None:
             action="store_true",
             help="do it; nova-compute must be stopped, and its options already be nova-gpu's",
         )
+        text = (
+            "give all instances of this host that have whole cards back to stock Nova, as they "
+            "run, by an alias; without --apply only show how, and what is in the way; exits 1 if "
+            "one cannot be given back, 3 if a source does not answer"
+        )
+        leave = add(subparsers, "leave", extensions.LEAVE, text, formats=False)
+        leave.add_argument(
+            "--alias", metavar="NAME", help="alias to give cards by, if several give them"
+        )
+        leave.add_argument(
+            "--apply",
+            action="store_true",
+            help="do it; nova-compute must be stopped, and its options already be stock Nova's",
+        )
 
     host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     verbs = host.add_subparsers(dest="verb", required=True)

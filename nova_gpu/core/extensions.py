@@ -15,8 +15,10 @@ from typing import Any
 SETS = "nova_gpu.fabric.virt.fabric"  # its Fabric is a nova_gpu.virt.sets.Sets
 SHORTAGE = "nova_gpu.fabric.scheduler.partition_reasons"  # nova_gpu.scheduler.filters asks it
 BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its functions
-SHADOW = "nova_gpu.stock.cmd.shadow"  # the command nova-gpu shadow, and nova-gpu adopt:
+# Commands of nova-gpu: nova_gpu.cmd.arguments has their options
+SHADOW = "nova_gpu.stock.cmd.shadow"
 ADOPT = "nova_gpu.stock.cmd.adopt"
+LEAVE = "nova_gpu.stock.cmd.leave"
 
 
 def load(door: str) -> Any | None:

@@ -11,9 +11,9 @@ from nova.scheduler.client import report
 
 from nova_gpu.cmd import host_check, this_host
 from nova_gpu.conf import CONF
-from nova_gpu.stock.cmd import adopt
+from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.cmd import shadow as command
-from nova_gpu.stock.virt import adoption, shadow
+from nova_gpu.stock.virt import adoption, giving_back, shadow
 from nova_gpu.virt.verify import gather
 from tests.functional import test_kvm_aliases
 from tests.functional.base import Server
@@ -78,3 +78,14 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
     def adopt(self, host: str = "host1") -> int:
         """As ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped"""
         return adopt.take_over(self.takeover(host), self.look(host).holdings)
+
+    def giving_back(self, host: str = "host1") -> giving_back.GivingBack:
+        """That of ``nova-gpu leave`` there"""
+        node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
+        client, seen = report.SchedulerReportClient(), self.look(host)
+        gpus = (card.gpu for card in seen.cards)
+        return giving_back.GivingBack(self.context, client, node, gpus, self.hosts[host].roots)
+
+    def leave(self, host: str = "host1") -> int:
+        """As ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped"""
+        return leave.give_back(self.giving_back(host), self.look(host).leavings)

@@ -98,13 +98,18 @@ def _lines(holding: Holding) -> Iterator[str]:
     yield f"    flavor of the instance: {', '.join(properties)}"
 
 
+def is_own(compute_driver: str) -> bool:
+    """Return whether ``[DEFAULT]compute_driver`` names nova-gpu's driver."""
+    return compute_driver.rpartition(".")[2] == _DRIVER
+
+
 def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots) -> None:
     """Check that nova-compute will give these cards by nova-gpu when it starts.
 
     :param spec: the values of ``[pci]device_spec``
     :raises NotReady: if the options still give them by stock Nova
     """
-    if CONF.compute_driver.rpartition(".")[2] != _DRIVER:
+    if not is_own(CONF.compute_driver):
         raise NotReady(
             f"[DEFAULT]compute_driver is {CONF.compute_driver}, with which nova-compute would give "
             f"the cards away again; set it to gpu.{_DRIVER}, and run this before it starts"

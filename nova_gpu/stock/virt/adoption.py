@@ -93,7 +93,7 @@ class Takeover:
         cards = ", ".join(map(str, holding.cards))
         yield Step(f"{uuid}: count {cards} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
-        yield Step(f"{uuid}: change its request spec", lambda: respecify(self._context, uuid))
+        yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
         yield Step(f"{uuid}: remove stock Nova's records of {cards}", lambda: self.forget(holding))
         yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
 
@@ -164,6 +164,11 @@ class Takeover:
         flavor = renamed(instance.flavor, holding.set, holding.unset)
         requests = _marked(instance, holding.aliases)
         write(self._context, instance, flavor, requests, [*others, *own])
+
+    def respecify(self, holding: Holding) -> None:
+        """Write the same flavor and requests into the instance's request spec."""
+        instance = settled(self._context, holding.instance.uuid)
+        respecify(self._context, instance.uuid, instance.flavor, left(instance))
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
@@ -270,14 +275,18 @@ def write(
         raise
 
 
-def respecify(context: nova_context.RequestContext, uuid: str) -> None:
-    """Write what the instance's records say into the request by which Nova schedules it."""
-    instance = settled(context, uuid)
+def respecify(
+    context: nova_context.RequestContext,
+    uuid: str,
+    flavor: objects.Flavor,
+    requests: objects.InstancePCIRequests,
+) -> None:
+    """Write a flavor and requests into the request by which Nova schedules the instance."""
     try:
         spec = objects.RequestSpec.get_by_instance_uuid(context, uuid)
     except nova_exception.RequestSpecNotFound:
         return  # of an instance from before Nova kept them
-    spec.flavor, spec.pci_requests = instance.flavor, left(instance)
+    spec.flavor, spec.pci_requests = flavor, requests
     spec.save()
 
 

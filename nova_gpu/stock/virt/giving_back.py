@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way back: instances with whole cards of nova-gpu get them by an alias of stock Nova.
 
-The guests stay as they are, and nova-compute does not run, as in :mod:`nova_gpu.stock.virt.adoption`.
-All instances of a host are given back together, because stock Nova takes every card in
-``[pci]device_spec`` that it has no record of for free. So Nova's records of the PCI functions come
-first, for all instances, each after the request by which it is given. Then the instances' own
-records are changed, and their request specs, and last what Placement counts. Killed between, it
-goes on from there; nova-compute with nova-gpu's driver may be started in between.
+The guests stay as they are, and nova-compute does not run, as in
+:mod:`nova_gpu.stock.virt.adoption`. All instances of a host are given back together, because stock
+Nova takes every card in ``[pci]device_spec`` that it has no record of for free. So Nova's records
+of the PCI functions come first, for all instances, each after the request by which it is given.
+Then the instances' request specs and their own records are changed, and last what Placement counts.
+Killed between, it goes on from there; nova-compute with nova-gpu's driver may be started in
+between.
 """
 
 from __future__ import annotations
@@ -71,10 +72,8 @@ class GivingBack:
 
     def _then(self, leaving: Leaving) -> Iterator[Step]:
         uuid = leaving.instance.uuid
+        yield Step(f"{uuid}: change its request spec", lambda: self.respecify(leaving))
         yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(leaving))
-        yield Step(
-            f"{uuid}: change its request spec", lambda: adoption.respecify(self._context, uuid)
-        )
 
     def ask(self, leaving: Leaving) -> None:
         """Add a request for the cards that Nova does not render yet, unless it is there."""
@@ -102,16 +101,26 @@ class GivingBack:
         )
 
     def remember(self, leaving: Leaving) -> None:
-        """Add Nova's row of each card's function, as allocated to the instance."""
+        """Add Nova's row of each card's function, as allocated to the instance.
+
+        :raises NotTakenOver: if Nova counts a card for another instance
+        """
         instance = adoption.settled(self._context, leaving.instance.uuid)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
-        known = {row.address for row in rows}
+        by_address = {row.address: row for row in rows}
         for card in leaving.cards:
-            if str(card) not in known:
+            row = by_address.get(str(card))
+            if row is None:
                 row = objects.PciDevice.create(self._context, self._described(card))
-                row.status = fields.PciDeviceStatus.ALLOCATED
-                row.instance_uuid, row.request_id = instance.uuid, self._request_id(instance)
-                row.save()
+            elif row.instance_uuid not in (None, instance.uuid):
+                raise adoption.NotTakenOver(
+                    instance.uuid,
+                    f"Nova counts {card} for the instance {row.instance_uuid} as well",
+                    "see nova-gpu shadow, and take that instance over first (nova-gpu adopt)",
+                )
+            row.status = fields.PciDeviceStatus.ALLOCATED
+            row.instance_uuid, row.request_id = instance.uuid, self._request_id(instance)
+            row.save()
 
     def _described(self, card: PciAddress) -> dict[str, Any]:
         """Return what libvirt tells Nova of a card (``Host._get_pcidev_info``)."""
@@ -130,16 +139,23 @@ class GivingBack:
             "numa_node": gpu.numa_node,
         }
 
+    def respecify(self, leaving: Leaving) -> None:
+        """Write the flavor and the requests that it will have into the instance's request spec.
+
+        This comes before its own records, by which a second run finds it.
+        """
+        instance = adoption.settled(self._context, leaving.instance.uuid)
+        flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
+        requests = _by_alias(instance, leaving.alias)
+        adoption.respecify(self._context, instance.uuid, flavor, requests)
+
     def record(self, leaving: Leaving) -> None:
         """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
         instance = adoption.settled(self._context, leaving.instance.uuid)
-        requests = instance.pci_requests.obj_clone()
-        for request in requests.requests:
-            if records.is_replaced(request, instance):
-                request.alias_name, request.requester_id = leaving.alias, None
         own = set(map(str, leaving.cards))
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
+        requests = _by_alias(instance, leaving.alias)
         adoption.write(self._context, instance, flavor, requests, others)
 
     def uncount(self) -> None:
@@ -158,3 +174,12 @@ class GivingBack:
                 consumer["allocations"].pop(group, None)
             tree.remove(group)
         return bool(groups)
+
+
+def _by_alias(instance: objects.Instance, alias: str | None) -> Any:
+    """Return a copy of the instance's requests; stock Nova gives by *alias* what nova-gpu gave."""
+    requests = instance.pci_requests.obj_clone()
+    for request in requests.requests:
+        if records.is_replaced(request, instance):
+            request.alias_name, request.requester_id = alias, None
+    return requests

@@ -20,8 +20,8 @@ from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.vfio import card_reset, passthrough
 from nova_gpu.host.vgpu import mdev
-from nova_gpu.stock.core import takeover
-from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Holding, MediatedDevice
+from nova_gpu.stock.core import leaving, takeover
+from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Holding, Leaving, MediatedDevice
 from nova_gpu.stock.virt import aliases, providers, records
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
@@ -66,8 +66,9 @@ class Card:
 class Shadow:
     """What nova-gpu would do on the host.
 
-    ``strangers`` are the domains with GPUs that are no instances of this host, with their cards.
-    ``unread`` are sentences about sources that could not be read.
+    ``holdings`` are the instances that have GPUs by stock Nova, ``leavings`` those that have them
+    by nova-gpu. ``strangers`` are the domains with GPUs that are no instances of this host, with
+    their cards. ``unread`` are sentences about sources that could not be read.
     """
 
     node: str | None
@@ -75,18 +76,23 @@ class Shadow:
     cards: tuple[Card, ...]
     aliases: tuple[Alias, ...]
     holdings: tuple[Holding, ...]
+    leavings: tuple[Leaving, ...]
     strangers: Mapping[str, tuple[PciAddress, ...]]
     unread: tuple[str, ...]
 
 
-def look(sources: gather.Sources) -> Shadow:
-    """Read all sources and return what nova-gpu would do."""
+def look(sources: gather.Sources, alias: str | None = None) -> Shadow:
+    """Read all sources and return what nova-gpu would do.
+
+    :param alias: the only alias by which instances may be given back to stock Nova; by default any
+    """
     ask = gather.Questions(sources.ask)
     context = nova_context.get_admin_context()
     host = sources.host
     cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
     if cards is None:
-        return Shadow(None, (), (), (), (), {}, ask.unread)
+        return Shadow(None, (), (), (), (), (), {}, ask.unread)
+    known_aliases = aliases.read(CONF.pci.alias, (card.gpu for card in cards.whole.values()))
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
@@ -95,6 +101,7 @@ def look(sources: gather.Sources) -> Shadow:
         node = nodename
         instances = ask("Nova's database", lambda: records.read(context, CONF.host, node))
     holdings: tuple[Holding, ...] = ()
+    leavings: tuple[Leaving, ...] = ()
     strangers: dict[str, tuple[PciAddress, ...]] = {}
     users: dict[PciAddress, tuple[str, ...]] = {}
     if named is not None and hardware is not None:
@@ -102,6 +109,9 @@ def look(sources: gather.Sources) -> Shadow:
         if instances is not None:
             judged = (takeover.judge(instance, named, hardware) for instance in instances)
             holdings = tuple(holding for holding in judged if holding)
+            allowed = [item for item in known_aliases if alias in (None, item.name)]
+            left = (leaving.judge(instance, named, allowed) for instance in instances)
+            leavings = tuple(item for item in left if item)
             known = {instance.uuid for instance in instances}
             strangers = {
                 uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
@@ -113,14 +123,13 @@ def look(sources: gather.Sources) -> Shadow:
         provider_names = ask(
             "Placement", lambda: _providers(sources.placement, context, root, known_as)
         )
-    gpus = [card.gpu for card in cards.whole.values()]
-    known_aliases = aliases.read(CONF.pci.alias, gpus)
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
         tuple(_cards(host, cards, users, provider_names or {})),
         tuple(known_aliases),
         holdings,
+        leavings,
         strangers,
         ask.unread,
     )

@@ -38,10 +38,11 @@ FOUND = Shadow(
             Choice((TWO,), ("SYS", "PIX")),
         ),
     ),
+    (),
     {"strange": (TWO,)},
     ("libvirt: away; see [libvirt]connection_uri",),
 )
-EMPTY = Shadow("node1", (), (), (), (), {}, ())
+EMPTY = Shadow("node1", (), (), (), (), (), {}, ())
 
 
 class TextTest(unittest.TestCase):

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu leave``: gives a host's instances with whole cards back to stock Nova, as they run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+
+from nova_gpu.cmd import services, waiting
+from nova_gpu.conf import CONF
+from nova_gpu.core import boundary, exception, printable
+from nova_gpu.host.roots import Roots
+from nova_gpu.stock.cmd import adopt
+from nova_gpu.stock.cmd import shadow as shadow_command
+from nova_gpu.stock.cmd.adopt import NotReady
+from nova_gpu.stock.core.holding import Leaving
+from nova_gpu.stock.virt import adoption, shadow
+from nova_gpu.stock.virt.giving_back import GivingBack
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+
+_STOCK = "libvirt.LibvirtDriver"
+_STAYS, _UNREAD = 1, 3
+
+
+def run(command: Any, line: list[str]) -> int:
+    """Run ``nova-gpu leave``.
+
+    :param line: the command line, the program's name included
+    :returns: the exit status: 0; 1 if an instance cannot be given back; 3 if a source cannot be
+        read
+    :raises NotReady: with --apply, if an instance cannot be given back, nova-compute runs, or its
+        options are still nova-gpu's
+    :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
+    """
+    services.read_options(line)
+    try:
+        services.connect()
+    except boundary.Failure as error:
+        print(services.no_bus(error), file=sys.stderr)
+        return _UNREAD
+    spec = list(CONF.pci.device_spec)
+    shadow_command.leave_out_stock()
+    sources = shadow_command.sources()
+    report = shadow.look(sources, command.alias)
+    if report.unread or report.node is None:
+        print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
+        return _UNREAD
+    leavings = report.leavings
+    print(text(leavings))
+    if not command.apply:
+        return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
+    context = nova_context.get_admin_context()
+    check(leavings, spec, sources.host.roots)
+    with waiting.shown("waiting for a report of nova-compute, which must not come"):
+        adopt.check_stopped(context, time.sleep)
+    node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
+    gpus = (card.gpu for card in report.cards)
+    return give_back(
+        GivingBack(context, sources.placement, node, gpus, sources.host.roots), leavings
+    )
+
+
+def text(leavings: Sequence[Leaving]) -> str:
+    """Return what would be done with *leavings*, as text for people."""
+    if not leavings:
+        return "No instance of this host has a GPU by nova-gpu: nothing is to be given back."
+    return printable.lines("\n".join(line for leaving in leavings for line in _lines(leaving)))
+
+
+def _lines(leaving: Leaving) -> Iterator[str]:
+    uuid = leaving.instance.uuid
+    if leaving.obstacles:
+        yield f"{uuid}: cannot be given back"
+        yield from (f"  - {obstacle}" for obstacle in leaving.obstacles)
+        return
+    properties = [f"{name}='{value}'" for name, value in leaving.set.items()]
+    properties += [f"without {name}" for name in leaving.unset]
+    yield f"{uuid}: to be given back, with {', '.join(map(str, leaving.cards))}"
+    yield f"    flavor of the instance: {', '.join(properties)}"
+
+
+def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> None:
+    """Check that all instances can be given back, and that stock Nova will have their cards.
+
+    :param spec: the values of ``[pci]device_spec``
+    :raises NotReady: if not
+    """
+    if adopt.is_own(CONF.compute_driver):
+        raise NotReady(
+            f"[DEFAULT]compute_driver is {CONF.compute_driver}; set it to {_STOCK}, and run this "
+            "before nova-compute starts"
+        )
+    device_spec = DeviceSpec(spec)
+    for leaving in leavings:
+        if leaving.obstacles:
+            raise NotReady(
+                f"the instance {leaving.instance.uuid} cannot be given back, and stock Nova would "
+                f"take its cards for free: {leaving.obstacles[0]}"
+            )
+        for card in leaving.cards:
+            if device_spec.obstacle([card], roots) is None:
+                raise NotReady(
+                    f"no [pci]device_spec matches {card}, which the instance "
+                    f"{leaving.instance.uuid} has; add one, and run this again"
+                )
+
+
+def give_back(giving_back: GivingBack, leavings: Iterable[Leaving]) -> int:
+    """Give all instances back; return the exit status."""
+    try:
+        for step in giving_back.steps(leavings):
+            step.do()
+            print(step.text, flush=True)
+    except (adoption.NotTakenOver, exception.PlacementFailed) as error:
+        print(f"nova-gpu: {error}", file=sys.stderr)
+        return _STAYS
+    return 0

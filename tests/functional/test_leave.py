@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances with cards of nova-gpu are given back to stock Nova as they run."""
+
+from __future__ import annotations
+
+from nova import objects
+
+from tests.functional import kvm, stock, test_adopt, test_kvm_aliases
+from tests.functional.base import Server
+
+
+class Leaving(test_adopt.Adopting):
+    """The hosts have nova-gpu's driver first."""
+
+    def _setup_compute_service(self) -> None:
+        self.flags(compute_driver=stock.OURS)
+
+    def go_back(self) -> None:
+        """The host's options become stock Nova's while its nova-compute is stopped."""
+        self.computes["host1"].stop()
+        self.device_spec(test_kvm_aliases.ALL_A2)
+
+    def finish_leaving(self) -> None:
+        self.assertEqual(0, self.leave())
+        self.take_driver(stock.STOCK)
+        self.period()
+
+    def assertLeft(self, server: Server, cards: list[str]) -> None:
+        """Stock Nova counts *cards*, and nothing of nova-gpu is left."""
+        self.assertEqual(cards, self.rows(server))
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual({}, self.allocated(server))
+        self.assertEqual({}, self.groups())
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["flavor", "pci_requests"]
+        )
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
+        for kept in (instance, spec):
+            self.assertEqual({"pci_passthrough:alias": f"a2:{len(cards)}"}, kept.flavor.extra_specs)
+            (request,) = kept.pci_requests.requests
+            self.assertEqual(("a2", None), (request.alias_name, request.requester_id))
+
+
+class LeaveTest(Leaving):
+    def test_guests_do_not_notice(self) -> None:
+        first, second = self.boot(self.gpu_flavor(1)), self.boot(self.gpu_flavor(2))
+        had = {server["id"]: self.recorded(server) for server in (first, second)}
+        before = {server["id"]: self.guest(server).XMLDesc(0) for server in (first, second)}
+        self.go_back()
+        self.finish_leaving()
+        for server in (first, second):
+            self.assertEqual(before[server["id"]], self.guest(server).XMLDesc(0))
+            self.assertLeft(server, had[server["id"]])
+        # Of four cards stock Nova gives the fourth, and no more.
+        third = self.boot_by_alias()
+        (rest,) = {*kvm.ALL}.difference(*had.values())
+        self.assertEqual([rest], self.has(third))
+        self.boot_refused(self.flavor(**{"pci_passthrough:alias": "a2:1"}))
+        for server in (first, second):
+            self._reboot_server(server, hard=True)
+            self.assertEqual(had[server["id"]], self.has(server))
+        self._delete_server(second)
+        self.assertEqual(
+            2, len(self.has(self.boot(self.flavor(**{"pci_passthrough:alias": "a2:2"}))))
+        )
+
+    def test_there_and_back(self) -> None:
+        server = self.boot(self.flavor(**{"gpus": "= 1", "gpu:model": "s== a2_a16"}))
+        had = self.recorded(server)
+        self.go_back()
+        self.finish_leaving()
+        self.assertLeft(server, had)
+        self.change_driver()
+        self.finish()
+        self.assertAdopted(server, had)
+        self._reboot_server(server, hard=True)
+        self.assertGPUs(server, had)
+
+
+class KilledLeaving(Leaving):
+    """After each step the command is killed, and nova-compute of nova-gpu started."""
+
+    def killed_after(self, count: int) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        had = self.recorded(server)
+        self.go_back()
+        steps = list(self.giving_back().steps(self.look().leavings))
+        self.assertEqual(5, len(steps))
+        for step in steps[:count]:
+            step.do()
+        self.device_spec()
+        self.take_driver()
+        self.period()
+        self.boot_refused(self.gpu_flavor(4))
+        self._reboot_server(server, hard=True)
+        self.assertIn(had, (self.has(server), self.rendered(server)))
+        self.go_back()
+        self.finish_leaving()
+        self.assertLeft(server, had)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(had, self.has(server))
+
+
+class KilledTest(KilledLeaving):
+    def test_after_no_step(self) -> None:
+        self.killed_after(0)
+
+    def test_when_its_request_is_there(self) -> None:
+        self.killed_after(1)
+
+    def test_when_stock_novas_records_are_there(self) -> None:
+        self.killed_after(2)
+
+    def test_when_its_records_are_changed(self) -> None:
+        self.killed_after(3)
+
+    def test_when_its_request_spec_is_changed(self) -> None:
+        self.killed_after(4)
+
+    def test_after_all_steps(self) -> None:
+        self.killed_after(5)
+
+
+class ReportedKilledTest(KilledTest):
+    """The same where Nova has the devices of its aliases in Placement."""
+
+    def setUp(self) -> None:
+        self.flags(report_in_placement=True, group="pci")
+        super().setUp()
+        self.flags(pci_in_placement=True, group="filter_scheduler")
