@@ -140,6 +140,8 @@ def of_state(instance: Instance) -> Iterator[Obstacle]:
 def _of_records(
     instance: Instance, domain: Domain, functions: Collection[PciAddress], hardware: Hardware
 ) -> Iterator[Obstacle]:
+    of_gpus = hardware.cards_by_function
+    known = {of_gpus[function] for function in functions if function in instance.recorded}
     for function in sorted(functions):
         if function not in domain.functions:
             yield Obstacle(
@@ -147,6 +149,8 @@ def _of_records(
                 "reboot it hard, or see why virsh dumpxml lacks the device",
             )
         elif function not in instance.recorded:
+            if of_gpus[function] in known:
+                continue  # a companion: nova-gpu gives all functions of a card
             yield Obstacle(
                 f"its domain has {function}, which Nova's database does not count for it",
                 "take the device out of the domain (virsh detach-device)",
@@ -154,7 +158,7 @@ def _of_records(
         elif (
             instance.recorded[function] is None
             # Of what was taken over in part only this record is left.
-            and hardware.cards_by_function[function] not in instance.counted
+            and of_gpus[function] not in instance.counted
         ):
             yield Obstacle(
                 f"Nova's record of {function} does not say by which alias it has the device, as "

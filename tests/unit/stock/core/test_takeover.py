@@ -91,6 +91,11 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual("= 1", holding.set["gpus"])
         self.assertEqual([], list(holding.obstacles))
 
+    def test_a_companion_that_nova_has_not_recorded(self) -> None:
+        domain = has(address(1), address(1, 1))
+        holding = self.judge(instance(address(1)), hardware(gpu(1)), domain=domain)
+        self.assertEqual([], list(holding.obstacles))
+
     def test_what_it_is_busy_with(self) -> None:
         for changes, *parts in (
             ({"task_state": "deleting"}, "deleting", "wait"),
