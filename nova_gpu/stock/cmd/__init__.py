@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu shadow``, ``adopt`` and ``leave``, about instances with devices of stock Nova."""
+"""Commands for hosts of stock Nova: ``nova-gpu shadow``, ``nova-gpu adopt``, ``nova-gpu leave``."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules: whether an instance can be taken over from stock Nova or given back, and by which words."""
+"""Rules: whether an instance can be taken over from stock Nova, or given back."""

@@ -32,8 +32,8 @@ def judge(
         return None
     cards = tuple(sorted(instance.counted))
     domain = domains.get(instance.uuid, Domain())
-    giving = sorted(alias.name for alias in aliases if {*cards} <= {*alias.cards})
-    alias = giving[0] if cards and len(giving) == 1 else None
+    giving = sorted(alias.name for alias in aliases if cards and {*cards} <= {*alias.cards})
+    alias = giving[0] if len(giving) == 1 else None
     removed = tuple(name for name in instance.extra_specs if name in _OWN)
     properties = {}
     if alias:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pathlib
+from collections.abc import Iterable, Iterator
+
+import fixtures
+from nova import test
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.cmd import adopt, leave
+from nova_gpu.stock.core.holding import Instance, Leaving, Obstacle
+from nova_gpu.stock.virt.adoption import Step
+from tests.fixtures import hosts
+
+CARD = PciAddress(0, 0x3B, 0, 0)
+A2 = json.dumps({"vendor_id": "10de", "product_id": "25b6"})
+BUSY = Obstacle("it has the task deleting", "wait")
+
+
+def leaving(uuid: str, *obstacles: Obstacle) -> Leaving:
+    own = Instance(uuid, "g1", {}, "active", counted=frozenset([CARD]))
+    words = {"pci_passthrough:alias": "a2:1"}
+    return Leaving(own, (CARD,), "a2", words, ("gpus",), obstacles)
+
+
+class TextTest(test.NoDBTestCase):
+    def test_text(self) -> None:
+        self.assertEqual(
+            [
+                "one: to be given back, with 0000:3b:00.0",
+                "    flavor of the instance: pci_passthrough:alias='a2:1', without gpus",
+                "two: cannot be given back",
+                "  - it has the task deleting; wait",
+            ],
+            leave.text([leaving("one"), leaving("two", BUSY)]).splitlines(),
+        )
+        self.assertIn("nothing is to be given back", leave.text([]))
+
+
+class CheckTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(str(CARD), "10de", "25b6")
+        self.flags(compute_driver="libvirt.LibvirtDriver")
+
+    def assertRefused(self, part: str, *spec: str, obstacles: Iterable[Obstacle] = ()) -> None:
+        own = [leaving("one", *obstacles)]
+        refused = self.assertRaises(adopt.NotReady, leave.check, own, spec, self.host.roots)
+        self.assertIn(part, str(refused))
+
+    def test_what_is_ready(self) -> None:
+        leave.check([leaving("one")], [A2], self.host.roots)
+
+    def test_what_is_not(self) -> None:
+        self.assertRefused("no [pci]device_spec matches 0000:3b:00.0")
+        self.assertRefused("cannot be given back", A2, obstacles=[BUSY])
+        self.flags(compute_driver="gpu.GPULibvirtDriver")
+        self.assertRefused("set it to libvirt.LibvirtDriver", A2)
+
+
+class GiveBackTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.done: list[str] = []
+        self.error: exception.GPUError | None = None
+
+    def steps(self, items: Iterable[Leaving]) -> Iterator[Step]:
+        for item in items:
+            yield Step(item.instance.uuid, lambda: self.done.append("first"))
+            yield Step("second", self._second)
+
+    def _second(self) -> None:
+        if self.error:
+            raise self.error
+        self.done.append("second")
+
+    def give_back(self) -> tuple[int, str]:
+        err = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+            status = leave.give_back(self, [leaving("one"), leaving("two")])  # type: ignore[arg-type]
+        return status, err.getvalue()
+
+    def test_all(self) -> None:
+        self.assertEqual((0, ""), self.give_back())
+        self.assertEqual(["first", "second"] * 2, self.done)
+
+    def test_what_fails_ends_it(self) -> None:
+        self.error = exception.PlacementFailed("/reshaper", "500", verb="POST")
+        self.assertEqual((1, f"nova-gpu: {self.error}\n"), self.give_back())
+        self.assertEqual(["first"], self.done)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+import unittest
+from typing import Any
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.core import leaving
+from nova_gpu.stock.core.holding import Alias, Domain, Instance, Leaving
+
+ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
+A2 = Alias("a2", (ONE, TWO), {})
+L4 = Alias("l4", (PciAddress(0, 3, 0, 0),), {})
+FLAVOR = {"gpus": "= 1", "gpu:model": "s== A2", "hypervisor": "s== QEMU", "hw:x": "y"}
+
+
+def instance(*counted: PciAddress, **changes: Any) -> Instance:
+    own = Instance("mine", "g1", FLAVOR, "active", counted=frozenset(counted))
+    return dataclasses.replace(own, **changes)
+
+
+class JudgeTest(unittest.TestCase):
+    def judge(
+        self, own: Instance, *aliases: Alias, domain: frozenset[PciAddress] | None = None
+    ) -> Leaving:
+        functions = own.counted if domain is None else domain
+        item = leaving.judge(own, {"mine": Domain(functions)}, aliases or (A2, L4))
+        assert item
+        return item
+
+    def assertObstacle(self, item: Leaving, *parts: str) -> None:
+        (obstacle,) = item.obstacles
+        for part in parts:
+            self.assertIn(part, str(obstacle))
+
+    def test_cards_of_one_product(self) -> None:
+        item = self.judge(instance(ONE, TWO))
+        self.assertEqual([], list(item.obstacles))
+        self.assertEqual(("a2", (ONE, TWO)), (item.alias, item.cards))
+        self.assertEqual({"pci_passthrough:alias": "a2:2"}, item.set)
+        self.assertEqual(("gpus", "gpu:model"), item.unset)
+
+    def test_what_the_flavor_has_besides(self) -> None:
+        own = instance(ONE, extra_specs={"resources:PGPU": "1", "pci_passthrough:alias": "nic:1"})
+        item = self.judge(own)
+        self.assertEqual({"pci_passthrough:alias": "nic:1,a2:1"}, item.set)
+        self.assertEqual(("resources:PGPU",), item.unset)
+
+    def test_nothing_of_nova_gpu(self) -> None:
+        own = instance(extra_specs={"hw:x": "y", "hypervisor": "s== QEMU"})
+        self.assertIsNone(leaving.judge(own, {}, [A2]))
+
+    def test_what_is_in_the_way(self) -> None:
+        for own, *parts in (
+            (instance(ONE, task_state="rebooting"), "rebooting", "wait"),
+            (instance(ONE, migration="migrating"), "migrating", "wait"),
+            (instance(parts=True), "vGPUs", "resize"),
+            (instance(vm_state="stopped"), "has none now", "start it"),
+            (instance(extra_specs={"gpus": "nonsense"}), "has none now", "start it"),
+        ):
+            with self.subTest(own):
+                self.assertObstacle(self.judge(own), *parts)  # type: ignore[arg-type]
+
+    def test_a_domain_without_the_card(self) -> None:
+        item = self.judge(instance(ONE), domain=frozenset())
+        self.assertObstacle(item, "0000:01:00.0", "no such device")
+
+    def test_no_alias_and_several(self) -> None:
+        self.assertObstacle(self.judge(instance(ONE), L4), "no [pci]alias", "add one")
+        other = Alias("any", (*A2.cards, *L4.cards), {})
+        item = self.judge(instance(ONE), A2, other)
+        self.assertObstacle(item, "a2, any", "--alias")
+        self.assertEqual((None, {}), (item.alias, item.set))
