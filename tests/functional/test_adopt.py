@@ -55,6 +55,8 @@ class AdoptTest(Adopting):
         had = {server["id"]: self.has(server) for server in (first, second)}
         before = {server["id"]: self.guest(server).XMLDesc(0) for server in (first, second)}
         self.change_driver()
+        self.assertEqual(0, self.adopt())
+        self.assertInventory(total=4, reserved=2, used=2)  # until nova-compute offers the others
         self.finish()
         for server in (first, second):
             self.assertEqual(before[server["id"]], self.guest(server).XMLDesc(0))

@@ -76,6 +76,22 @@ class LeaveTest(Leaving):
         self._reboot_server(server, hard=True)
         self.assertGPUs(server, had)
 
+    def test_an_instance_that_moves_away(self) -> None:
+        """Its card here is the migration's until that is confirmed."""
+        server = self.boot(self.gpu_flavor(1))
+        self.start_host("host2", pci_info=test_kvm_aliases.devices())
+        self._migrate_server(server)
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+        self.device_spec(test_kvm_aliases.ALL_A2)
+        for host in ("host1", "host2"):
+            (leaving,) = self.look(host).leavings
+            self.assertIn("a migration of it is finished", str(leaving.obstacles[0]))
+        self.device_spec()
+        self.confirm(server, source="host1")
+        self.assertEqual((), self.look("host1").leavings)
+        (leaving,) = self.look("host2").leavings
+        self.assertEqual((), leaving.obstacles)
+
 
 class KilledLeaving(Leaving):
     """After each step the command is killed, and nova-compute of nova-gpu started."""

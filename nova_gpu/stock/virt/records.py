@@ -21,9 +21,10 @@ _TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 
 def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
-    """Return the instances of the compute node, and those that have a PCI function of it.
+    """Return the instances of the compute node, and others that have to do with it.
 
-    An instance of which Nova's database still counts functions here may be on another host.
+    These are on another host, and move from or to this one, or Nova's database still counts PCI
+    functions here for them.
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, host, nodename)
     rows: dict[str, list[objects.PciDevice]] = {}
@@ -37,7 +38,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
         )
     }
     here = objects.InstanceList.get_by_host(context, host, expected_attrs=ATTRIBUTES)
-    elsewhere = rows.keys() - {instance.uuid for instance in here}
+    elsewhere = (rows.keys() | migrations.keys()) - {instance.uuid for instance in here}
     return [
         Instance(
             instance.uuid,
