@@ -103,6 +103,19 @@ class AdoptTest(Adopting):
         self.period()
         self.assertInventory(total=4)
 
+    def test_its_host_fails(self) -> None:
+        server = self.boot_by_alias()
+        self.change_driver()
+        self.finish()
+        self.start_host("host2")
+        self.force_down("host1")
+        self._evacuate_server(server, expected_host="host2")
+        self._start_server(server)
+        self.bring_back("host1")
+        self.assertGPUs(server, self.recorded(server), "host2")
+        self.period()
+        self.assertInventory(total=4)
+
     def test_a_stopped_instance(self) -> None:
         server = self.boot_by_alias()
         had = self.has(server)
