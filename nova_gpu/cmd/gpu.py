@@ -27,6 +27,13 @@ _COMMAND = cfg.SubCommandOpt(
 # What these loggers say, some with a traceback, is in the verdict of verify, which alone imports
 # them: it is what was not compared.
 _IN_THE_VERDICT = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging", "oslo_service")
+_SERVICE = "exporter"
+# Options of nova-compute by which a command that only reads would write: into a log file, which it
+# creates in [DEFAULT]log_dir, into the system's log, or to the message bus.
+_OTHER_LOGS = {
+    **dict.fromkeys(("log_config_append", "log_file", "log_dir")),
+    **dict.fromkeys(("use_syslog", "use_journal", "publish_errors"), False),
+}
 _NO_LIBVIRT = (
     "nova-gpu: the Python module libvirt is not installed: this is not a compute host, or the "
     "package python3-libvirt (libvirt-python) is missing where Nova is installed"
@@ -44,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with output.while_read():
             options.read(line[1:], _PROG)
-            CONF.set_default("use_stderr", True)
-            logging.setup(CONF, _PROG)
+            _set_up_log()
             if CONF.command.name is None:
                 CONF.print_help()
                 return 2
@@ -62,6 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(_NO_LIBVIRT, file=sys.stderr)
     return 1
+
+
+def _set_up_log() -> None:
+    """Log on standard error, and elsewhere only if the command line says so.
+
+    The exporter, which is a service, also follows nova-compute's options.
+    """
+    CONF.set_default("use_stderr", True)
+    if CONF.command.name != _SERVICE:
+        # Without it and without a file oslo.log would take standard output, which is the table's.
+        CONF.set_override("use_stderr", True)
+        for name, value in _OTHER_LOGS.items():
+            source = CONF.get_location(name)
+            if source is None or source.location is not cfg.Locations.command_line:
+                CONF.set_override(name, value)
+    logging.setup(CONF, _PROG)
 
 
 def _run(line: list[str]) -> int:

@@ -12,6 +12,7 @@ from nova.conductor import rpcapi as conductor_rpcapi
 from nova.objects import base as objects_base
 from nova.scheduler.client import report
 from nova.virt.libvirt import host as libvirt_host
+from oslo_messaging import opts as messaging_opts
 
 from nova_gpu.cmd import this_host
 from nova_gpu.conf import CONF
@@ -37,9 +38,22 @@ def connect() -> None:
     """
     with boundary.crossed():
         objects.register_all()
+        _write_no_queue_number()
         rpc.init(CONF)
         nova.db.main.api.DISABLE_DB_ACCESS = True
         objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
+
+
+def _write_no_queue_number() -> None:
+    """Let the queue for answers have a random name, whatever nova-compute's has.
+
+    With ``[oslo_messaging_rabbit]use_queue_manager`` oslo.messaging writes the queue's number into
+    a file in /dev/shm, under a lock in ``[oslo_concurrency]lock_path``.
+    """
+    for group, options in messaging_opts.list_opts():
+        if any(option.dest == "use_queue_manager" for option in options):
+            CONF.register_opts(options, group)
+            CONF.set_override("use_queue_manager", False, group)
 
 
 def no_bus(error: boundary.Failure) -> str:

@@ -3,31 +3,20 @@
 
 from __future__ import annotations
 
-import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, ClassVar, NoReturn
-from wsgiref import simple_server
 
 from nova import context as nova_context
 from nova import objects
-from placement import deploy
 
 from nova_gpu.conf import CONF
 from tests.cloud import base, bus, wire
+from tests.cloud import fixtures as cloud_fixtures
 
 _POLL_S = 0.1
-
-
-class _PlacementServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
-    daemon_threads = True
-
-
-class _Quiet(simple_server.WSGIRequestHandler):
-    def log_message(self, *args: Any) -> None:
-        pass
 
 
 class _Service:
@@ -123,14 +112,9 @@ class Apart(base.Cloud):
             self._expect_served(host)
 
     def _serve_placement(self) -> str:
-        app = deploy.loadapp(self.placement_fixture.conf_fixture.conf)
-        server = simple_server.make_server("127.0.0.1", 0, app, _PlacementServer, _Quiet)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        self.addCleanup(thread.join)
-        self.addCleanup(server.server_close)
-        self.addCleanup(server.shutdown)
-        return f"http://{self.HERE}:{server.server_port}"
+        conf = self.placement_fixture.conf_fixture.conf
+        server = self.useFixture(cloud_fixtures.PlacementServer(conf))
+        return f"http://{self.HERE}:{server.port}"
 
     def _map_host(self, host: str) -> None:
         cell = self.cell_mappings["cell1"]

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import socketserver
 import threading
 from typing import Any, BinaryIO
+from wsgiref import simple_server
 
 import fixtures
 import libvirt
 import nova.privsep
 from nova.tests.fixtures import glance
 from nova.virt.libvirt import host as libvirt_host
+from placement import deploy
 
 # What Nova's test base does to keep tests off the machine: libvirt, sysfs, uname, privsep.
 _POISONS = (
@@ -95,3 +98,42 @@ class KeptUploads(fixtures.Fixture):
             return update(self, context, image_id, metadata, purge_props=purge_props)
 
         self.useFixture(fixtures.MockPatchObject(glance.GlanceFixture, "update", kept))
+
+
+class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.requests: list[str] = []
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+    server: _Server
+
+    def log_request(self, *args: Any) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+class PlacementServer(fixtures.Fixture):
+    """Placement with *conf* on a port of this machine, for other processes.
+
+    ``requests`` are the method and the path of each request.
+    """
+
+    def __init__(self, conf: Any) -> None:
+        super().__init__()
+        self._conf = conf
+
+    def _setUp(self) -> None:
+        app = deploy.loadapp(self._conf)
+        server = simple_server.make_server("127.0.0.1", 0, app, _Server, _Handler)
+        self.port, self.requests = server.server_port, server.requests
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)

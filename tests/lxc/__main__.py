@@ -25,6 +25,8 @@ def main() -> int:
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return suites.SKIPPED
+    if reason := outside.lacks_tracing():
+        os.environ[place.NOT_INSTALLED] = reason
     os.environ.update({place.SOAK: str(arguments.soak), place.BURSTS: str(arguments.bursts)})
     return outside.run("tests.lxc.inside", *arguments.patterns)
 

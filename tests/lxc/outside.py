@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 
 from lab import packages
-from lab.cloud import cgroups, image, libvirtd, nodes
+from lab.cloud import cgroups, image, libvirtd, nodes, steps
+from lab.cloud import packages as debian
 from tests.lxc import place
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,6 +24,8 @@ _PACKAGES = (
     *("busybox-static", "e2fsprogs", "libvirt-clients", "libvirt-daemon-driver-lxc"),
     *("libvirt-daemon-system", "mount", "qemu-utils", "util-linux"),
 )
+# Only for test_shadow: what traces the command, and the message bus that it calls the conductor by
+_TRACING = ("rabbitmq-server", "strace")
 
 
 def obstacle() -> str | None:
@@ -33,6 +36,15 @@ def obstacle() -> str | None:
         packages.install(_PACKAGES, _ROOT / ".tools/log/apt-lxc.log")
         cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
     except (packages.MachineNotReady, cgroups.Unservable) as error:
+        return str(error)
+    return None
+
+
+def lacks_tracing() -> str | None:
+    """Install what ``nova-gpu shadow`` is traced with; return why that failed, or ``None``."""
+    try:
+        debian.debian(_TRACING, _ROOT / ".tools/log/apt-lxc-tracing.log")
+    except steps.Failed as error:
         return str(error)
     return None
 

@@ -12,6 +12,8 @@ from tests.fixtures import hosts, nvidia
 FOLDER = "NOVA_GPU_LXC_FOLDER"
 SOAK = "NOVA_GPU_LXC_SOAK"
 BURSTS = "NOVA_GPU_LXC_BURSTS"
+# Why there is no strace, if there is none
+NOT_INSTALLED = "NOVA_GPU_LXC_NOT_INSTALLED"
 
 # The hosts of machines/fermi-8.yaml and two-architectures.yaml, their cards by address. The minors
 # are not in that order: the driver found the second socket first.

@@ -203,3 +203,26 @@ class ListTest(base.CommandTestCase):
         self.assertEqual("fermi", json.loads(done.stdout)["architecture"], done.stderr)
         self.assertEqual(0, done.returncode)
         self.assertEqual(2, self.nova_gpu("show", "--format", "yaml").returncode)
+
+
+class LogTest(base.CommandTestCase):
+    def test_no_file_of_nova_computes(self):
+        folder = self.root / "log"
+        folder.mkdir()
+        self.configure("kvm", f"[DEFAULT]\nlog_dir = {folder}\nlog_file = nova-compute.log")
+        hosts.Host(self.root)
+        self.nova_gpu("list")
+        self.assertEqual([], [*folder.iterdir()])
+
+    def test_the_exporter_is_a_service(self):
+        path = self.root / "exporter.log"
+        self.configure("kvm", f"[DEFAULT]\nlog_file = {path}")
+        self.nova_gpu("exporter", "--listen", "nowhere")
+        self.assertTrue(path.exists())
+
+    def test_the_file_that_the_command_line_names(self):
+        self.configure("kvm")
+        hosts.Host(self.root)
+        path = self.root / "mine.log"
+        self.nova_gpu("--log-file", str(path), "list")
+        self.assertTrue(path.exists())
