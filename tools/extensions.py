@@ -43,7 +43,10 @@ EXTENSIONS = (
             *("tests/functional/boards.py", "tests/vfio/test_board.py"),
         ),
     ),
-    Extension("nova_gpu/stock", ("tests/unit/stock", "tests/functional/stock.py")),
+    Extension(
+        "nova_gpu/stock",
+        ("tests/unit/stock", "tests/functional/stock.py", "tests/vfio/test_adopt.py"),
+    ),
 )
 
 

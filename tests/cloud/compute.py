@@ -62,6 +62,23 @@ class _Test(fixtures.Fixture):
         self.useFixture(fixtures.MonkeyPatch(name, new))
 
 
+def join_bus(
+    stream: connection.Connection[Any, Any], handlers: Mapping[str, Callable[..., Any]]
+) -> wire.Link:
+    """Let Nova's RPC of this process go over a link, and return the link.
+
+    :param handlers: what the other end may ask beside what is on the message bus
+    """
+    driver = bus.Driver(CONF)
+    rpc.TRANSPORT = transport.msg_transport.RPCTransport(driver)
+    rpc.NOTIFICATION_TRANSPORT = rpc.TRANSPORT
+    silent = rpc.messaging.Notifier(rpc.NOTIFICATION_TRANSPORT, driver="noop")
+    rpc.LEGACY_NOTIFIER = rpc.NOTIFIER = silent
+    link = driver.link = wire.Link(stream, {"deliver": driver.deliver, **handlers})
+    threading.Thread(target=link.serve, daemon=True).start()
+    return link
+
+
 class Compute:
     """The service, and what the one who tests it may ask.
 
@@ -98,14 +115,7 @@ class Compute:
         test.useFixture(neutron.NeutronFixture(test))
 
     def _connect(self, stream: connection.Connection[Any, Any]) -> wire.Link:
-        bus_driver = bus.Driver(CONF)
-        rpc.TRANSPORT = transport.msg_transport.RPCTransport(bus_driver)
-        rpc.NOTIFICATION_TRANSPORT = rpc.TRANSPORT
-        silent = rpc.messaging.Notifier(rpc.NOTIFICATION_TRANSPORT, driver="noop")
-        rpc.LEGACY_NOTIFIER = rpc.NOTIFIER = silent
-        handlers = {"deliver": bus_driver.deliver, **self.handlers()}
-        link = bus_driver.link = wire.Link(stream, handlers)
-        threading.Thread(target=link.serve, daemon=True).start()
+        link = join_bus(stream, self.handlers())
         nova.db.main.api.DISABLE_DB_ACCESS = True
         objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
         objects.Service.enable_min_version_cache()

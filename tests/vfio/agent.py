@@ -24,7 +24,7 @@ from tests.cloud import compute, process, running, wire  # before anything else 
 import nova.privsep.qemu
 from nova import config
 
-from tests.vfio import containers, images, inside, place
+from tests.vfio import commands, containers, images, inside, place
 
 
 class Agent:
@@ -38,6 +38,8 @@ class Agent:
             "start": self._start,
             "has_compute": self._has_compute,
             "kill": self._kill,
+            "begin_command": self._begin_command,
+            "end_command": self._end_command,
             "call": _call,
         }
         stream = self._connect()
@@ -57,9 +59,8 @@ class Agent:
         """:param beside: the pid whose view of the file system nova-compute is to have"""
         place.STATE.mkdir(mode=0o711, exist_ok=True)
         place.INSTANCES.mkdir(exist_ok=True)
-        file = place.STATE / "nova.conf"
-        file.write_text(configuration)
-        arguments = ["nova-compute", "--config-file", str(file)]
+        place.CONFIGURATION.write_text(configuration)
+        arguments = ["nova-compute", "--config-file", str(place.CONFIGURATION)]
         # What is called here reads the same options.
         compute.CONF.clear()
         config.parse_args(arguments, configure_db=False, init_rpc=False)
@@ -82,6 +83,18 @@ class Agent:
             os.kill(self._compute, signal.SIGKILL)
             os.waitpid(self._compute, 0)
             self._compute = None
+
+    def _begin_command(self, configuration: str, words: Sequence[str]) -> None:
+        """Begin a command of nova-gpu, which talks to the cloud instead of nova-compute."""
+        place.CONFIGURATION.write_text(configuration)
+        self._compute = process.fork(lambda: commands.run(words, self._connect))
+
+    def _end_command(self) -> tuple[int, str]:
+        """Wait for the command, and return its exit status and what it has printed."""
+        assert self._compute is not None
+        _, status = os.waitpid(self._compute, 0)
+        self._compute = None
+        return os.waitstatus_to_exitcode(status), commands.OUTPUT.read_text()
 
 
 def _call(module: str, name: str, *arguments: Any) -> Any:

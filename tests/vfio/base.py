@@ -63,6 +63,14 @@ class VFIOTestCase(unittest.TestCase):
         said = self.cloud.console(server)
         return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(said)}
 
+    def reset(self, server: dict[str, Any]) -> None:
+        """Reset the machine, as a guest's reboot ends for QEMU, whose process and Nova go on."""
+        before = self.cloud.console(server).count(READY)
+        self.host.virsh("reset", self.cloud.domain(server))
+        self.cloud.wait_for(
+            "the guest is up again", lambda: self.cloud.console(server).count(READY) > before
+        )
+
     def places(self, server: dict[str, Any]) -> list[tuple[str, int]]:
         """Where the guest's kernel has the cards of :meth:`become_tree`, by address: the path in
         the tree of PCI Express, and the NUMA node, negative where there is none"""

@@ -90,7 +90,7 @@ class Cloud(apart.Apart):
     START_TIMEOUT_S = 300
     HERE = place.OUTSIDE
     OPTIONS = {  # noqa: RUF012
-        "DEFAULT": ("compute_driver",),
+        "DEFAULT": ("compute_driver", "report_interval"),
         "pci": ("device_spec", "alias"),
         "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml", "product_ids"),
         "libvirt": (
@@ -188,6 +188,18 @@ class Cloud(apart.Apart):
 
     def kill_process(self, host: str) -> None:
         self.vms[host].ask("kill")
+
+    def command(self, *words: str, host: str = wire.HOST) -> tuple[int, str]:
+        """Run ``nova-gpu`` with these *words* on a host whose nova-compute is stopped.
+
+        Return its exit status and what it has printed. It has nova-compute's options and bus.
+        """
+        vm, configuration = self.vms[host], "\n".join(self._configuration(host)) + "\n"
+        vm.ask("begin_command", configuration, words)
+        self._services[host].accept(lambda: not self.has_process(host), self.START_TIMEOUT_S)
+        status, output = vm.ask("end_command")
+        self._services[host].bury()
+        return status, output
 
     def compute_log(self, host: str = wire.HOST) -> str:
         file = self.vms[host].out / place.LOG.name

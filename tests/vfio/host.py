@@ -318,6 +318,11 @@ def quarantined() -> list[str]:
     return sorted(map(str, quarantine.load(discovery.Discovery().quarantine)))
 
 
+def proof(card: str) -> str:
+    """Return what is written of the card's last cleaning."""
+    return (discovery.Discovery().proofs / f"{card}.json").read_text()
+
+
 def release(card: str) -> int:
     """``nova-gpu quarantine release``"""
     return release_command.release(discovery.Discovery().quarantine, card)
@@ -371,7 +376,19 @@ def close_node() -> None:
 
 def kill_guest(domain: str) -> None:
     """Its QEMU dies, as of a fault of its own."""
-    os.kill(int(pathlib.Path(f"/run/libvirt/qemu/{domain}.pid").read_text()), signal.SIGKILL)
+    os.kill(_pid(domain), signal.SIGKILL)
+
+
+def guest_process(domain: str) -> tuple[int, str, dict[str, str]]:
+    """Return QEMU's pid, when it was started, and what it has open of VFIO, by the descriptor."""
+    process = pathlib.Path("/proc", str(_pid(domain)))
+    started = (process / "stat").read_text().rpartition(")")[2].split()[19]
+    files = {link.name: os.readlink(link) for link in (process / "fd").iterdir()}
+    return int(process.name), started, {fd: file for fd, file in files.items() if "vfio" in file}
+
+
+def _pid(domain: str) -> int:
+    return int(pathlib.Path(f"/run/libvirt/qemu/{domain}.pid").read_text())
 
 
 def let_go(card: str) -> None:

@@ -16,6 +16,7 @@ TESTS = ("tests/vfio", "tests/vgpu")
 # In the VM
 STATE = pathlib.Path("/var/tmp/nova")
 INSTANCES = STATE / "instances"
+CONFIGURATION = STATE / "nova.conf"
 LOG = pathlib.Path("/out/nova.log")
 # What cleans a card between two guests: a link to what a test wants
 CLEAN = pathlib.Path("/usr/local/sbin/clean-gpu")

@@ -39,13 +39,7 @@ class LifecycleTest(base.VFIOTestCase):
         self._removed_while_assigned(other, SECOND, free=FIRST)
 
     def _reset_by_the_guest(self, server: dict[str, Any]) -> None:
-        """As a guest's reboot ends for QEMU: the machine is reset, its process and Nova go on."""
-        before = self.cloud.console(server).count(base.READY)
-        self.host.virsh("reset", self.cloud.domain(server))
-        self.cloud.wait_for(
-            "the guest is up again",
-            lambda: self.cloud.console(server).count(base.READY) > before,
-        )
+        self.reset(server)
         self.assertEqual(2, len(self.seen_in(server)))
         self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
