@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from nova import objects
@@ -54,20 +56,26 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
         """The cards that the guest has by an alias"""
         return [f"0000:{bus[2:]}:00.0" for bus in self.by_alias(server)]
 
-    def look(self, host: str = "host1") -> shadow.Shadow:
-        """What ``nova-gpu shadow`` finds there"""
+    @contextlib.contextmanager
+    def reading(self, host: str) -> Iterator[gather.Sources]:
+        """As ``nova-gpu shadow`` reads there"""
         driver = self.computes[host].driver
         self._point_options_at(host)
         spec = CONF.pci.device_spec
-        with self.on(host):
+        with self.on(host), self._state_of(host):
             command.leave_out_stock()
             try:
                 discovered = this_host.discover()
                 unavailable = functools.partial(host_check.unavailable, discovered)
-                placement = driver.virtapi.reportclient
-                return shadow.look(gather.Sources(discovered, driver._host, placement, unavailable))
+                placement = report.SchedulerReportClient()
+                yield gather.Sources(discovered, driver._host, placement, unavailable)
             finally:
                 self.device_spec(*spec)
+
+    def look(self, host: str = "host1") -> shadow.Shadow:
+        """What ``nova-gpu shadow`` finds there"""
+        with self.reading(host) as sources:
+            return shadow.look(sources)
 
     def takeover(self, host: str = "host1") -> adoption.Takeover:
         """That of ``nova-gpu adopt`` there"""
@@ -77,6 +85,7 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
 
     def adopt(self, host: str = "host1") -> int:
         """As ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped"""
+        self.revoke_proofs(host)
         return adopt.take_over(self.takeover(host), self.look(host).holdings)
 
     def giving_back(self, host: str = "host1") -> giving_back.GivingBack:
@@ -88,4 +97,14 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
 
     def leave(self, host: str = "host1") -> int:
         """As ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped"""
+        self.revoke_proofs(host)
         return leave.give_back(self.giving_back(host), self.look(host).leavings)
+
+    def revoke_proofs(self, host: str) -> None:
+        with self.reading(host) as sources:
+            adopt.revoke_proofs(sources.host, shadow.look(sources))
+
+    def proofs(self, host: str = "host1") -> list[str]:
+        """The cards of which it is written down that they are clean"""
+        folder = self.state(host) / "gpu-clean"
+        return sorted(path.name.removesuffix(".json") for path in folder.glob("*"))

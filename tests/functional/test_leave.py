@@ -67,9 +67,11 @@ class LeaveTest(Leaving):
     def test_there_and_back(self) -> None:
         server = self.boot(self.flavor(**{"gpus": "= 1", "gpu:model": "s== a2_a16"}))
         had = self.recorded(server)
+        self.assertNotEqual([], self.proofs())
         self.go_back()
         self.finish_leaving()
         self.assertLeft(server, had)
+        self.assertEqual([], self.proofs())  # a guest of stock Nova's may have any card now
         self.change_driver()
         self.finish()
         self.assertAdopted(server, had)

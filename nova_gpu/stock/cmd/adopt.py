@@ -15,12 +15,14 @@ from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, names, printable
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.core.holding import Holding
 from nova_gpu.stock.virt import adoption, shadow
 from nova_gpu.stock.virt.adoption import Group, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.inventory import discovery
 
 _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
@@ -61,6 +63,7 @@ def run(command: Any, line: list[str]) -> int:
     check_options(holdings, spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
+    revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     return take_over(Takeover(context, sources.placement, node, groups(report)), holdings)
 
@@ -138,6 +141,17 @@ def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float],
             f"nova-compute runs on {CONF.host}, and holds in memory what this changes; stop it "
             "(systemctl stop nova-compute), run this again, and start it: guests run on"
         )
+
+
+def revoke_proofs(host: discovery.Discovery, report: Shadow) -> None:
+    """Remove the proofs that cards were cleaned since their last guest.
+
+    Those of a time before are not of guests that stock Nova has started since. nova-compute cleans
+    each card that no guest has before it offers it.
+
+    :raises OSError: if one of the proofs may still exist
+    """
+    proofs.revoke(host.proofs, [card.gpu.address for card in report.cards])
 
 
 def groups(report: Shadow) -> list[Group]:
