@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from nova import exception, objects
+from oslo_db import exception as db_exc
 
 from nova_gpu.core import exception as own
 from nova_gpu.stock.virt import adoption
@@ -191,6 +192,18 @@ class AdoptTest(Adopting):
         self.assertEqual({}, self.allocated(server))
         self.finish()
         self.assertAdopted(server, self.recorded(server))
+
+    def test_a_conductor_without_the_apis_database(self) -> None:
+        """That of a cell has no request specs: nothing is changed."""
+        server = self.boot_by_alias()
+        had = self.has(server)
+        self.change_driver()
+        error = db_exc.CantStartEngineError("no connection")
+        with mock.patch.object(objects.RequestSpec, "get_by_instance_uuid", side_effect=error):
+            self.assertEqual(1, self.adopt())
+        self.assertEqual((had, {}), (self.rows(server), self.allocated(server)))
+        self.finish()
+        self.assertAdopted(server, had)
 
 
 class Killed(Adopting):

@@ -27,7 +27,7 @@ from nova import objects
 from nova.compute import provider_tree
 from nova.pci import manager as pci_manager
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import boundary, exception, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.stock.core.holding import Holding
@@ -100,6 +100,7 @@ class Takeover:
     def count(self, holding: Holding) -> None:
         """Count the instance's cards for their group in Placement, no longer for stock Nova."""
         settled(self._context, holding.instance.uuid)
+        request_spec(self._context, holding.instance.uuid)
         recount(
             *(self._context, self._client, self._node),
             lambda tree, allocations: self._recounted(holding, tree, allocations),
@@ -282,12 +283,31 @@ def respecify(
     requests: objects.InstancePCIRequests,
 ) -> None:
     """Write a flavor and requests into the request by which Nova schedules the instance."""
+    if (spec := request_spec(context, uuid)) is not None:
+        spec.flavor, spec.pci_requests = flavor, requests
+        spec.save()
+
+
+def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.RequestSpec | None:
+    """Return the request by which Nova schedules the instance.
+
+    Return ``None`` if there is none, as of instances from before Nova kept them.
+
+    :raises NotTakenOver: if the conductor that this host asks does not have them. They are in the
+        API's database, which a cell's conductor may lack.
+    """
     try:
-        spec = objects.RequestSpec.get_by_instance_uuid(context, uuid)
+        with boundary.crossed(nova_exception.RequestSpecNotFound):
+            return objects.RequestSpec.get_by_instance_uuid(context, uuid)
     except nova_exception.RequestSpecNotFound:
-        return  # of an instance from before Nova kept them
-    spec.flavor, spec.pci_requests = flavor, requests
-    spec.save()
+        return None
+    except boundary.Failure as error:
+        lines = str(error).strip().splitlines() or [type(error.error).__name__]
+        raise NotTakenOver(
+            uuid,
+            f"nova-conductor does not read its request spec: {lines[0]}",
+            "set [api_database]connection for the conductor of this host's cell while this runs",
+        ) from error
 
 
 def renamed(

@@ -78,6 +78,7 @@ class GivingBack:
     def ask(self, leaving: Leaving) -> None:
         """Add a request for the cards that Nova does not render yet, unless it is there."""
         instance = adoption.settled(self._context, leaving.instance.uuid)
+        adoption.request_spec(self._context, instance.uuid)
         requests = adoption.left(instance)
         flavor = objects.Flavor(
             extra_specs={takeover.ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
