@@ -151,6 +151,11 @@ def _words(properties: Mapping[str, str]) -> _Words:
     return tuple(sorted(properties.items()))
 
 
+def _own(properties: Mapping[str, str]) -> _Words:
+    """Return nova-gpu's words, without what the alias gives besides GPUs."""
+    return _words({key: value for key, value in properties.items() if key != _ALIAS})
+
+
 def _meanings(hosts: Mapping[str, _Json]) -> _Meanings:
     meanings: dict[str, dict[_Words, list[str]]] = {}
     for name, host in hosts.items():
@@ -184,12 +189,12 @@ def _row(
     :param remarks: those that are known before
     """
     entries = [entry for by_host in instances.values() for entry in by_host]
-    has = list(dict.fromkeys(_words(entry["set"]) for entry in entries))
+    has = {_own(entry["set"]): entry["set"] for entry in entries}
     properties, mistakes = _translated(alias, meanings)
     if not properties and not mistakes and len(has) == 1:
-        properties = dict(has[0])
-    own = _words({key: value for key, value in properties.items() if key != _ALIAS})
-    if not mistakes and has not in ([], [own]):
+        (properties,) = has.values()
+    own = _own(properties)
+    if not mistakes and list(has) not in ([], [own]):
         remarks.append(f"its instances have {_either(has)}; create a flavor for each")
     remarks += mistakes
     if own and names.MODEL not in properties and names.GPUS in properties:

@@ -90,8 +90,8 @@ class FlavorsTest(ShadowTestCase):
         self.flavor("nic", "nic:1")
         pair = {"gpus": "= 2", "gpu:model": "s== A2"}
         status, printed, beside = self.shown(
-            host("host1", instance("i1", "pair", pair), a2=A2),
-            host("host2", instance("i2", "pair", pair), a2=A2),
+            host("host1", instance("i1", "pair", {**pair, ALIAS: "nic:1"}), a2=A2),
+            host("host2", instance("i2", "pair", {**pair, ALIAS: "nic:1"}), a2=A2),
         )
         row = {
             "Flavor": "pair",
