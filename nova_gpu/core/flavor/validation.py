@@ -29,7 +29,8 @@ def mistakes(flavor: FlavorRequest) -> list[str]:
 
     Properties of other projects are not checked, but for misspelt names of nova-gpu's.
     """
-    return [*_unreadable(flavor), *_misspelt(flavor.extra_specs)]
+    own = [*_unreadable(flavor), *_misspelt(flavor.extra_specs)]
+    return own or list(_uncounted(flavor.extra_specs))
 
 
 def _unreadable(flavor: FlavorRequest) -> Iterator[str]:
@@ -81,6 +82,19 @@ def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
         if key.startswith(_NAMESPACE) or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
             yield _told(key, value, f"unknown property; {hint}")
+
+
+def _uncounted(extra_specs: Mapping[str, str]) -> Iterator[str]:
+    """Yield a text for a number of stock Nova's vGPUs that Nova's scheduler ignores.
+
+    Skyline's form for flavors writes ``resources:VGPU=vgpu:1`` (its StepCreate/index.jsx).
+    """
+    key = f"resources:{names.VGPU_RESOURCE_CLASS}"
+    value = extra_specs.get(key, "0")
+    if not value.isdecimal():
+        number = value.rpartition(":")[2]
+        hint = f"write {number}" if number.isdecimal() else "write a number"
+        yield _told(key, value, f"it is no number, so Nova gives no vGPU for it; {hint}")
 
 
 def _told(key: str, value: str, text: str) -> str:

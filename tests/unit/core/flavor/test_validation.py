@@ -44,6 +44,15 @@ class MistakesTest(unittest.TestCase):
             self.found(**{"resources:PGPU": "x", "gpu_arch": "s< a"}),
         )
 
+    def test_a_number_of_vgpus_that_nova_ignores(self) -> None:
+        for value, hint in (("vgpu:1", "write 1"), ("vgpu", "write a number"), ("", "a number")):
+            with self.subTest(value):
+                (mistake,) = validation.mistakes(request.of({"resources:VGPU": value}))
+                self.assertIn(f"resources:VGPU={value!r}: it is no number", mistake)
+                self.assertIn(hint, mistake)
+        self.assertEqual([], validation.mistakes(request.of({"resources:VGPU": "1"})))
+        self.assertEqual(1, len(self.found(**{"resources:VGPU": "x", "vgpus": "1"})))
+
     def test_the_flavor_contradicts_itself(self) -> None:
         specs = {"gpus": "1", "gpu_arch": "fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "forbidden"}
         self.assertEqual(["trait:CUSTOM_GPU_ARCH_FERMI"], self.found(**specs))
