@@ -11,14 +11,14 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects, servicegroup
 
-from nova_gpu.cmd import services, waiting
+from nova_gpu.cmd import waiting
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, names, printable
+from nova_gpu.core import exception, names, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.core.holding import Holding
-from nova_gpu.stock.virt import adoption, shadow
+from nova_gpu.stock.virt import adoption
 from nova_gpu.stock.virt.adoption import Group, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -42,25 +42,15 @@ def run(command: Any, line: list[str]) -> int:
     :raises NotReady: with --apply, if nova-compute runs or its options are still stock Nova's
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
-    services.read_options(line)
-    try:
-        services.connect()
-    except boundary.Failure as error:
-        print(services.no_bus(error), file=sys.stderr)
+    if (reading := shadow_command.read(line)) is None:
         return _UNREAD
-    spec = list(CONF.pci.device_spec)
-    shadow_command.leave_out_stock()
-    sources = shadow_command.sources()
-    report = shadow.look(sources)
-    if report.unread or report.node is None:
-        print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
-        return _UNREAD
+    sources, report = reading
     holdings = chosen(report.holdings, command.instances)
     print(text(holdings))
     if not command.apply:
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
     context = nova_context.get_admin_context()
-    check_options(holdings, spec, sources.host.roots)
+    check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
     revoke_proofs(sources.host, report)

@@ -11,15 +11,15 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects
 
-from nova_gpu.cmd import services, waiting
+from nova_gpu.cmd import waiting
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, printable
+from nova_gpu.core import exception, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
-from nova_gpu.stock.virt import adoption, shadow
+from nova_gpu.stock.virt import adoption
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
@@ -37,25 +37,15 @@ def run(command: Any, line: list[str]) -> int:
         options are still nova-gpu's
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
-    services.read_options(line)
-    try:
-        services.connect()
-    except boundary.Failure as error:
-        print(services.no_bus(error), file=sys.stderr)
+    if (reading := shadow_command.read(line, command.alias)) is None:
         return _UNREAD
-    spec = list(CONF.pci.device_spec)
-    shadow_command.leave_out_stock()
-    sources = shadow_command.sources()
-    report = shadow.look(sources, command.alias)
-    if report.unread or report.node is None:
-        print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
-        return _UNREAD
+    sources, report = reading
     leavings = report.leavings
     print(text(leavings))
     if not command.apply:
         return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
     context = nova_context.get_admin_context()
-    check(leavings, spec, sources.host.roots)
+    check(leavings, CONF.pci.device_spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
     adopt.revoke_proofs(sources.host, report)

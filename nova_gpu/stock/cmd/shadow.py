@@ -24,6 +24,7 @@ from nova_gpu.virt.verify import gather
 
 # An operator waits: by default the message bus is tried for ever.
 _DEADLINE_S = 60.0
+_WAITING = "reading sysfs, libvirt, Nova's database and Placement"
 _INCOMPLETE = 3
 _IN_THE_WAY = 1
 
@@ -36,14 +37,8 @@ def run(command: Any, line: list[str]) -> int:
         cannot be read
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
-    services.read_options(line)
-    try:
-        services.connect()
-    except boundary.Failure as error:
-        print(services.no_bus(error), file=sys.stderr)
+    if (host_sources := sources(line)) is None:
         return _INCOMPLETE
-    leave_out_stock()
-    host_sources = sources()
     status = show(host_sources, as_json=command.format == Format.JSON)
     with contextlib.suppress(KeyboardInterrupt):
         while command.every is not None:
@@ -61,8 +56,20 @@ def leave_out_stock() -> None:
     CONF.set_override("enabled_mdev_types", [], "devices")
 
 
-def sources() -> gather.Sources:
-    """Return the objects by which this host, its cloud's database and Placement are read."""
+def sources(line: list[str]) -> gather.Sources | None:
+    """Connect to the message bus; return the objects by which this host and its cloud are read.
+
+    Return ``None``, having said why, if there is no message bus.
+
+    :param line: the command line, the program's name included
+    """
+    services.read_options(line)
+    try:
+        services.connect()
+    except boundary.Failure as error:
+        print(services.no_bus(error), file=sys.stderr)
+        return None
+    leave_out_stock()
     host = this_host.discover()
     return gather.Sources(
         host,
@@ -73,9 +80,26 @@ def sources() -> gather.Sources:
     )
 
 
+def read(line: list[str], alias: str | None = None) -> tuple[gather.Sources, Shadow] | None:
+    """Read the host for a command that changes records, and by what it was read.
+
+    Return ``None``, having said why, if a source does not answer. The parameters are those of
+    :func:`sources` and of :func:`nova_gpu.stock.virt.shadow.look`.
+    """
+    if (host_sources := sources(line)) is None:
+        return None
+    with waiting.shown(_WAITING):
+        report = shadow.look(host_sources, alias)
+    if report.unread:
+        print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
+        return None
+    CONF.clear_override("device_spec", "pci")
+    return host_sources, report
+
+
 def show(host_sources: gather.Sources, *, as_json: bool) -> int:
     """Read the host once, print what nova-gpu would do, and return the exit status."""
-    with waiting.shown("reading sysfs, libvirt, Nova's database and Placement"):
+    with waiting.shown(_WAITING):
         report = shadow.look(host_sources)
     if as_json:
         print_json(as_plain(report))
