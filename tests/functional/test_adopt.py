@@ -252,10 +252,16 @@ class KilledTest(Killed):
         self.killed_after(5)
 
 
-class ReportedKilledTest(KilledTest):
-    """The same where Nova has the devices of its aliases in Placement."""
+class ReportedKilledTest(Killed):
+    """The same where Nova has the devices of its aliases in Placement too."""
 
     def setUp(self) -> None:
         self.flags(report_in_placement=True, group="pci")
         super().setUp()
         self.flags(pci_in_placement=True, group="filter_scheduler")
+
+    def test_when_placement_counts_it(self) -> None:
+        self.killed_after(1)
+
+    def test_after_all_steps(self) -> None:
+        self.killed_after(5)

@@ -129,20 +129,26 @@ class KilledTest(KilledLeaving):
     def test_when_stock_novas_records_are_there(self) -> None:
         self.killed_after(2)
 
-    def test_when_its_records_are_changed(self) -> None:
+    def test_when_its_request_spec_is_changed(self) -> None:
         self.killed_after(3)
 
-    def test_when_its_request_spec_is_changed(self) -> None:
+    def test_when_its_records_are_changed(self) -> None:
         self.killed_after(4)
 
     def test_after_all_steps(self) -> None:
         self.killed_after(5)
 
 
-class ReportedKilledTest(KilledTest):
-    """The same where Nova has the devices of its aliases in Placement."""
+class ReportedKilledTest(KilledLeaving):
+    """The same where Nova has the devices of its aliases in Placement too."""
 
     def setUp(self) -> None:
         self.flags(report_in_placement=True, group="pci")
         super().setUp()
         self.flags(pci_in_placement=True, group="filter_scheduler")
+
+    def test_when_its_records_are_changed(self) -> None:
+        self.killed_after(4)
+
+    def test_after_all_steps(self) -> None:
+        self.killed_after(5)

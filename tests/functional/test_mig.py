@@ -16,7 +16,7 @@ from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters, driver
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.lifecycle import proofs
+from nova_gpu.virt.lifecycle import proofs, releases
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import failing_calls
 from tests.functional import alone, cleaned, mig, test_verify
@@ -237,7 +237,8 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
             self._delete_server(server)
         self.commands.wipe(FIRST)
         begin = time.monotonic()
-        with self.commands.stopped():
+        short = mock.patch.object(releases, "_PATIENCE_AT_START_S", 3.0)
+        with self.commands.stopped(), short:
             for _ in range(3):
                 self.one_period()
             self.restart_host("host1")
