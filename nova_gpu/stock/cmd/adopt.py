@@ -119,7 +119,8 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
         )
     device_spec = DeviceSpec(spec)
     for holding in holdings:
-        if reason := device_spec.obstacle(holding.instance.recorded, roots):
+        functions = () if holding.obstacles else holding.functions
+        if reason := device_spec.obstacle(functions, roots):
             raise NotReady(reason)
 
 

@@ -120,7 +120,7 @@ class Takeover:
         before = copy.deepcopy(own)
         for provider in tree.get_provider_uuids(self._node.uuid):
             function = providers.function_of(tree.data(provider).name)
-            if function in holding.instance.recorded:
+            if function in holding.functions:
                 own.pop(provider, None)
                 if not any(provider in item["allocations"] for item in allocations.values()):
                     tree.remove(provider)
@@ -175,7 +175,7 @@ class Takeover:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
         uuid = holding.instance.uuid
         tracker = pci_manager.PciDevTracker(self._context, self._node)
-        own = set(map(str, holding.instance.recorded))
+        own = set(map(str, holding.functions))
         rows = [row for row in tracker.pci_devs if row.address in own and row.instance_uuid == uuid]
         for row in rows:
             tracker.free_device(row, {"uuid": uuid})

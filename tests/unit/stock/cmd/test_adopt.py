@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -21,6 +22,7 @@ from nova_gpu.stock.virt.adoption import NotTakenOver, Step
 from tests.fixtures import hosts
 
 CARD = PciAddress(0, 0x3B, 0, 0)
+NIC = PciAddress(0, 5, 0, 0)
 A2 = {"vendor_id": "10de", "product_id": "25b6"}
 BUSY = Obstacle("it has the task deleting", "wait")
 
@@ -30,6 +32,7 @@ def holding(uuid: str, *obstacles: Obstacle) -> Holding:
         Instance(uuid, "a2.small", {}, "active", recorded={CARD: "a2"}),
         (Way.ALIAS,),
         (CARD,),
+        frozenset([CARD]),
         (str(CARD),),
         frozenset(["a2"]),
         {"gpus": "= 1"},
@@ -113,6 +116,18 @@ class OptionsTest(test.NoDBTestCase):
 
     def check(self, *spec: str) -> None:
         adopt.check_options([holding("one")], spec, self.host.roots)
+
+    def test_an_instance_that_stays(self) -> None:
+        """Its device stays in the option, and does not keep the others from being taken over."""
+        adopt.check_options([holding("one", BUSY)], [json.dumps(A2)], self.host.roots)
+
+    def test_what_it_has_besides(self) -> None:
+        """Its network function, which the option must keep"""
+        self.host.add_device("0000:05:00.0", "8086", "1533", class_code=0x020000)
+        own = dataclasses.replace(holding("one").instance, recorded={CARD: "a2", NIC: "nic"})
+        nic = json.dumps({"vendor_id": "8086", "product_id": "1533"})
+        item = dataclasses.replace(holding("one"), instance=own)
+        adopt.check_options([item], [nic], self.host.roots)
 
     def test_they_are_nova_gpus(self) -> None:
         self.check()
