@@ -20,6 +20,7 @@ from nova import objects
 from nova.compute import provider_tree
 from nova.objects import fields
 from nova.pci import request as pci_request
+from nova.virt import hardware
 from oslo_utils import uuidutils
 
 from nova_gpu.core import names
@@ -83,7 +84,8 @@ class GivingBack:
         flavor = objects.Flavor(
             extra_specs={takeover.ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
         )
-        (added,) = pci_request.get_pci_requests_from_flavor(flavor).requests
+        policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+        (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
         added.alias_name, added.requester_id = None, instance.uuid
         added.request_id = self._request_id(instance) or uuidutils.generate_uuid()
         requests.requests.append(added)
