@@ -63,7 +63,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         *of_state(instance),
         *_of_records(instance, domain, functions, hardware),
         *_of_cards(instance.uuid, functions, cards, domains, hardware),
-        *_of_parts(functions, mediated, hardware),
+        *_of_parts(instance, functions, mediated, hardware),
         *_of_products(cards, hardware),
         *_of_counted(instance, missing, cards),
     ]
@@ -226,7 +226,10 @@ def _of_cards(
 
 
 def _of_parts(
-    functions: Iterable[PciAddress], mediated: Iterable[MediatedDevice], hardware: Hardware
+    instance: Instance,
+    functions: Collection[PciAddress],
+    mediated: Iterable[MediatedDevice],
+    hardware: Hardware,
 ) -> Iterator[Obstacle]:
     """Yield why parts of cards stay stock Nova's: only whole cards are taken over."""
     remedy = "resize it to a flavor with vgpus and vgpu_type when its owner agrees"
@@ -234,6 +237,11 @@ def _of_parts(
         card = hardware.cards_by_function[function]
         if function not in hardware.gpus[card].functions:
             yield Obstacle(f"{function} is a virtual function of {card}", remedy)
+        elif card not in functions and card not in instance.counted:
+            yield Obstacle(
+                f"it has {function} without {card}, the first function of the card",
+                "resize it to a flavor with an alias of both, or of neither",
+            )
     for part in mediated:
         yield Obstacle(f"it has a mediated device of {part.card}, of type {part.type_id}", remedy)
 

@@ -138,6 +138,10 @@ class JudgeTest(unittest.TestCase):
         holding = self.judge(instance(address(1), address(2)), host)
         self.assertObstacle(holding, "10de:25b6", "10de:27b8", "resize")
 
+    def test_a_companion_alone(self) -> None:
+        holding = self.judge(instance(address(1, 1)), hardware(gpu(1)))
+        self.assertObstacle(holding, "0000:01:00.1 without 0000:01:00.0")
+
     def test_a_virtual_function(self) -> None:
         function = PciAddress(0, 1, 0, 4)
         host = hardware(gpu(1))
