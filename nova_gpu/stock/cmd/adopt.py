@@ -63,6 +63,7 @@ def run(command: Any, line: list[str]) -> int:
     check_options(holdings, spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
+        check_unchanged(report.holdings, shadow.look(sources).holdings)
     revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     return take_over(Takeover(context, sources.placement, node, groups(report)), holdings)
@@ -142,6 +143,15 @@ def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float],
             f"nova-compute runs on {CONF.host}, and holds in memory what this changes; stop it "
             "(systemctl stop nova-compute), run this again, and start it: guests run on"
         )
+
+
+def check_unchanged(before: Sequence[object], now: Sequence[object]) -> None:
+    """Check that nova-compute changed nothing between the reading and its end.
+
+    :raises NotReady: if it did
+    """
+    if before != now:
+        raise NotReady("the instances have changed since they were read; run this again")
 
 
 def revoke_proofs(host: discovery.Discovery, report: Shadow) -> None:

@@ -58,6 +58,7 @@ def run(command: Any, line: list[str]) -> int:
     check(leavings, spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
+        adopt.check_unchanged(leavings, shadow.look(sources, command.alias).leavings)
     adopt.revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     gpus = (card.gpu for card in report.cards)

@@ -62,6 +62,14 @@ class PlanTest(test.NoDBTestCase):
         )
         self.assertIn("nothing is to be taken over", adopt.text([]))
 
+    def test_what_has_changed_meanwhile(self) -> None:
+        adopt.check_unchanged((holding("one"),), (holding("one"),))
+        for now in ((), (holding("one", BUSY),), (holding("one"), holding("two"))):
+            refused = self.assertRaises(
+                adopt.NotReady, adopt.check_unchanged, (holding("one"),), now
+            )
+            self.assertIn("run this again", str(refused))
+
 
 class TakeOverTest(test.NoDBTestCase):
     """The steps of each instance are taken in their order, those of others all the same."""
