@@ -18,8 +18,8 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.core.holding import Holding
-from nova_gpu.stock.virt import adoption, shadow
-from nova_gpu.stock.virt.adoption import Group, Takeover
+from nova_gpu.stock.virt import shadow
+from nova_gpu.stock.virt.adoption import Group, Step, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
@@ -171,6 +171,20 @@ def groups(report: Shadow) -> list[Group]:
     return [Group(group.provider, group.cards) for group in whole]
 
 
+def do(step: Step) -> None:
+    """Do *step*, and print its text.
+
+    :raises GPUError: if it is not done
+    """
+    try:
+        with boundary.crossed(exception.GPUError):
+            step.do()
+    except boundary.Failure as error:
+        lines = str(error).strip().splitlines() or [type(error.error).__name__]
+        raise NotReady(f"not done: {step.text}: {lines[0]}; run this again") from error
+    print(step.text, flush=True)
+
+
 def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
     """Take over the instances without obstacles one by one; return the exit status."""
     status = 0
@@ -180,9 +194,8 @@ def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
             continue
         try:
             for step in takeover.steps(holding):
-                step.do()
-                print(step.text, flush=True)
-        except (adoption.NotTakenOver, exception.PlacementFailed) as error:
+                do(step)
+        except exception.GPUError as error:
             print(f"nova-gpu: {error}", file=sys.stderr)
             status = _LEFT
     return status

@@ -19,7 +19,7 @@ from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
-from nova_gpu.stock.virt import adoption, shadow
+from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
@@ -116,9 +116,8 @@ def give_back(giving_back: GivingBack, leavings: Iterable[Leaving]) -> int:
     """Give all instances back; return the exit status."""
     try:
         for step in giving_back.steps(leavings):
-            step.do()
-            print(step.text, flush=True)
-    except (adoption.NotTakenOver, exception.PlacementFailed) as error:
+            adopt.do(step)
+    except exception.GPUError as error:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return _STAYS
     return 0

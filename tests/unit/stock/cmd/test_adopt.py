@@ -77,7 +77,7 @@ class TakeOverTest(test.NoDBTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.done: list[str] = []
-        self.errors: dict[str, exception.GPUError] = {}
+        self.errors: dict[str, Exception] = {}
 
     def steps(self, taken: Holding) -> Iterator[Step]:
         for name in ("first", "second"):
@@ -112,6 +112,14 @@ class TakeOverTest(test.NoDBTestCase):
             status, _, said = self.take_over(holding("one"), holding("two"))
             self.assertEqual((1, f"nova-gpu: {error}\n"), (status, said))
             self.assertEqual(["two first", "two second"], self.done)
+
+    def test_a_service_that_fails(self) -> None:
+        self.errors = {"one": TimeoutError("no answer\nof the conductor")}
+        status, _, said = self.take_over(holding("one"), holding("two"))
+        self.assertEqual(
+            (1, "nova-gpu: not done: first: no answer; run this again\n"), (status, said)
+        )
+        self.assertEqual(["two first", "two second"], self.done)
 
 
 class OptionsTest(test.NoDBTestCase):
