@@ -226,9 +226,11 @@ class AdoptTest(Adopting):
     def test_what_an_evacuation_has_left(self) -> None:
         """The instance has cards at the same addresses on the other host."""
         server = self.boot_by_alias()
+        (before,) = self.look("host1").holdings
         self.start_host("host2")
         self.force_down("host1")
         self._evacuate_server(server, expected_host="host2")
+        self.assertRaises(adoption.NotTakenOver, self.takeover("host1").count, before)
         self.computes["host2"].stop()
         self.assertEqual(0, self.adopt("host2"))
         self.assertEqual(1, self.adopt("host1"))

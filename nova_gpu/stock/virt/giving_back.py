@@ -78,7 +78,7 @@ class GivingBack:
 
     def ask(self, leaving: Leaving) -> None:
         """Add a request for the cards that Nova does not render yet, unless it is there."""
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         adoption.request_spec(self._context, instance.uuid)
         requests = adoption.left(instance)
         flavor = objects.Flavor(
@@ -108,7 +108,7 @@ class GivingBack:
 
         :raises NotTakenOver: if Nova counts a card for another instance
         """
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
         for card in leaving.cards:
@@ -147,14 +147,14 @@ class GivingBack:
 
         This comes before its own records, by which a second run finds it.
         """
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving.alias)
         adoption.respecify(self._context, instance.uuid, flavor, requests)
 
     def record(self, leaving: Leaving) -> None:
         """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         own = set(map(str, leaving.cards))
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
