@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -14,6 +14,7 @@ from nova import objects
 from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
@@ -56,6 +57,7 @@ def run(command: Any, line: list[str]) -> int:
         return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
     context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
+    check_strangers(report.strangers, spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
         adopt.check_unchanged(leavings, shadow.look(sources, command.alias).leavings)
@@ -109,6 +111,26 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
                 raise NotReady(
                     f"no [pci]device_spec matches {card}, which the instance "
                     f"{leaving.instance.uuid} has; add one, and run this again"
+                )
+
+
+def check_strangers(
+    strangers: Mapping[str, Sequence[PciAddress]], spec: Sequence[str], roots: Roots
+) -> None:
+    """Check that stock Nova will not give cards that other domains have.
+
+    Such a domain may be of an instance that was deleted or evacuated while nova-compute was away.
+
+    :raises NotReady: if it would
+    """
+    device_spec = DeviceSpec(spec)
+    for uuid, cards in strangers.items():
+        for card in cards:
+            if device_spec.obstacle([card], roots):
+                raise NotReady(
+                    f"the domain {uuid} is no instance of this host and has {card}, which stock "
+                    "Nova would take for free; start nova-compute with nova-gpu's driver until it "
+                    "has removed the domain, or take the card out of [pci]device_spec"
                 )
 
 

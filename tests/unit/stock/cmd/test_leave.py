@@ -64,6 +64,15 @@ class CheckTest(test.NoDBTestCase):
         self.flags(compute_driver="gpu.GPULibvirtDriver")
         self.assertRefused("set it to libvirt.LibvirtDriver", A2)
 
+    def test_a_domain_that_is_no_instance(self) -> None:
+        strangers = {"strange": [CARD]}
+        leave.check_strangers(strangers, [], self.host.roots)
+        refused = self.assertRaises(
+            adopt.NotReady, leave.check_strangers, strangers, [A2], self.host.roots
+        )
+        self.assertIn("strange", str(refused))
+        self.assertIn(str(CARD), str(refused))
+
 
 class GiveBackTest(test.NoDBTestCase):
     def setUp(self) -> None:
