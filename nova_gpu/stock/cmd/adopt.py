@@ -66,7 +66,8 @@ def run(command: Any, line: list[str]) -> int:
         check_unchanged(report.holdings, shadow.look(sources).holdings)
     revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-    return take_over(Takeover(context, sources.placement, node, groups(report)), holdings)
+    takeover = Takeover(context, sources.placement, node, groups(report))
+    return watched(context, lambda: take_over(takeover, holdings))
 
 
 def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
@@ -132,17 +133,36 @@ def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float],
 
     :raises NotReady: if it reports
     """
-    group = servicegroup.API()
-    times = []
-    for seconds in (0, _REPORTS * CONF.report_interval):
-        sleep(seconds)
-        service = objects.Service.get_by_compute_host(context, CONF.host)
-        times.append(group.get_updated_time(service))
-    if times[0] != times[1]:
+    before = _reported(context)
+    sleep(_REPORTS * CONF.report_interval)
+    if _reported(context) != before:
         raise NotReady(
             f"nova-compute runs on {CONF.host}, and holds in memory what this changes; stop it "
             "(systemctl stop nova-compute), run this again, and start it: guests run on"
         )
+
+
+def _reported(context: nova_context.RequestContext) -> Any:
+    """Return the time of the last report of this host's nova-compute."""
+    service = objects.Service.get_by_compute_host(context, CONF.host)
+    return servicegroup.API().get_updated_time(service)
+
+
+def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> int:
+    """Do *work* and return its exit status, 1 if nova-compute has started meanwhile.
+
+    Then its PCI tracker may hold records that are gone, on which the end of an instance fails.
+    """
+    before = _reported(context)
+    status = work()
+    if _reported(context) == before:
+        return status
+    print(
+        f"nova-gpu: nova-compute was started on {CONF.host} before this was done, and holds old "
+        "records in memory; stop it, run this again, and start it",
+        file=sys.stderr,
+    )
+    return _LEFT
 
 
 def check_unchanged(before: Sequence[object], now: Sequence[object]) -> None:

@@ -64,9 +64,8 @@ def run(command: Any, line: list[str]) -> int:
     adopt.revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     gpus = (card.gpu for card in report.cards)
-    return give_back(
-        GivingBack(context, sources.placement, node, gpus, sources.host.roots), leavings
-    )
+    giving_back = GivingBack(context, sources.placement, node, gpus, sources.host.roots)
+    return adopt.watched(context, lambda: give_back(giving_back, leavings))
 
 
 def text(leavings: Sequence[Leaving]) -> str:

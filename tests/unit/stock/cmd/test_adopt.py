@@ -180,7 +180,7 @@ class StoppedTest(test.TestCase):
     def test_one_that_is_stopped(self) -> None:
         self.report()
         adopt.check_stopped(self.context, self.slept.append)
-        self.assertEqual([0, 2 * CONF.report_interval], self.slept)
+        self.assertEqual([2 * CONF.report_interval], self.slept)
 
     def test_one_that_runs(self) -> None:
         for forced_down in (False, True):
@@ -190,3 +190,16 @@ class StoppedTest(test.TestCase):
                 adopt.NotReady, adopt.check_stopped, self.context, self.report
             )
             self.assertIn("systemctl stop nova-compute", str(refused))
+
+    def test_one_that_starts_too_early(self) -> None:
+        def work() -> int:
+            self.report()
+            return 0
+
+        self.report()
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(0, adopt.watched(self.context, lambda: 0))
+            self.assertEqual("", said.getvalue())
+            self.assertEqual(1, adopt.watched(self.context, work))
+        self.assertIn("stop it, run this again, and start it", said.getvalue())
