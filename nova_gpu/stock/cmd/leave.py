@@ -22,6 +22,7 @@ from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
 from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.giving_back import GivingBack
+from nova_gpu.stock.virt.shadow import Card
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
 _STOCK = "libvirt.LibvirtDriver"
@@ -53,6 +54,8 @@ def run(command: Any, line: list[str]) -> int:
         return _UNREAD
     leavings = report.leavings
     print(text(leavings))
+    for sentence in unfit(report.cards, spec, sources.host.roots):
+        print(printable.lines(sentence))
     if not command.apply:
         return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
     context = nova_context.get_admin_context()
@@ -111,6 +114,17 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
                     f"no [pci]device_spec matches {card}, which the instance "
                     f"{leaving.instance.uuid} has; add one, and run this again"
                 )
+
+
+def unfit(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> Iterator[str]:
+    """Yield sentences about cards that stock Nova would give and nova-gpu withholds."""
+    device_spec = DeviceSpec(spec)
+    for card in cards:
+        if card.reason and device_spec.obstacle([card.gpu.address], roots):
+            yield (
+                f"{card.gpu.address}: stock Nova gives it to instances, and nova-gpu does not: "
+                f"{card.reason}"
+            )
 
 
 def check_strangers(
