@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 from unittest import mock
 
 from nova import exception, objects
 from oslo_db import exception as db_exc
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception as own
 from nova_gpu.stock.virt import adoption
-from tests.functional import kvm, stock
+from tests.functional import kvm, stock, test_kvm_aliases
 from tests.functional.base import Server
+
+NIC = {"vendor_id": "8086", "product_id": "1533"}
 
 
 class Adopting(stock.StockTestBase):
@@ -192,6 +196,73 @@ class AdoptTest(Adopting):
         self.assertEqual({}, self.allocated(server))
         self.finish()
         self.assertAdopted(server, self.recorded(server))
+
+    def test_records_that_are_gone_in_part(self) -> None:
+        """Nova removes them one by one; the command is killed between two."""
+        server = self.boot(self.flavor(**{"pci_passthrough:alias": "a2:2"}))
+        had = self.has(server)
+        self.change_driver()
+        (holding,) = self.look().holdings
+        for step in list(self.takeover().steps(holding))[:3]:
+            step.do()
+        row = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])[0]
+        row.status, row.instance_uuid, row.request_id = "available", None, None
+        row.save()
+        self.finish()
+        self.assertAdopted(server, had)
+        self.assertInventory(total=4, used=2)
+
+    def test_gpus_by_nova_gpu_as_well(self) -> None:
+        self.device_spec(test_kvm_aliases.spec_of("3b"))
+        self.take_driver()
+        server = self.boot(self.flavor(**{"pci_passthrough:alias": "a2:1", "gpus": "= 1"}))
+        self.assertInventory(total=3, used=1)
+        self.change_driver()
+        self.assertEqual(1, self.adopt())
+        self.assertEqual({"host1": 1}, self.allocated(server))
+        self.assertEqual(1, len(self.rows(server)))
+        self.take_driver()
+
+    def test_what_an_evacuation_has_left(self) -> None:
+        """The instance has cards at the same addresses on the other host."""
+        server = self.boot_by_alias()
+        (before,) = self.look("host1").holdings
+        self.start_host("host2")
+        self.force_down("host1")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertRaises(adoption.NotTakenOver, self.takeover("host1").count, before)
+        self.computes["host2"].stop()
+        self.assertEqual(0, self.adopt("host2"))
+        self.assertEqual(1, self.adopt("host1"))
+        (holding,) = self.look("host1").holdings
+        self.assertIn("it is on the host host2", str(holding.obstacles[0]))
+        self.assertEqual({"host2": 1}, self.allocated(server))
+        self.bring_back("host1")
+        self.device_spec()
+        self.take_driver()
+        self._start_server(server)
+        self.assertGPUs(server, self.recorded(server), "host2")
+
+    def test_a_network_function_besides(self) -> None:
+        """It stays the instance's by stock Nova, and no other instance gets it."""
+        self.flags(alias=[*CONF.pci.alias, json.dumps({**NIC, "name": "nic"})], group="pci")
+        cards = test_kvm_aliases.devices()
+        ids = {"vend_id": NIC["vendor_id"], "prod_id": NIC["product_id"]}
+        cards.add_device("PCI", bus=5, slot=0, function=0, iommu_group=9, numa_node=0, **ids)
+        self.device_spec(test_kvm_aliases.ALL_A2, json.dumps(NIC))
+        self.start_host("host2", pci_info=cards)
+        self.hosts["host2"].add_device("0000:05:00.0", *NIC.values(), class_code=0x020000)
+        server = self.boot(self.flavor(**{"pci_passthrough:alias": "nic:1,a2:1"}), host="host2")
+        self.assertEqual(2, len(self.rows(server)))
+        self.computes["host2"].stop()
+        self.device_spec(json.dumps(NIC))
+        self.assertEqual(0, self.adopt("host2"))
+        self.take_driver()
+        self.assertEqual(["0000:05:00.0"], self.rows(server))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(["0x05"], self.by_alias(server, "host2"))
+        self.assertEqual(1, len(self.recorded(server)))
+        self.boot_refused(self.flavor(**{"pci_passthrough:alias": "nic:1"}))
 
     def test_a_conductor_without_the_apis_database(self) -> None:
         """That of a cell has no request specs: nothing is changed."""

@@ -78,6 +78,14 @@ class LeaveTest(Leaving):
         self._reboot_server(server, hard=True)
         self.assertGPUs(server, had)
 
+    def test_a_flavor_with_a_numa_policy(self) -> None:
+        words = {"gpus": "= 1", "hw:pci_numa_affinity_policy": "preferred"}
+        server = self.boot(self.flavor(**words))
+        self.go_back()
+        self.finish_leaving()
+        (request,) = self.instance(server).pci_requests.requests
+        self.assertEqual(("a2", "preferred"), (request.alias_name, request.numa_policy))
+
     def test_an_instance_that_moves_away(self) -> None:
         """Its card here is the migration's until that is confirmed."""
         server = self.boot(self.gpu_flavor(1))

@@ -13,13 +13,13 @@ from nova import objects, servicegroup
 
 from nova_gpu.cmd import waiting
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, printable
+from nova_gpu.core import boundary, exception, names, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.core.holding import Holding
-from nova_gpu.stock.virt import adoption
-from nova_gpu.stock.virt.adoption import Group, Takeover
+from nova_gpu.stock.virt import shadow
+from nova_gpu.stock.virt.adoption import Group, Step, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
@@ -53,9 +53,11 @@ def run(command: Any, line: list[str]) -> int:
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
+        check_unchanged(report.holdings, shadow.look(sources).holdings)
     revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-    return take_over(Takeover(context, sources.placement, node, groups(report)), holdings)
+    takeover = Takeover(context, sources.placement, node, groups(report))
+    return watched(context, lambda: take_over(takeover, holdings))
 
 
 def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
@@ -109,7 +111,8 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
         )
     device_spec = DeviceSpec(spec)
     for holding in holdings:
-        if reason := device_spec.obstacle(holding.instance.recorded, roots):
+        functions = () if holding.obstacles else holding.functions
+        if reason := device_spec.obstacle(functions, roots):
             raise NotReady(reason)
 
 
@@ -120,17 +123,45 @@ def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float],
 
     :raises NotReady: if it reports
     """
-    group = servicegroup.API()
-    times = []
-    for seconds in (0, _REPORTS * CONF.report_interval):
-        sleep(seconds)
-        service = objects.Service.get_by_compute_host(context, CONF.host)
-        times.append(group.get_updated_time(service))
-    if times[0] != times[1]:
+    before = _reported(context)
+    sleep(_REPORTS * CONF.report_interval)
+    if _reported(context) != before:
         raise NotReady(
             f"nova-compute runs on {CONF.host}, and holds in memory what this changes; stop it "
             "(systemctl stop nova-compute), run this again, and start it: guests run on"
         )
+
+
+def _reported(context: nova_context.RequestContext) -> Any:
+    """Return the time of the last report of this host's nova-compute."""
+    service = objects.Service.get_by_compute_host(context, CONF.host)
+    return servicegroup.API().get_updated_time(service)
+
+
+def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> int:
+    """Do *work* and return its exit status, 1 if nova-compute has started meanwhile.
+
+    Then its PCI tracker may hold records that are gone, on which the end of an instance fails.
+    """
+    before = _reported(context)
+    status = work()
+    if _reported(context) == before:
+        return status
+    print(
+        f"nova-gpu: nova-compute was started on {CONF.host} before this was done, and holds old "
+        "records in memory; stop it, run this again, and start it",
+        file=sys.stderr,
+    )
+    return _LEFT
+
+
+def check_unchanged(before: Sequence[object], now: Sequence[object]) -> None:
+    """Check that nova-compute changed nothing between the reading and its end.
+
+    :raises NotReady: if it did
+    """
+    if before != now:
+        raise NotReady("the instances have changed since they were read; run this again")
 
 
 def revoke_proofs(host: discovery.Discovery, report: Shadow) -> None:
@@ -150,6 +181,20 @@ def groups(report: Shadow) -> list[Group]:
     return [Group(group.provider, group.cards) for group in whole]
 
 
+def do(step: Step) -> None:
+    """Do *step*, and print its text.
+
+    :raises GPUError: if it is not done
+    """
+    try:
+        with boundary.crossed(exception.GPUError):
+            step.do()
+    except boundary.Failure as error:
+        lines = str(error).strip().splitlines() or [type(error.error).__name__]
+        raise NotReady(f"not done: {step.text}: {lines[0]}; run this again") from error
+    print(step.text, flush=True)
+
+
 def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
     """Take over the instances without obstacles one by one; return the exit status."""
     status = 0
@@ -159,9 +204,8 @@ def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
             continue
         try:
             for step in takeover.steps(holding):
-                step.do()
-                print(step.text, flush=True)
-        except (adoption.NotTakenOver, exception.PlacementFailed) as error:
+                do(step)
+        except exception.GPUError as error:
             print(f"nova-gpu: {error}", file=sys.stderr)
             status = _LEFT
     return status

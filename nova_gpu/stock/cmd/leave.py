@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -14,13 +14,15 @@ from nova import objects
 from nova_gpu.cmd import waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
-from nova_gpu.stock.virt import adoption
+from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.giving_back import GivingBack
+from nova_gpu.stock.virt.shadow import Card
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
 _STOCK = "libvirt.LibvirtDriver"
@@ -40,20 +42,23 @@ def run(command: Any, line: list[str]) -> int:
     if (reading := shadow_command.read(line, command.alias)) is None:
         return _UNREAD
     sources, report = reading
-    leavings = report.leavings
+    leavings, spec = report.leavings, CONF.pci.device_spec
     print(text(leavings))
+    for sentence in unfit(report.cards, spec, sources.host.roots):
+        print(printable.lines(sentence))
     if not command.apply:
         return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
     context = nova_context.get_admin_context()
-    check(leavings, CONF.pci.device_spec, sources.host.roots)
+    check(leavings, spec, sources.host.roots)
+    check_strangers(report.strangers, spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
+        adopt.check_unchanged(leavings, shadow.look(sources, command.alias).leavings)
     adopt.revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     gpus = (card.gpu for card in report.cards)
-    return give_back(
-        GivingBack(context, sources.placement, node, gpus, sources.host.roots), leavings
-    )
+    giving_back = GivingBack(context, sources.placement, node, gpus, sources.host.roots)
+    return adopt.watched(context, lambda: give_back(giving_back, leavings))
 
 
 def text(leavings: Sequence[Leaving]) -> str:
@@ -101,13 +106,43 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
                 )
 
 
+def unfit(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> Iterator[str]:
+    """Yield sentences about cards that stock Nova would give and nova-gpu withholds."""
+    device_spec = DeviceSpec(spec)
+    for card in cards:
+        if card.reason and device_spec.obstacle([card.gpu.address], roots):
+            yield (
+                f"{card.gpu.address}: stock Nova gives it to instances, and nova-gpu does not: "
+                f"{card.reason}"
+            )
+
+
+def check_strangers(
+    strangers: Mapping[str, Sequence[PciAddress]], spec: Sequence[str], roots: Roots
+) -> None:
+    """Check that stock Nova will not give cards that other domains have.
+
+    Such a domain may be of an instance that was deleted or evacuated while nova-compute was away.
+
+    :raises NotReady: if it would
+    """
+    device_spec = DeviceSpec(spec)
+    for uuid, cards in strangers.items():
+        for card in cards:
+            if device_spec.obstacle([card], roots):
+                raise NotReady(
+                    f"the domain {uuid} is no instance of this host and has {card}, which stock "
+                    "Nova would take for free; start nova-compute with nova-gpu's driver until it "
+                    "has removed the domain, or take the card out of [pci]device_spec"
+                )
+
+
 def give_back(giving_back: GivingBack, leavings: Iterable[Leaving]) -> int:
     """Give all instances back; return the exit status."""
     try:
         for step in giving_back.steps(leavings):
-            step.do()
-            print(step.text, flush=True)
-    except (adoption.NotTakenOver, exception.PlacementFailed) as error:
+            adopt.do(step)
+    except exception.GPUError as error:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return _STAYS
     return 0

@@ -56,7 +56,7 @@ class Instance:
     alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
     cards that the instance has by nova-gpu, ``parts`` whether it has vGPUs by it. ``unfinished``: a
     takeover of it has begun and is to be finished. ``migration`` is the status of a migration of
-    the instance that has not ended.
+    the instance that has not ended. ``elsewhere`` is the host that it is on instead of this one.
     """
 
     uuid: str
@@ -69,6 +69,7 @@ class Instance:
     counted: frozenset[PciAddress] = frozenset()
     parts: bool = False
     unfinished: bool = False
+    elsewhere: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,15 +115,16 @@ class Choice:
 class Holding:
     """An instance with GPUs of stock Nova, and the flavor that says the same in nova-gpu's words.
 
-    ``cards`` are its whole cards; ``devices`` are these, and mediated devices as
-    ``<function>/<type>``. ``set`` and ``unset`` are the properties that the flavor gets and loses.
-    ``aliases`` are those by which it has its cards. ``choice`` is ``None`` if nova-gpu would choose
-    cards as near to each other.
+    ``cards`` are its whole cards, and ``functions`` those of their functions that Nova's database
+    counts for it; ``devices`` are the cards, and mediated devices as ``<function>/<type>``. ``set``
+    and ``unset`` are the properties that the flavor gets and loses. ``aliases`` are those by which
+    it has its cards. ``choice`` is ``None`` if nova-gpu would choose cards as near to each other.
     """
 
     instance: Instance
     ways: tuple[Way, ...]
     cards: tuple[PciAddress, ...]
+    functions: frozenset[PciAddress]
     devices: tuple[str, ...]
     aliases: frozenset[str]
     set: Mapping[str, str]

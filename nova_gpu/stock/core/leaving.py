@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core import exception, names
@@ -13,9 +14,10 @@ from nova_gpu.stock.core.holding import Alias, Domain, Instance, Leaving, Obstac
 
 # Stock Nova's filters have these words too.
 _KEPT = (names.HYPERVISOR, names.HYPERVISOR_TYPE)
-_OWN = (
-    *(word.name for word in extra_spec.WORDS if word.name not in _KEPT),
-    f"resources:{names.RESOURCE_CLASS}",
+_OWN = tuple(word.name for word in extra_spec.WORDS if word.name not in _KEPT)
+# In a request group with or without a suffix
+_OWN_IN_GROUPS = re.compile(
+    rf"resources[a-zA-Z0-9_-]*:{names.RESOURCE_CLASS}|trait[a-zA-Z0-9_-]*:(CUSTOM_GPU|CUSTOM_GPU_.*)"
 )
 
 
@@ -34,7 +36,9 @@ def judge(
     domain = domains.get(instance.uuid, Domain())
     giving = sorted(alias.name for alias in aliases if cards and {*cards} <= {*alias.cards})
     alias = giving[0] if len(giving) == 1 else None
-    removed = tuple(name for name in instance.extra_specs if name in _OWN)
+    removed = tuple(
+        name for name in instance.extra_specs if name in _OWN or _OWN_IN_GROUPS.fullmatch(name)
+    )
     properties = {}
     if alias:
         others = instance.extra_specs.get(takeover.ALIAS)

@@ -39,7 +39,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     """Return what the instance has by stock Nova and what is in the way of taking it over.
 
     Return ``None`` if it has no GPU of this host by stock Nova. A takeover that has begun may have
-    left no more than requests to remove: then the result has no cards.
+    left no more than requests to remove: the cards are those that it has counted, too.
 
     :param domains: all domains of the host by uuid, those of other programs included
     """
@@ -51,7 +51,10 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         if function in of_gpus
         and (function in instance.recorded or of_gpus[function] not in instance.counted)
     }
-    cards = tuple(sorted({of_gpus[function] for function in functions}))
+    counted = instance.counted if instance.unfinished else frozenset()
+    missing = sorted(counted - hardware.gpus.keys())
+    own = {of_gpus[function] for function in functions} | (counted & hardware.gpus.keys())
+    cards = tuple(sorted(own))
     mediated = [hardware.mediated[uuid] for uuid in domain.mediated if uuid in hardware.mediated]
     if not cards and not mediated and not instance.unfinished:
         return None
@@ -60,8 +63,9 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         *of_state(instance),
         *_of_records(instance, domain, functions, hardware),
         *_of_cards(instance.uuid, functions, cards, domains, hardware),
-        *_of_parts(functions, mediated, hardware),
+        *_of_parts(instance, functions, mediated, hardware),
         *_of_products(cards, hardware),
+        *_of_counted(instance, missing, cards),
     ]
     properties = words([hardware.gpus[card].product for card in cards], mediated)
     left, removed = _without(instance.extra_specs, aliases, mediated)
@@ -69,6 +73,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         instance,
         tuple(way for way, has in ((Way.ALIAS, cards), (Way.MEDIATED, mediated)) if has),
         cards,
+        frozenset(functions & instance.recorded.keys()),
         (*map(str, cards), *sorted(f"{part.parent}/{part.type_id}" for part in mediated)),
         frozenset(filter(None, aliases)),
         {**properties, **left},
@@ -126,6 +131,11 @@ def _without(
 
 def of_state(instance: Instance) -> Iterator[Obstacle]:
     """Yield what the instance is doing, or its state, if its records must not change now."""
+    if instance.elsewhere is not None and instance.migration is None:
+        yield Obstacle(
+            f"it is on the host {instance.elsewhere}, and an evacuation has left records here",
+            "start nova-compute here with the driver it had, which removes them",
+        )
     if instance.migration is not None:
         yield Obstacle(f"a migration of it is {instance.migration}", _WAIT)
     if instance.task_state is not None:
@@ -165,10 +175,29 @@ def _of_records(
                 "those of Nova before 2023.1",
                 "resize it, or migrate it cold, so that Nova makes a new record",
             )
+    aliases = {instance.recorded.get(function) for function in functions} - {None}
+    for function, alias in sorted(instance.recorded.items()):
+        if alias in aliases and function not in of_gpus:
+            yield Obstacle(
+                f"the alias {alias} has given it {function} too, which nova-gpu does not offer",
+                "resize it to a flavor with an alias for that device alone",
+            )
     for uuid in sorted(domain.mediated - hardware.mediated.keys()):
         yield Obstacle(
             f"its domain has the mediated device {uuid}, which this host does not have",
             "reboot it hard",
+        )
+
+
+def _of_counted(
+    instance: Instance, missing: Iterable[PciAddress], cards: Collection[PciAddress]
+) -> Iterator[Obstacle]:
+    for card in missing:
+        yield Obstacle(f"nova-gpu counts {card} for it, which this host does not have", "repair it")
+    if cards and not instance.unfinished and (instance.parts or instance.counted - {*cards}):
+        yield Obstacle(
+            "it has GPUs by nova-gpu as well, and a flavor asks for cards of one kind",
+            "resize it to a flavor that asks nova-gpu for all of them",
         )
 
 
@@ -197,7 +226,10 @@ def _of_cards(
 
 
 def _of_parts(
-    functions: Iterable[PciAddress], mediated: Iterable[MediatedDevice], hardware: Hardware
+    instance: Instance,
+    functions: Collection[PciAddress],
+    mediated: Iterable[MediatedDevice],
+    hardware: Hardware,
 ) -> Iterator[Obstacle]:
     """Yield why parts of cards stay stock Nova's: only whole cards are taken over."""
     remedy = "resize it to a flavor with vgpus and vgpu_type when its owner agrees"
@@ -205,6 +237,11 @@ def _of_parts(
         card = hardware.cards_by_function[function]
         if function not in hardware.gpus[card].functions:
             yield Obstacle(f"{function} is a virtual function of {card}", remedy)
+        elif card not in functions and card not in instance.counted:
+            yield Obstacle(
+                f"it has {function} without {card}, the first function of the card",
+                "resize it to a flavor with an alias of both, or of neither",
+            )
     for part in mediated:
         yield Obstacle(f"it has a mediated device of {part.card}, of type {part.type_id}", remedy)
 

@@ -99,7 +99,7 @@ class Takeover:
 
     def count(self, holding: Holding) -> None:
         """Count the instance's cards for their group in Placement, no longer for stock Nova."""
-        settled(self._context, holding.instance.uuid)
+        settled(self._context, holding.instance.uuid, self._node.host)
         request_spec(self._context, holding.instance.uuid)
         recount(
             *(self._context, self._client, self._node),
@@ -120,7 +120,7 @@ class Takeover:
         before = copy.deepcopy(own)
         for provider in tree.get_provider_uuids(self._node.uuid):
             function = providers.function_of(tree.data(provider).name)
-            if function in holding.instance.recorded:
+            if function in holding.functions:
                 own.pop(provider, None)
                 if not any(provider in item["allocations"] for item in allocations.values()):
                     tree.remove(provider)
@@ -155,7 +155,7 @@ class Takeover:
 
     def record(self, holding: Holding) -> None:
         """Write the instance's GPUs, its flavor and its requests, in one write of the database."""
-        instance = settled(self._context, holding.instance.uuid)
+        instance = settled(self._context, holding.instance.uuid, self._node.host)
         tree = tree_of(self._context, self._client, self._node)
         own = [
             pool.resource(tree.data(self._group_of(card).provider).uuid, card)
@@ -168,14 +168,14 @@ class Takeover:
 
     def respecify(self, holding: Holding) -> None:
         """Write the same flavor and requests into the instance's request spec."""
-        instance = settled(self._context, holding.instance.uuid)
+        instance = settled(self._context, holding.instance.uuid, self._node.host)
         respecify(self._context, instance.uuid, instance.flavor, left(instance))
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
         uuid = holding.instance.uuid
         tracker = pci_manager.PciDevTracker(self._context, self._node)
-        own = set(map(str, holding.instance.recorded))
+        own = set(map(str, holding.functions))
         rows = [row for row in tracker.pci_devs if row.address in own and row.instance_uuid == uuid]
         for row in rows:
             tracker.free_device(row, {"uuid": uuid})
@@ -187,7 +187,7 @@ class Takeover:
 
     def finish(self, holding: Holding) -> None:
         """Remove the requests of an alias that nova-gpu has replaced."""
-        instance = settled(self._context, holding.instance.uuid)
+        instance = settled(self._context, holding.instance.uuid, self._node.host)
         instance.pci_requests = left(instance)
         instance.save()
 
@@ -233,10 +233,10 @@ def tree_of(
     )
 
 
-def settled(context: nova_context.RequestContext, uuid: str) -> objects.Instance:
+def settled(context: nova_context.RequestContext, uuid: str, host: str) -> objects.Instance:
     """Return the instance as it is now.
 
-    :raises NotTakenOver: if it is gone, has a task, or is being moved
+    :raises NotTakenOver: if it is gone, is not on *host* any more, has a task, or is being moved
     """
     try:
         instance = objects.Instance.get_by_uuid(
@@ -244,6 +244,8 @@ def settled(context: nova_context.RequestContext, uuid: str) -> objects.Instance
         )
     except nova_exception.InstanceNotFound as error:
         raise NotTakenOver(uuid, "it was deleted", "nothing is to be done") from error
+    if instance.host != host:
+        raise NotTakenOver(uuid, f"it is on the host {instance.host} now", "run this command again")
     remedy = "run this command again when that has ended"
     if instance.task_state is not None:
         raise NotTakenOver(uuid, f"it has the task {instance.task_state}", remedy)
@@ -269,7 +271,7 @@ def write(
     instance.flavor, instance.pci_requests, instance.resources = changed
     instance.save()
     try:
-        settled(context, instance.uuid)
+        settled(context, instance.uuid, instance.host)
     except NotTakenOver:
         instance.flavor, instance.pci_requests, instance.resources = before
         instance.save()

@@ -27,7 +27,8 @@ def read(texts: Iterable[str], gpus: Iterable[GPU]) -> list[Alias]:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             spec = jsonutils.loads(text)
             product = f"{spec['vendor_id']}:{spec['product_id']}".lower()
-            ids.setdefault(spec["name"], set()).add(product)
+            if spec.get("device_type") != "type-VF":  # of no whole card
+                ids.setdefault(spec["name"].strip(), set()).add(product)
     cards = sorted(gpus, key=lambda gpu: gpu.address)
     aliases = []
     for name in sorted(ids):

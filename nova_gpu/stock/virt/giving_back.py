@@ -20,6 +20,7 @@ from nova import objects
 from nova.compute import provider_tree
 from nova.objects import fields
 from nova.pci import request as pci_request
+from nova.virt import hardware
 from oslo_utils import uuidutils
 
 from nova_gpu.core import names
@@ -77,13 +78,14 @@ class GivingBack:
 
     def ask(self, leaving: Leaving) -> None:
         """Add a request for the cards that Nova does not render yet, unless it is there."""
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         adoption.request_spec(self._context, instance.uuid)
         requests = adoption.left(instance)
         flavor = objects.Flavor(
             extra_specs={takeover.ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
         )
-        (added,) = pci_request.get_pci_requests_from_flavor(flavor).requests
+        policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
+        (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
         added.alias_name, added.requester_id = None, instance.uuid
         added.request_id = self._request_id(instance) or uuidutils.generate_uuid()
         requests.requests.append(added)
@@ -106,7 +108,7 @@ class GivingBack:
 
         :raises NotTakenOver: if Nova counts a card for another instance
         """
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
         for card in leaving.cards:
@@ -145,14 +147,14 @@ class GivingBack:
 
         This comes before its own records, by which a second run finds it.
         """
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving.alias)
         adoption.respecify(self._context, instance.uuid, flavor, requests)
 
     def record(self, leaving: Leaving) -> None:
         """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
-        instance = adoption.settled(self._context, leaving.instance.uuid)
+        instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         own = set(map(str, leaving.cards))
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)

@@ -51,6 +51,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             device.cards(_devices(instance)),
             bool(device.slots(_devices(instance))),
             any(is_replaced(request, instance) for request in _requests(instance)),
+            None if instance.host == host else instance.host,
         )
         for instance in (*here, *_by_uuid(context, elsewhere))
     ]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -21,6 +22,7 @@ from nova_gpu.stock.virt.adoption import NotTakenOver, Step
 from tests.fixtures import hosts
 
 CARD = PciAddress(0, 0x3B, 0, 0)
+NIC = PciAddress(0, 5, 0, 0)
 A2 = {"vendor_id": "10de", "product_id": "25b6"}
 BUSY = Obstacle("it has the task deleting", "wait")
 
@@ -30,6 +32,7 @@ def holding(uuid: str, *obstacles: Obstacle) -> Holding:
         Instance(uuid, "a2.small", {}, "active", recorded={CARD: "a2"}),
         (Way.ALIAS,),
         (CARD,),
+        frozenset([CARD]),
         (str(CARD),),
         frozenset(["a2"]),
         {"gpus": "= 1"},
@@ -59,6 +62,14 @@ class PlanTest(test.NoDBTestCase):
         )
         self.assertIn("nothing is to be taken over", adopt.text([]))
 
+    def test_what_has_changed_meanwhile(self) -> None:
+        adopt.check_unchanged((holding("one"),), (holding("one"),))
+        for now in ((), (holding("one", BUSY),), (holding("one"), holding("two"))):
+            refused = self.assertRaises(
+                adopt.NotReady, adopt.check_unchanged, (holding("one"),), now
+            )
+            self.assertIn("run this again", str(refused))
+
 
 class TakeOverTest(test.NoDBTestCase):
     """The steps of each instance are taken in their order, those of others all the same."""
@@ -66,7 +77,7 @@ class TakeOverTest(test.NoDBTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.done: list[str] = []
-        self.errors: dict[str, exception.GPUError] = {}
+        self.errors: dict[str, Exception] = {}
 
     def steps(self, taken: Holding) -> Iterator[Step]:
         for name in ("first", "second"):
@@ -102,6 +113,14 @@ class TakeOverTest(test.NoDBTestCase):
             self.assertEqual((1, f"nova-gpu: {error}\n"), (status, said))
             self.assertEqual(["two first", "two second"], self.done)
 
+    def test_a_service_that_fails(self) -> None:
+        self.errors = {"one": TimeoutError("no answer\nof the conductor")}
+        status, _, said = self.take_over(holding("one"), holding("two"))
+        self.assertEqual(
+            (1, "nova-gpu: not done: first: no answer; run this again\n"), (status, said)
+        )
+        self.assertEqual(["two first", "two second"], self.done)
+
 
 class OptionsTest(test.NoDBTestCase):
     def setUp(self) -> None:
@@ -113,6 +132,18 @@ class OptionsTest(test.NoDBTestCase):
 
     def check(self, *spec: str) -> None:
         adopt.check_options([holding("one")], spec, self.host.roots)
+
+    def test_an_instance_that_stays(self) -> None:
+        """Its device stays in the option, and does not keep the others from being taken over."""
+        adopt.check_options([holding("one", BUSY)], [json.dumps(A2)], self.host.roots)
+
+    def test_what_it_has_besides(self) -> None:
+        """Its network function, which the option must keep"""
+        self.host.add_device("0000:05:00.0", "8086", "1533", class_code=0x020000)
+        own = dataclasses.replace(holding("one").instance, recorded={CARD: "a2", NIC: "nic"})
+        nic = json.dumps({"vendor_id": "8086", "product_id": "1533"})
+        item = dataclasses.replace(holding("one"), instance=own)
+        adopt.check_options([item], [nic], self.host.roots)
 
     def test_they_are_nova_gpus(self) -> None:
         self.check()
@@ -149,7 +180,7 @@ class StoppedTest(test.TestCase):
     def test_one_that_is_stopped(self) -> None:
         self.report()
         adopt.check_stopped(self.context, self.slept.append)
-        self.assertEqual([0, 2 * CONF.report_interval], self.slept)
+        self.assertEqual([2 * CONF.report_interval], self.slept)
 
     def test_one_that_runs(self) -> None:
         for forced_down in (False, True):
@@ -159,3 +190,16 @@ class StoppedTest(test.TestCase):
                 adopt.NotReady, adopt.check_stopped, self.context, self.report
             )
             self.assertIn("systemctl stop nova-compute", str(refused))
+
+    def test_one_that_starts_too_early(self) -> None:
+        def work() -> int:
+            self.report()
+            return 0
+
+        self.report()
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(0, adopt.watched(self.context, lambda: 0))
+            self.assertEqual("", said.getvalue())
+            self.assertEqual(1, adopt.watched(self.context, work))
+        self.assertIn("stop it, run this again, and start it", said.getvalue())

@@ -11,10 +11,11 @@ import fixtures
 from nova import test
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.core.holding import Instance, Leaving, Obstacle
 from nova_gpu.stock.virt.adoption import Step
+from nova_gpu.stock.virt.shadow import Card
 from tests.fixtures import hosts
 
 CARD = PciAddress(0, 0x3B, 0, 0)
@@ -63,6 +64,23 @@ class CheckTest(test.NoDBTestCase):
         self.assertRefused("cannot be given back", A2, obstacles=[BUSY])
         self.flags(compute_driver="gpu.GPULibvirtDriver")
         self.assertRefused("set it to libvirt.LibvirtDriver", A2)
+
+    def test_a_card_that_nova_gpu_withholds(self) -> None:
+        gpu = GPU(CARD, Product("10de", "25b6"), 0)
+        withheld, fit = Card(gpu, "it is in quarantine", (), ()), Card(gpu, None, (), ())
+        (line,) = leave.unfit([withheld, fit], [A2], self.host.roots)
+        self.assertIn("0000:3b:00.0: stock Nova gives it", line)
+        self.assertIn("it is in quarantine", line)
+        self.assertEqual([], list(leave.unfit([withheld], [], self.host.roots)))
+
+    def test_a_domain_that_is_no_instance(self) -> None:
+        strangers = {"strange": [CARD]}
+        leave.check_strangers(strangers, [], self.host.roots)
+        refused = self.assertRaises(
+            adopt.NotReady, leave.check_strangers, strangers, [A2], self.host.roots
+        )
+        self.assertIn("strange", str(refused))
+        self.assertIn(str(CARD), str(refused))
 
 
 class GiveBackTest(test.NoDBTestCase):

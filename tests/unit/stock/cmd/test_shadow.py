@@ -30,6 +30,7 @@ FOUND = Shadow(
             OWN,
             (Way.ALIAS,),
             (ONE,),
+            frozenset([ONE]),
             (str(ONE),),
             frozenset(["a2"]),
             WORDS,

@@ -47,6 +47,13 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual({"pci_passthrough:alias": "nic:1,a2:1"}, item.set)
         self.assertEqual(("resources:PGPU",), item.unset)
 
+    def test_request_groups(self) -> None:
+        """Nothing is left that stock Nova would ask Placement for."""
+        words = ("resources1:PGPU", "trait1:CUSTOM_GPU_ARCH_AMPERE", "trait:CUSTOM_GPU_MODEL_A2")
+        others = {"resources2:CUSTOM_FPGA": "1", "trait2:CUSTOM_X": "required"}
+        specs = {**dict.fromkeys(words, "1"), **others}
+        self.assertEqual(words, self.judge(instance(ONE, extra_specs=specs)).unset)
+
     def test_nothing_of_nova_gpu(self) -> None:
         own = instance(extra_specs={"hw:x": "y", "hypervisor": "s== QEMU"})
         self.assertIsNone(leaving.judge(own, {}, [A2]))

@@ -138,6 +138,10 @@ class JudgeTest(unittest.TestCase):
         holding = self.judge(instance(address(1), address(2)), host)
         self.assertObstacle(holding, "10de:25b6", "10de:27b8", "resize")
 
+    def test_a_companion_alone(self) -> None:
+        holding = self.judge(instance(address(1, 1)), hardware(gpu(1)))
+        self.assertObstacle(holding, "0000:01:00.1 without 0000:01:00.0")
+
     def test_a_virtual_function(self) -> None:
         function = PciAddress(0, 1, 0, 4)
         host = hardware(gpu(1))
@@ -148,7 +152,35 @@ class JudgeTest(unittest.TestCase):
     def test_what_is_left_to_finish(self) -> None:
         own = instance(counted=frozenset([address(1)]), unfinished=True)
         holding = self.judge(own, hardware(gpu(1)), domain=has(address(1)))
-        self.assertEqual(((), {}, []), (holding.cards, holding.set, list(holding.obstacles)))
+        self.assertEqual(((address(1),), frozenset()), (holding.cards, holding.functions))
+        self.assertEqual(("= 1", []), (holding.set["gpus"], list(holding.obstacles)))
+
+    def test_records_that_are_gone_in_part(self) -> None:
+        """All of its cards stay its own, though Nova's record of one is left."""
+        counted = frozenset([address(1), address(2)])
+        own = instance(recorded={address(2): None}, counted=counted, unfinished=True)
+        holding = self.judge(own, hardware(gpu(1), gpu(2)), domain=has(*counted))
+        self.assertEqual(("= 2", []), (holding.set["gpus"], list(holding.obstacles)))
+        self.assertEqual(frozenset([address(2)]), holding.functions)
+        holding = self.judge(own, hardware(gpu(2)), domain=has(*counted))
+        self.assertObstacle(holding, "0000:01:00.0", "does not have")
+
+    def test_gpus_by_nova_gpu_as_well(self) -> None:
+        for changes in ({"counted": frozenset([address(2)])}, {"parts": True}):
+            own = instance(address(1), **changes)  # type: ignore[arg-type]
+            self.assertObstacle(self.judge(own, hardware(gpu(1), gpu(2))), "by nova-gpu as well")
+
+    def test_devices_of_another_kind(self) -> None:
+        nic = address(9)
+        own = instance(recorded={address(1): "a2", nic: "nic"})
+        holding = self.judge(own, hardware(gpu(1)))
+        self.assertEqual((frozenset([address(1)]), ()), (holding.functions, holding.obstacles))
+        holding = self.judge(instance(address(1), nic), hardware(gpu(1)))
+        self.assertObstacle(holding, "the alias a2", "0000:09:00.0")
+
+    def test_an_instance_on_another_host(self) -> None:
+        own = instance(address(1), elsewhere="host2")
+        self.assertObstacle(self.judge(own, hardware(gpu(1))), "on the host host2", "evacuation")
 
     def test_mediated_devices(self) -> None:
         made = MediatedDevice(address(1), address(1), "nvidia-35")

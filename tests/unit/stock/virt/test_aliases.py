@@ -37,6 +37,17 @@ class AliasesTest(unittest.TestCase):
         self.assertEqual([], self.read())
 
     def test_one_that_nova_does_not_read(self) -> None:
-        for text in ("no json", "[]", "3", '{"vendor_id": "10de", "product_id": "25b6"}'):
+        unnamed = '{"vendor_id": "10de", "product_id": "25b6"}'
+        for text in ("no json", "[]", "3", unnamed, {**OF_A2, "name": 1}):
             with self.subTest(text):
                 self.assertEqual(1, len(self.read(text, {**OF_A2, "name": "a2"})))
+
+    def test_a_name_between_spaces(self) -> None:
+        """Nova takes them away."""
+        (alias,) = self.read({**OF_A2, "name": " a2 "})
+        self.assertEqual("a2", alias.name)
+
+    def test_virtual_functions(self) -> None:
+        self.assertEqual([], self.read({**OF_A2, "name": "vf", "device_type": "type-VF"}))
+        (alias,) = self.read({**OF_A2, "name": "pf", "device_type": "type-PF"})
+        self.assertEqual("pf", alias.name)
