@@ -97,8 +97,11 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
 
     def leave(self, host: str = "host1") -> int:
         """As ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped"""
+        with self.reading(host) as sources:
+            leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
+        status = leave.give_back(self.giving_back(host), self.look(host).leavings)
         self.revoke_proofs(host)
-        return leave.give_back(self.giving_back(host), self.look(host).leavings)
+        return status
 
     def revoke_proofs(self, host: str) -> None:
         with self.reading(host) as sources:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from nova import objects
 
+from nova_gpu.stock.cmd import adopt, leave
+from nova_gpu.stock.virt import shadow
 from tests.functional import kvm, stock, test_adopt, test_kvm_aliases
 from tests.functional.base import Server
 
@@ -85,6 +87,23 @@ class LeaveTest(Leaving):
         self.finish_leaving()
         (request,) = self.instance(server).pci_requests.requests
         self.assertEqual(("a2", "preferred"), (request.alias_name, request.numa_policy))
+
+    def test_a_free_card_that_is_not_clean(self) -> None:
+        """Stock Nova would give it as its last guest has left it."""
+        server = self.boot(self.gpu_flavor(1))
+        (card,) = self.recorded(server)
+        free = next(each for each in kvm.ALL if each != card)
+        self.go_back()
+        for proof in (self.state() / "gpu-clean").glob(f"{free}*"):
+            proof.unlink()
+        with self.reading("host1") as sources:
+            cards = shadow.look(sources).cards
+            refused = self.assertRaises(
+                adopt.NotReady, leave.check_clean, cards, [test_kvm_aliases.ALL_A2], sources.host
+            )
+        self.assertIn(f"{free}: it was not cleaned", str(refused))
+        self.assertEqual(0, leave.give_back(self.giving_back(), self.look().leavings))
+        self.take_driver(stock.STOCK)
 
     def test_an_instance_that_moves_away(self) -> None:
         """Its card here is the migration's until that is confirmed."""

@@ -16,6 +16,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
@@ -24,6 +25,7 @@ from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.inventory import discovery
 
 _STOCK = "libvirt.LibvirtDriver"
 _STAYS, _UNREAD = 1, 3
@@ -51,14 +53,17 @@ def run(command: Any, line: list[str]) -> int:
     context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
     check_strangers(report.strangers, spec, sources.host.roots)
+    check_clean(report.cards, spec, sources.host)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
         adopt.check_unchanged(leavings, shadow.look(sources, command.alias).leavings)
-    adopt.revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     gpus = (card.gpu for card in report.cards)
     giving_back = GivingBack(context, sources.placement, node, gpus, sources.host.roots)
-    return adopt.watched(context, lambda: give_back(giving_back, leavings))
+    status = adopt.watched(context, lambda: give_back(giving_back, leavings))
+    if status == 0:
+        adopt.revoke_proofs(sources.host, report)
+    return status
 
 
 def text(leavings: Sequence[Leaving]) -> str:
@@ -135,6 +140,24 @@ def check_strangers(
                     "Nova would take for free; start nova-compute with nova-gpu's driver until it "
                     "has removed the domain, or take the card out of [pci]device_spec"
                 )
+
+
+def check_clean(cards: Iterable[Card], spec: Sequence[str], host: discovery.Discovery) -> None:
+    """Check that stock Nova, which cleans none, will give no card as its last guest has left it.
+
+    :raises NotReady: if it would
+    """
+    device_spec = DeviceSpec(spec)
+    free = [card.gpu for card in cards if not card.holders]
+    seen = proofs.see(free, host.roots)
+    for gpu in free:
+        reason = proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address))
+        if reason and device_spec.obstacle([gpu.address], host.roots):
+            raise NotReady(
+                f"{gpu.address}: {reason}, and stock Nova would give it as it is; start "
+                "nova-compute with nova-gpu's driver until nova-gpu list offers it, or take it out "
+                "of [pci]device_spec"
+            )
 
 
 def give_back(giving_back: GivingBack, leavings: Iterable[Leaving]) -> int:
