@@ -193,7 +193,9 @@ def _of_counted(
     instance: Instance, missing: Iterable[PciAddress], cards: Collection[PciAddress]
 ) -> Iterator[Obstacle]:
     for card in missing:
-        yield Obstacle(f"nova-gpu counts {card} for it, which this host does not have", "repair it")
+        yield Obstacle(
+            f"nova-gpu counts {card} for it, which this host does not have", "see nova-gpu verify"
+        )
     if cards and not instance.unfinished and (instance.parts or instance.counted - {*cards}):
         yield Obstacle(
             "it has GPUs by nova-gpu as well, and a flavor asks for cards of one kind",
