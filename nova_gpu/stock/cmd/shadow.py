@@ -183,8 +183,14 @@ def _plain(holding: Holding) -> dict[str, Any]:
 
 def text(report: Shadow) -> str:
     """Return *report* as text for people."""
-    parts = [_groups(report.groups), _cards(report.cards), _aliases(report.aliases)]
-    parts.append(_holdings(report.holdings))
+    # Where a source was not read, nothing is said of what was not found.
+    of_groups, of_holdings = _groups(report.groups), _holdings(report.holdings)
+    parts = [
+        of_groups if report.groups or not report.unread else "",
+        _cards(report.cards),
+        _aliases(report.aliases),
+        of_holdings if report.holdings or not report.unread else "",
+    ]
     parts += [
         f"{uuid} is a domain with {', '.join(map(str, cards))} and no instance of this host: "
         "these cards stay reserved until it is gone"

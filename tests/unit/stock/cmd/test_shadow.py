@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import json
 import unittest
 
@@ -69,6 +70,10 @@ class TextTest(unittest.TestCase):
         text = command.text(EMPTY)
         self.assertIn("nova-gpu would offer no GPU of this host", text)
         self.assertIn("No instance of this host has a GPU by stock Nova", text)
+
+    def test_what_was_not_read(self) -> None:
+        unread = dataclasses.replace(EMPTY, unread=("libvirt: away",))
+        self.assertEqual("Not read: libvirt: away", command.text(unread))
 
 
 class PlainTest(unittest.TestCase):
