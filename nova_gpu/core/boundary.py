@@ -23,6 +23,14 @@ class Failure(Exception):
         super().__init__(str(error))
         self.error = error
 
+    @property
+    def first_line(self) -> str:
+        """The first line of the text, or the type of ``error`` if it has none.
+
+        An error of another service also has its stack trace, below the first line.
+        """
+        return next(iter(str(self).strip().splitlines()), type(self.error).__name__)
+
 
 @contextlib.contextmanager
 def crossed(*passing: type[Exception]) -> Iterator[None]:

@@ -78,6 +78,8 @@ VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
 HEADS = "gpu:heads"
 
+# Nova's own word for PCI devices of its passthrough
+PCI_ALIAS = "pci_passthrough:alias"
 # Nova's own words that hide the hypervisor from guests: in flavors, and in images.
 HIDDEN = ("hw:hide_hypervisor_id", "hide_hypervisor_id")
 IMAGE_HIDDEN = "img_hide_hypervisor_id"

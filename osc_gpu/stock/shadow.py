@@ -18,7 +18,6 @@ from osc_gpu import base_command, flavors, rest
 from osc_gpu.base_command import Lines
 
 _COLUMNS = ("Flavor", "Alias", "Flavor for nova-gpu", "Instances", "Can Be Taken Over", "Remarks")
-_ALIAS = "pci_passthrough:alias"
 _STDIN = "-"
 _MOST_HOSTS = 3
 _WRITE = "write it on the host: nova-gpu shadow --json > FILE"
@@ -77,7 +76,7 @@ class ShowShadow(base_command.Lister):
         meanings, instances = _meanings(hosts), _instances(hosts)
         rows = []
         for name in sorted(listed.keys() | instances.keys()):
-            alias, own = listed.get(name, {}).get(_ALIAS, ""), instances.get(name, {})
+            alias, own = listed.get(name, {}).get(names.PCI_ALIAS, ""), instances.get(name, {})
             if own or any(item in meanings for item, _ in _items(alias)):
                 remarks = [] if name in listed else [unlisted]
                 rows.append(_row(name, alias, meanings, own, remarks))
@@ -153,7 +152,7 @@ def _words(properties: Mapping[str, str]) -> _Words:
 
 def _own(properties: Mapping[str, str]) -> _Words:
     """Return nova-gpu's words, without what the alias gives besides GPUs."""
-    return _words({key: value for key, value in properties.items() if key != _ALIAS})
+    return _words({key: value for key, value in properties.items() if key != names.PCI_ALIAS})
 
 
 def _meanings(hosts: Mapping[str, _Json]) -> _Meanings:
@@ -229,7 +228,7 @@ def _translated(alias: str, meanings: _Meanings) -> tuple[dict[str, str], list[s
         if name not in meanings:
             others.append(f"{name}:{number}")
         elif not number.isdecimal() or not int(number):
-            mistakes.append(f"{_ALIAS} has {name} without a number above 0; correct it")
+            mistakes.append(f"{names.PCI_ALIAS} has {name} without a number above 0; correct it")
         else:
             total += int(number)
             mistakes += _disagreement(name, meanings[name])
@@ -242,7 +241,7 @@ def _translated(alias: str, meanings: _Meanings) -> tuple[dict[str, str], list[s
         )
     if mistakes or not different:
         return {}, mistakes
-    rest_of_alias = {_ALIAS: ",".join(others)} if others else {}
+    rest_of_alias = {names.PCI_ALIAS: ",".join(others)} if others else {}
     return {names.GPUS: f"= {total}", **dict(different[0]), **rest_of_alias}, []
 
 

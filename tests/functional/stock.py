@@ -53,12 +53,12 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
         super().tearDown()
 
     def has(self, server: Server) -> list[str]:
-        """The cards that the guest has by an alias"""
+        """Return the cards that the guest has by an alias."""
         return [f"0000:{bus[2:]}:00.0" for bus in self.by_alias(server)]
 
     @contextlib.contextmanager
     def reading(self, host: str) -> Iterator[gather.Sources]:
-        """As ``nova-gpu shadow`` reads there"""
+        """Wrap a reading of the host as ``nova-gpu shadow`` reads it."""
         driver = self.computes[host].driver
         self._point_options_at(host)
         spec = CONF.pci.device_spec
@@ -73,30 +73,30 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
                 self.device_spec(*spec)
 
     def look(self, host: str = "host1") -> shadow.Shadow:
-        """What ``nova-gpu shadow`` finds there"""
+        """Return what ``nova-gpu shadow`` finds on *host*."""
         with self.reading(host) as sources:
             return shadow.look(sources)
 
     def takeover(self, host: str = "host1") -> adoption.Takeover:
-        """That of ``nova-gpu adopt`` there"""
+        """Return the takeover of ``nova-gpu adopt`` on *host*."""
         node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
         client = report.SchedulerReportClient()
         return adoption.Takeover(self.context, client, node, adopt.groups(self.look(host)))
 
     def adopt(self, host: str = "host1") -> int:
-        """As ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped"""
+        """Do as ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped."""
         self.revoke_proofs(host)
         return adopt.take_over(self.takeover(host), self.look(host).holdings)
 
     def giving_back(self, host: str = "host1") -> giving_back.GivingBack:
-        """That of ``nova-gpu leave`` there"""
+        """Return the way back of ``nova-gpu leave`` on *host*."""
         node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
         client, seen = report.SchedulerReportClient(), self.look(host)
         gpus = (card.gpu for card in seen.cards)
         return giving_back.GivingBack(self.context, client, node, gpus, self.hosts[host].roots)
 
     def leave(self, host: str = "host1") -> int:
-        """As ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped"""
+        """Do as ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped."""
         with self.reading(host) as sources:
             leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
         status = leave.give_back(self.giving_back(host), self.look(host).leavings)
@@ -108,6 +108,6 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
             adopt.revoke_proofs(sources.host, shadow.look(sources))
 
     def proofs(self, host: str = "host1") -> list[str]:
-        """The cards of which it is written down that they are clean"""
+        """Return the cards that have a proof that they are clean."""
         folder = self.state(host) / "gpu-clean"
         return sorted(path.name.removesuffix(".json") for path in folder.glob("*"))

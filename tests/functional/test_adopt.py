@@ -8,7 +8,7 @@ import json
 from typing import Any
 from unittest import mock
 
-from nova import exception, objects
+from nova import objects
 from oslo_db import exception as db_exc
 
 from nova_gpu.conf import CONF
@@ -24,7 +24,7 @@ class Adopting(stock.StockTestBase):
     HOSTS = ("host1",)
 
     def change_driver(self) -> None:
-        """The host's options become nova-gpu's while its nova-compute is stopped."""
+        """Stop nova-compute of host1, and make its options nova-gpu's."""
         self.computes["host1"].stop()
         self.device_spec()
 
@@ -35,7 +35,7 @@ class Adopting(stock.StockTestBase):
         self.period()
 
     def assertAdopted(self, server: Server, cards: list[str]) -> None:
-        """Nova's database and Placement count *cards*, and nothing of stock Nova is left."""
+        """Check that Nova and Placement count *cards*, and that nothing of stock Nova is left."""
         self.assertEqual(cards, self.recorded(server))
         self.assertEqual({"host1": len(cards)}, self.allocated(server))
         self.assertEqual([], self.rows(server))
@@ -49,7 +49,7 @@ class Adopting(stock.StockTestBase):
             self.assertEqual([], list(kept.pci_requests.requests))
 
     def rows(self, server: Server) -> list[str]:
-        """The PCI functions that stock Nova's tracker counts for the instance"""
+        """Return the PCI functions that stock Nova's tracker counts for the instance."""
         found = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])
         return [row.address for row in found]
 
@@ -132,7 +132,7 @@ class AdoptTest(Adopting):
         self.assertGPUs(server, had)
 
     def test_an_instance_that_has_become_busy(self) -> None:
-        """Its owner deletes it while it is taken over; the host does so when it starts."""
+        """Refuse an instance that its owner resizes after the plan, and take over the other."""
         server, other = self.boot_by_alias(), self.boot_by_alias()
         had = self.has(server)
         holdings = self.look().holdings
@@ -189,8 +189,18 @@ class AdoptTest(Adopting):
         server = self.boot_by_alias()
         self.change_driver()
         takeover, (holding,) = self.takeover(), self.look().holdings
-        conflict = exception.PlacementReshapeConflict(error="it was changed")
-        with mock.patch.object(takeover._client, "_reshape", side_effect=[conflict] * 3):
+        read = takeover._client.get_allocations_for_provider_tree
+
+        def and_then_others_write(*args: Any) -> Any:
+            allocations = read(*args)
+            url = f"/resource_providers/{self.compute_rp_uuids['host1']}/inventories"
+            inventories = self.placement.get(url).body
+            self.placement.put(url, inventories)  # a new generation
+            return allocations
+
+        with mock.patch.object(
+            takeover._client, "get_allocations_for_provider_tree", and_then_others_write
+        ):
             refused = self.assertRaises(own.PlacementFailed, takeover.count, holding)
         self.assertIn("changed the providers during each of 3 attempts", str(refused))
         self.assertEqual({}, self.allocated(server))

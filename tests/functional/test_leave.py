@@ -18,7 +18,7 @@ class Leaving(test_adopt.Adopting):
         self.flags(compute_driver=stock.OURS)
 
     def go_back(self) -> None:
-        """The host's options become stock Nova's while its nova-compute is stopped."""
+        """Stop nova-compute of host1, and make its options stock Nova's."""
         self.computes["host1"].stop()
         self.device_spec(test_kvm_aliases.ALL_A2)
 
@@ -28,7 +28,7 @@ class Leaving(test_adopt.Adopting):
         self.period()
 
     def assertLeft(self, server: Server, cards: list[str]) -> None:
-        """Stock Nova counts *cards*, and nothing of nova-gpu is left."""
+        """Check that stock Nova counts *cards*, and that nothing of nova-gpu is left."""
         self.assertEqual(cards, self.rows(server))
         self.assertEqual([], self.recorded(server))
         self.assertEqual({}, self.allocated(server))

@@ -26,7 +26,7 @@ from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # Extra specs by which Nova gives devices without Placement: passthrough, and Cyborg's.
-_OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
+_OTHERS_DEVICES = frozenset({names.PCI_ALIAS, "accel:device_profile"})
 
 _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT_NVLINK_ISLAND}
 

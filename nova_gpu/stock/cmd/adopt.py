@@ -17,7 +17,7 @@ from nova_gpu.core import boundary, exception, names, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
-from nova_gpu.stock.core.holding import Holding
+from nova_gpu.stock.core.holding import Holding, Leaving
 from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.adoption import Group, Step, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
@@ -26,6 +26,7 @@ from nova_gpu.virt.inventory import discovery
 
 _DRIVER = "GPULibvirtDriver"
 _LEFT, _UNREAD = 1, 3
+_WORDS = "stays stock Nova's", "to be taken over"
 # nova-compute reports as often as [DEFAULT]report_interval says.
 _REPORTS = 2
 
@@ -53,7 +54,7 @@ def run(command: Any, line: list[str]) -> int:
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
-        check_unchanged(report.holdings, shadow.look(sources).holdings)
+        check_unchanged(report, shadow.look(sources))
     revoke_proofs(sources.host, report)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     takeover = Takeover(context, sources.placement, node, groups(report))
@@ -78,19 +79,23 @@ def text(holdings: Sequence[Holding]) -> str:
     """Return what would be done with *holdings*, as text for people."""
     if not holdings:
         return "No instance of this host has a GPU by stock Nova: nothing is to be taken over."
-    return printable.lines("\n".join(line for holding in holdings for line in _lines(holding)))
+    return printable.lines(
+        "\n".join(line for holding in holdings for line in lines(holding, *_WORDS))
+    )
 
 
-def _lines(holding: Holding) -> Iterator[str]:
-    uuid = holding.instance.uuid
-    if holding.obstacles:
-        yield f"{uuid}: stays stock Nova's"
-        yield from (f"  - {obstacle}" for obstacle in holding.obstacles)
+def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
+    """Yield the lines of one instance's plan: how its flavor changes, or what is in the way.
+
+    :param stays: what becomes of an instance with obstacles; *goes*, of one without
+    """
+    uuid = item.instance.uuid
+    if item.obstacles:
+        yield f"{uuid}: {stays}"
+        yield from (f"  - {obstacle}" for obstacle in item.obstacles)
         return
-    properties = [f"{name}='{value}'" for name, value in holding.set.items()]
-    properties += [f"without {name}" for name in holding.unset]
-    yield f"{uuid}: to be taken over, with {', '.join(holding.devices)}"
-    yield f"    flavor of the instance: {', '.join(properties)}"
+    yield f"{uuid}: {goes}, with {', '.join(map(str, item.cards))}"
+    yield f"    flavor of the instance: {', '.join(shadow_command.changes(item))}"
 
 
 def is_own(compute_driver: str) -> bool:
@@ -155,13 +160,13 @@ def watched(context: nova_context.RequestContext, work: Callable[[], int]) -> in
     return _LEFT
 
 
-def check_unchanged(before: Sequence[object], now: Sequence[object]) -> None:
+def check_unchanged(before: Shadow, now: Shadow) -> None:
     """Check that nova-compute changed nothing between the reading and its end.
 
     :raises NotReady: if it did
     """
     if before != now:
-        raise NotReady("the instances have changed since they were read; run this again")
+        raise NotReady("the host has changed since it was read; run this again")
 
 
 def revoke_proofs(host: discovery.Discovery, report: Shadow) -> None:
@@ -190,8 +195,7 @@ def do(step: Step) -> None:
         with boundary.crossed(exception.GPUError):
             step.do()
     except boundary.Failure as error:
-        lines = str(error).strip().splitlines() or [type(error.error).__name__]
-        raise NotReady(f"not done: {step.text}: {lines[0]}; run this again") from error
+        raise NotReady(f"not done: {step.text}: {error.first_line}; run this again") from error
     print(step.text, flush=True)
 
 

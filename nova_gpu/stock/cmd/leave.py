@@ -29,6 +29,7 @@ from nova_gpu.virt.inventory import discovery
 
 _STOCK = "libvirt.LibvirtDriver"
 _STAYS, _UNREAD = 1, 3
+_WORDS = "cannot be given back", "to be given back"
 
 
 def run(command: Any, line: list[str]) -> int:
@@ -56,7 +57,7 @@ def run(command: Any, line: list[str]) -> int:
     check_clean(report.cards, spec, sources.host)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
-        adopt.check_unchanged(leavings, shadow.look(sources, command.alias).leavings)
+        adopt.check_unchanged(report, shadow.look(sources, command.alias))
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     gpus = (card.gpu for card in report.cards)
     giving_back = GivingBack(context, sources.placement, node, gpus, sources.host.roots)
@@ -70,19 +71,8 @@ def text(leavings: Sequence[Leaving]) -> str:
     """Return what would be done with *leavings*, as text for people."""
     if not leavings:
         return "No instance of this host has a GPU by nova-gpu: nothing is to be given back."
-    return printable.lines("\n".join(line for leaving in leavings for line in _lines(leaving)))
-
-
-def _lines(leaving: Leaving) -> Iterator[str]:
-    uuid = leaving.instance.uuid
-    if leaving.obstacles:
-        yield f"{uuid}: cannot be given back"
-        yield from (f"  - {obstacle}" for obstacle in leaving.obstacles)
-        return
-    properties = [f"{name}='{value}'" for name, value in leaving.set.items()]
-    properties += [f"without {name}" for name in leaving.unset]
-    yield f"{uuid}: to be given back, with {', '.join(map(str, leaving.cards))}"
-    yield f"    flavor of the instance: {', '.join(properties)}"
+    plans = (adopt.lines(leaving, *_WORDS) for leaving in leavings)
+    return printable.lines("\n".join(line for plan in plans for line in plan))
 
 
 def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> None:

@@ -16,8 +16,7 @@ from nova_gpu.cmd import card_facts, host_check, services, this_host, waiting
 from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, names, printable
-from nova_gpu.stock.core import takeover
-from nova_gpu.stock.core.holding import Alias, Holding
+from nova_gpu.stock.core.holding import Alias, Holding, Leaving
 from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.shadow import Card, Group, Shadow
 from nova_gpu.virt.verify import gather
@@ -223,7 +222,7 @@ def _cards(cards: tuple[Card, ...]) -> str:
 
 def _aliases(aliases: tuple[Alias, ...]) -> str:
     return "\n".join(
-        f"A flavor with {takeover.ALIAS}={alias.name}:N says to nova-gpu: {_in_words(alias.set)}"
+        f"A flavor with {names.PCI_ALIAS}={alias.name}:N says to nova-gpu: {_in_words(alias.set)}"
         if alias.set
         else f"The alias {alias.name} gives cards of several products: each needs its own flavor"
         for alias in aliases
@@ -242,19 +241,23 @@ def _holdings(holdings: tuple[Holding, ...]) -> str:
     titles = ["Instance", "Flavor", "By", "Has", "Flavor for nova-gpu", "Can be taken over"]
     shown = prettytable.PrettyTable(titles, align="l")
     for holding in holdings:
-        flavor = [f"{name}='{value}'" for name, value in holding.set.items()]
-        flavor += [f"without {name}" for name in holding.unset]
         shown.add_row(
             [
                 holding.instance.uuid,
                 holding.instance.flavor,
                 "\n".join(holding.ways),
                 "\n".join(holding.devices),
-                "\n".join(flavor),
+                "\n".join(changes(holding)),
                 "no" if holding.obstacles else "yes",
             ]
         )
     return "\n".join([shown.get_string(), *_remarks(holdings)])
+
+
+def changes(item: Holding | Leaving) -> list[str]:
+    """Return how the instance's flavor changes, one text for each property."""
+    properties = [f"{name}='{value}'" for name, value in item.set.items()]
+    return [*properties, *(f"without {name}" for name in item.unset)]
 
 
 def _remarks(holdings: tuple[Holding, ...]) -> Iterator[str]:

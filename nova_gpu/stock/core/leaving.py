@@ -41,9 +41,9 @@ def judge(
     )
     properties = {}
     if alias:
-        others = instance.extra_specs.get(takeover.ALIAS)
+        others = instance.extra_specs.get(names.PCI_ALIAS)
         own = f"{alias}:{len(cards)}"
-        properties[takeover.ALIAS] = f"{others},{own}" if others else own
+        properties[names.PCI_ALIAS] = f"{others},{own}" if others else own
     obstacles = [
         *takeover.of_state(instance),
         *_of_cards(instance, cards, domain),

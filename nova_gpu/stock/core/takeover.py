@@ -22,7 +22,6 @@ from nova_gpu.stock.core.holding import (
     Way,
 )
 
-ALIAS = "pci_passthrough:alias"
 # The states of an instance that a restart of nova-compute and its records' change do not touch
 # (nova.compute.vm_states)
 SETTLED = ("active", "paused", "stopped")
@@ -117,15 +116,15 @@ def _without(
     A value of ``pci_passthrough:alias`` is ``a2:1,nic:2``; what is not in *aliases* stays.
     """
     replaced, removed = {}, []
-    if aliases and ALIAS in extra_specs:
-        requests = [text.strip() for text in extra_specs[ALIAS].split(",")]
+    if aliases and names.PCI_ALIAS in extra_specs:
+        requests = [text.strip() for text in extra_specs[names.PCI_ALIAS].split(",")]
         others = [text for text in requests if text.partition(":")[0].strip() not in aliases]
         if others:
-            replaced[ALIAS] = ",".join(others)
+            replaced[names.PCI_ALIAS] = ",".join(others)
         else:
-            removed.append(ALIAS)
-    if mediated and "resources:VGPU" in extra_specs:
-        removed.append("resources:VGPU")
+            removed.append(names.PCI_ALIAS)
+    if mediated and (vgpus := f"resources:{names.VGPU_RESOURCE_CLASS}") in extra_specs:
+        removed.append(vgpus)
     return replaced, tuple(removed)
 
 

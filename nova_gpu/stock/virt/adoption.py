@@ -169,7 +169,7 @@ class Takeover:
     def respecify(self, holding: Holding) -> None:
         """Write the same flavor and requests into the instance's request spec."""
         instance = settled(self._context, holding.instance.uuid, self._node.host)
-        respecify(self._context, instance.uuid, instance.flavor, left(instance))
+        respecify(self._context, instance.uuid, instance.flavor, other_requests(instance))
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
@@ -188,7 +188,7 @@ class Takeover:
     def finish(self, holding: Holding) -> None:
         """Remove the requests of an alias that nova-gpu has replaced."""
         instance = settled(self._context, holding.instance.uuid, self._node.host)
-        instance.pci_requests = left(instance)
+        instance.pci_requests = other_requests(instance)
         instance.save()
 
 
@@ -304,10 +304,9 @@ def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.Req
     except nova_exception.RequestSpecNotFound:
         return None
     except boundary.Failure as error:
-        lines = str(error).strip().splitlines() or [type(error.error).__name__]
         raise NotTakenOver(
             uuid,
-            f"nova-conductor does not read its request spec: {lines[0]}",
+            f"nova-conductor does not read its request spec: {error.first_line}",
             "set [api_database]connection for the conductor of this host's cell while this runs",
         ) from error
 
@@ -331,7 +330,7 @@ def _marked(instance: objects.Instance, aliases: Collection[str]) -> Any:
     return requests
 
 
-def left(instance: objects.Instance) -> Any:
+def other_requests(instance: objects.Instance) -> Any:
     """Return a copy of the instance's requests without those that nova-gpu has replaced."""
     requests = instance.pci_requests.obj_clone()
     requests.requests = [

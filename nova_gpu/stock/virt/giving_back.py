@@ -27,7 +27,6 @@ from nova_gpu.core import names
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.stock.core import takeover
 from nova_gpu.stock.core.holding import Leaving
 from nova_gpu.stock.virt import adoption, records
 from nova_gpu.stock.virt.adoption import Step
@@ -80,9 +79,9 @@ class GivingBack:
         """Add a request for the cards that Nova does not render yet, unless it is there."""
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         adoption.request_spec(self._context, instance.uuid)
-        requests = adoption.left(instance)
+        requests = adoption.other_requests(instance)
         flavor = objects.Flavor(
-            extra_specs={takeover.ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
+            extra_specs={names.PCI_ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
         )
         policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
         (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests

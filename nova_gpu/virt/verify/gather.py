@@ -74,9 +74,7 @@ class Questions:
             with boundary.crossed():
                 answer: _T = self._within(read)
         except boundary.Failure as error:
-            # An error of another service also has its stack trace, below the first line.
-            lines = str(error).strip().splitlines() or [type(error.error).__name__]
-            self._failures[f"{who}: {lines[0]}; see {_OPTIONS[who]}"] = None
+            self._failures[f"{who}: {error.first_line}; see {_OPTIONS[who]}"] = None
             return None
         return answer
 
@@ -174,7 +172,7 @@ def _instances(
             settled=state in _SETTLED and uuid not in moving | counted.busy,
             flavor_count=0 if is_released else asked_of(flavor, [d for _, d in devices]),
             counted=frozenset(devices),
-            aliased="pci_passthrough:alias" in flavor.extra_specs,
+            aliased=names.PCI_ALIAS in flavor.extra_specs,
         )
     return instances, counted.returning
 

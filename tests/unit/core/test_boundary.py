@@ -19,6 +19,15 @@ class CrossedTest(unittest.TestCase):
             self.assertIs(error, raised.exception.__cause__)
             self.assertEqual(str(error), str(raised.exception))
 
+    def test_first_line(self) -> None:
+        for error, line in (
+            (OSError(" remote error\n[stack]\n"), "remote error"),
+            (OSError("\n"), "OSError"),
+            (StopIteration(), "StopIteration"),
+        ):
+            with self.subTest(repr(error)):
+                self.assertEqual(line, boundary.Failure(error).first_line)
+
     def test_what_the_caller_catches_passes(self) -> None:
         with self.assertRaises(KeyError), boundary.crossed(ValueError, LookupError):
             raise KeyError("gone")

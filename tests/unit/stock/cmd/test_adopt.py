@@ -19,6 +19,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.core.holding import Holding, Instance, Obstacle, Way
 from nova_gpu.stock.virt.adoption import NotTakenOver, Step
+from nova_gpu.stock.virt.shadow import Shadow
 from tests.fixtures import hosts
 
 CARD = PciAddress(0, 0x3B, 0, 0)
@@ -39,6 +40,10 @@ def holding(uuid: str, *obstacles: Obstacle) -> Holding:
         ("pci_passthrough:alias",),
         obstacles,
     )
+
+
+def report(*holdings: Holding) -> Shadow:
+    return Shadow("node1", (), (), (), holdings, (), {}, ())
 
 
 class PlanTest(test.NoDBTestCase):
@@ -63,11 +68,10 @@ class PlanTest(test.NoDBTestCase):
         self.assertIn("nothing is to be taken over", adopt.text([]))
 
     def test_what_has_changed_meanwhile(self) -> None:
-        adopt.check_unchanged((holding("one"),), (holding("one"),))
-        for now in ((), (holding("one", BUSY),), (holding("one"), holding("two"))):
-            refused = self.assertRaises(
-                adopt.NotReady, adopt.check_unchanged, (holding("one"),), now
-            )
+        before = report(holding("one"))
+        adopt.check_unchanged(before, report(holding("one")))
+        for now in (report(), report(holding("one", BUSY)), report(holding("one"), holding("two"))):
+            refused = self.assertRaises(adopt.NotReady, adopt.check_unchanged, before, now)
             self.assertIn("run this again", str(refused))
 
 
