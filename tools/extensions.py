@@ -42,6 +42,7 @@ EXTENSIONS = (
             *("tests/functional/boards.py", "tests/vfio/test_board.py"),
         ),
     ),
+    Extension("nova_gpu/licence", ("tests/unit/licence",)),
     Extension(
         "nova_gpu/stock",
         ("tests/unit/stock", "tests/functional/stock.py", "tests/vfio/test_adopt.py"),

@@ -24,11 +24,12 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 
-from nova_gpu.core import names
+from nova_gpu.core import extensions, names
 from nova_gpu.core.guest import devices
 
 # The roles that may request the data of any instance: Nova's own user has them
 _ROLES = frozenset({"admin", "service"})
+_LICENCE = extensions.load(extensions.LICENCE)
 
 
 def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
@@ -58,17 +59,19 @@ def application(request: webob.Request) -> webob.Response:
 
 
 def of_instance(instance: objects.Instance) -> dict[str, Any]:
-    """Return the instance's GPUs and NCCL's topology file; an empty mapping if it has no GPUs.
+    """Return the instance's GPUs, NCCL's topology file, and the licence of its vGPUs.
 
-    Both are from its ``system_metadata``, which may be out of date: the instance may have given its
-    GPUs back, or moved to a host without GPUs. Only ``resources`` show whether it has GPUs now.
+    The first two are from its ``system_metadata``, which may be out of date: the instance may have
+    given its GPUs back, or moved to a host without GPUs. Only ``resources`` show whether it has
+    GPUs now. An instance without any gets an empty mapping.
     """
     has_gpus = any(
         resource.resource_class in names.RESOURCE_CLASSES for resource in instance.resources or ()
     )
     guest_devices = devices.of_metadata(instance.system_metadata) if has_gpus else []
     topology = devices.nccl_topology(guest_devices)
-    return {"devices": guest_devices, "nccl_topology": topology} if guest_devices else {}
+    gpus = {"devices": guest_devices, "nccl_topology": topology} if guest_devices else {}
+    return gpus | _LICENCE.of_instance(instance) if _LICENCE else gpus
 
 
 def _instance(uuid: str) -> objects.Instance:

@@ -15,6 +15,7 @@ from typing import Any
 SETS = "nova_gpu.fabric.virt.fabric"  # its Fabric is a nova_gpu.virt.sets.Sets
 SHORTAGE = "nova_gpu.fabric.scheduler.partition_reasons"  # nova_gpu.scheduler.filters asks it
 BOARD_TEXT = "nova_gpu.fabric.cmd.board_text"  # nova_gpu.cmd.board has its functions
+LICENCE = "nova_gpu.licence.api.vgpu_licence"  # nova_gpu.api.vendordata adds what it returns
 # Commands of nova-gpu: nova_gpu.cmd.arguments has their options
 SHADOW = "nova_gpu.stock.cmd.shadow"
 ADOPT = "nova_gpu.stock.cmd.adopt"
