@@ -19,7 +19,7 @@ from nova_gpu.core.flavor import condition, extra_spec, request, summary, valida
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
-from osc_gpu import base_command, query, rest
+from osc_gpu import base_command, descriptions, query, rest
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
 _OPTIONS = tuple((word, word.option) for word in extra_spec.WORDS if word.option)
@@ -144,6 +144,15 @@ class CreateFlavor(base_command.ShowOne):
             help="Hide the flavor from projects without access to it (default: public)",
         )
         add(
+            "--describe-for",
+            dest="programs",
+            action="append",
+            choices=list(descriptions.PROGRAMS),
+            default=[],
+            help="Another program that reads the GPUs of flavors in properties of its own: EGI's "
+            "accounting, names of the Sovereign Cloud Stack, or Skyline (repeat for several)",
+        )
+        add(
             "--property",
             metavar="<key=value>",
             dest="properties",
@@ -166,6 +175,7 @@ class CreateFlavor(base_command.ShowOne):
         # The values of --property are not checked: they may name what the table does not know yet.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
         refuse_unknown(of_options, lambda: query.known_traits(connection))
+        specs = descriptions.of(parsed_args.name, parsed_args.programs, specs)
         compute = connection.compute
         fields = {
             "name": parsed_args.name,
