@@ -70,7 +70,8 @@ class HostGPUs:
         def parts() -> domains.Parts:
             undivided = vgpus.cards.undivided()
             return domains.parts(
-                published.cards(), host_discovery.roots, vgpus.divided(), undivided
+                *(published.cards(), host_discovery.roots, vgpus.divided(), undivided),
+                vgpus.by_guest(),
             )
 
         self.ledger = ledger = Ledger()

@@ -27,6 +27,10 @@ MAX_PER_CARD = 4096
 _COMPUTE_INSTANCES = 100
 _GPU_INSTANCES = 10_000
 
+# A slot's number has nine digits at most. The uuid of a mediated device is larger by far.
+_NUMBERS = 10**9
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}|(?P<uuid>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
 LOST = "the MIG instance is no longer on its card"
 
 
@@ -117,7 +121,8 @@ class Slot:
     """The place of one vGPU, made or not: ``0000:3b:00.0/nvidia-35/0``.
 
     It consists of the PCI function, the id of the vGPU type and a number from 0. For a MIG instance
-    the type is its profile, and the number is :func:`slot_number`.
+    the type is its profile, and the number is :func:`slot_number`. A mediated device that another
+    program has made is its own slot, with its uuid for the number (:meth:`of_device`).
     """
 
     parent: PciAddress
@@ -126,14 +131,15 @@ class Slot:
 
     @classmethod
     def parse(cls, text: str) -> Slot:
-        """Parse ``address/type/number``.
+        """Parse ``address/type/number`` or ``address/type/uuid``.
 
         :raises InvalidValue: if *text* does not have that form
         """
         address, _, rest = text.partition("/")
         type_id, _, number = rest.partition("/")
-        if is_type_id(type_id) and re.fullmatch("0|[1-9][0-9]{0,8}", number):
-            slot = cls(PciAddress.parse(address), type_id, int(number))
+        if is_type_id(type_id) and (match := _NUMBER.fullmatch(number)):
+            value = uuid.UUID(number).int if match["uuid"] else int(number)
+            slot = cls(PciAddress.parse(address), type_id, value)
             # Only one text may denote a slot.
             if str(slot) == text:
                 return slot
@@ -142,8 +148,21 @@ class Slot:
             "(PCI address, type, number)"
         )
 
+    @classmethod
+    def of_device(cls, parent: PciAddress, type_id: str, device: str) -> Slot:
+        """Return the slot of a mediated device that nova-gpu has not made.
+
+        :param device: its uuid
+        """
+        return cls(parent, type_id, uuid.UUID(device).int)
+
     def __str__(self) -> str:
-        return f"{self.parent}/{self.type_id}/{self.number}"
+        return f"{self.parent}/{self.type_id}/{self.device or self.number}"
+
+    @property
+    def device(self) -> str | None:
+        """The uuid of the mediated device that :meth:`of_device` has got, else ``None``."""
+        return str(uuid.UUID(int=self.number)) if self.number >= _NUMBERS else None
 
     @property
     def is_mig(self) -> bool:
@@ -167,10 +186,13 @@ class Slot:
 def device_uuid(instance_uuid: str, slot: Slot) -> str:
     """Return the uuid of the mediated device that an instance has at *slot*.
 
-    It depends on the two arguments only, and differs for each instance.
+    It depends on the two arguments only, and differs for each instance, unless the slot is that of
+    a device which nova-gpu has not made.
 
     :raises InvalidValue: if *instance_uuid* is not a uuid
     """
+    if (made := slot.device) is not None:
+        return made
     try:
         namespace = uuid.UUID(instance_uuid)
     except ValueError:

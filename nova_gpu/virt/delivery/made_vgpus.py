@@ -69,6 +69,13 @@ class MadeVGPUs:
         """Return the UUID of the instance that each vGPU was made for, by the vGPU's slot."""
         return self._instances
 
+    def by_instance(self) -> dict[str, frozenset[Slot]]:
+        """Return the slots of the vGPUs that were made for each instance, by its UUID."""
+        slots: dict[str, frozenset[Slot]] = {}
+        for slot, instance_uuid in self._instances.items():
+            slots[instance_uuid] = slots.get(instance_uuid, frozenset()) | {slot}
+        return slots
+
     def recorded_types(self) -> division.TypesByFunction:
         """Return the vGPU types of cards with vGPUs, by PCI function and then by the type's id.
 

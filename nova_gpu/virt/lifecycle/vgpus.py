@@ -105,6 +105,15 @@ class VGPUs:
             if group.facts.id == slot.type_id and group.card_of(slot)
         }
 
+    def by_guest(self) -> dict[str, frozenset[Slot]]:
+        """Return the vGPUs of each guest by its uuid: those made for it, and those Nova counts."""
+        vgpus, usage = self._made.by_instance(), self._ledger.now
+        for uuid in usage.instances():
+            counted = device.slots(usage.counted_for(uuid))
+            if counted:
+                vgpus[uuid] = vgpus.get(uuid, frozenset()) | counted
+        return vgpus
+
     def way(self, slot: Slot) -> Delivery:
         return self._discovery.ways.part(self.cards.look.kind(slot))
 
@@ -211,13 +220,15 @@ class VGPUs:
     def make_again(self) -> None:
         """Make the vGPUs of this host's instances again, after a host boot has removed them.
 
+        For a vGPU that exists and has no record, as one that stock Nova has made, write the record.
         Call this at service start, before new instances can get the room on the cards.
         """
         keys = {uuid: key for key, uuid in self.published.provider_uuids.items()}
-        owners = self._ledger.now.owners(keys) if keys else {}
+        owners, recorded = self._ledger.now.owners(keys) if keys else {}, self._made.instances()
         for slot in device.slots(owners):
             owner = owners[slot]
-            if not self.cards.look.is_made(slot, owner.instance_uuid):
+            is_made = self.cards.look.is_made(slot, owner.instance_uuid)
+            if not is_made or recorded.get(slot) != owner.instance_uuid:
                 try:
                     with boundary.crossed():
                         self.make(owner.instance_uuid, [slot])

@@ -18,7 +18,7 @@ from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, device_uuid
 from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 
@@ -47,7 +47,8 @@ class Parts:
     card of a PCI function; on a divided card, the function itself. ``node_by_number``: the path of
     each node by its device number, to recognise a node that a domain names by another path;
     ``number`` reads the device number of a path. ``nodes_by_instance``: the nodes that a guest
-    needs to open each MIG instance.
+    needs to open each MIG instance. ``vgpus_by_guest``: the vGPUs of each guest, by its uuid, to
+    recognise them in a domain that names functions and mediated devices only.
     """
 
     card_by_node: Mapping[str, Device]
@@ -55,6 +56,7 @@ class Parts:
     node_by_number: Mapping[int, str] = dataclasses.field(default_factory=dict)
     number: Callable[[str], int | None] = lambda node: None
     nodes_by_instance: Mapping[Slot, frozenset[str]] = dataclasses.field(default_factory=dict)
+    vgpus_by_guest: Mapping[str, Collection[Slot]] = dataclasses.field(default_factory=dict)
 
     def card_of(self, node: str) -> Device | None:
         """Return the device whose own node the path *node* is; ``None`` for any other node."""
@@ -148,6 +150,7 @@ def parts(
     roots: Roots,
     divided: Iterable[DividedCard] = (),
     undivided: Iterable[GPU] = (),
+    vgpus: Mapping[str, Collection[Slot]] = MappingProxyType({}),
 ) -> Parts:
     """Return the mapping from the host's device nodes and PCI functions to its devices.
 
@@ -156,6 +159,7 @@ def parts(
         of a single MIG instance for that instance
     :param undivided: those cards of *divided* that are no longer divided: a guest with such a
         card's node, as guests with a MIG instance have it, can open the whole card
+    :param vgpus: ``vgpus_by_guest`` of :class:`Parts`
     """
     whole, in_parts = tuple(gpus), tuple(divided)
     slots = [slot for card in in_parts for slot in vgpu_capacity.all_instances(card)]
@@ -174,6 +178,7 @@ def parts(
         {number: node for number, node in numbers.items() if number is not None},
         lambda node: nodes.number(node, roots),
         instances,
+        vgpus,
     )
 
 
@@ -297,23 +302,20 @@ def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
 
 def hostdevs(
     host: libvirt_host.Host,
-) -> dict[str, tuple[frozenset[PciAddress], frozenset[str]]]:
-    """Return the PCI functions, and the uuids of mediated devices, that each domain names.
+) -> dict[str, tuple[frozenset[PciAddress], frozenset[str], frozenset[Slot]]]:
+    """Return what each domain names: PCI functions, uuids of mediated devices, nova-gpu's slots.
 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
-    devices: dict[str, tuple[frozenset[PciAddress], frozenset[str]]] = {}
+    nothing = frozenset[PciAddress](), frozenset[str](), frozenset[Slot]()
+    devices: dict[str, tuple[frozenset[PciAddress], frozenset[str], frozenset[Slot]]] = {}
     for uuid, xml in _domains(host):
-        domain = _parsed(xml)
-        functions = frozenset(
-            function for item in domain.iterfind("devices/hostdev") for function in _functions(item)
+        domain, before = _parsed(xml), devices.get(uuid, nothing)
+        devices[uuid] = (
+            before[0] | _all_functions(domain),
+            before[1] | _mediated(domain),
+            before[2] | device.slots(_metadata(domain) or ()),
         )
-        mediated = frozenset(
-            address.get("uuid", "").lower()
-            for address in domain.iterfind("devices/hostdev[@type='mdev']/source/address")
-        )
-        before = devices.get(uuid, (frozenset(), frozenset()))
-        devices[uuid] = (before[0] | functions, before[1] | mediated)
     return devices
 
 
@@ -383,13 +385,16 @@ def named_in(xml: str, parts: Parts) -> Named:
 
     PCI addresses always count: an operator may have added one, or copied the domain. A domain with
     one function of a card has the whole card, but a virtual function that the metadata names as a
-    vGPU is only that vGPU. Metadata that is no address, and devices that are no GPUs, are ignored.
+    vGPU is only that vGPU. Stock Nova's domains have no metadata: there the vGPUs of the guest are
+    those in *parts* that it names. Metadata that is no address, and devices that are no GPUs, are
+    ignored.
 
     :raises DomainsUnreadable: if the XML is not of libvirt's format
     """
     domain = _parsed(xml)
     ours = _metadata(domain)
-    vgpus = {slot.parent for slot in device.slots(ours or ())}
+    own_vgpus = _vgpus(domain, parts.vgpus_by_guest) if ours is None else device.slots(ours)
+    vgpus = {slot.parent for slot in own_vgpus}
     devices: list[Device | None] = [
         parts.card_by_function.get(function)
         for hostdev in domain.iterfind("devices/hostdev")
@@ -397,7 +402,7 @@ def named_in(xml: str, parts: Parts) -> Named:
         if function not in vgpus
     ]
     functions = frozenset(dev for dev in devices if dev)
-    own = functions | (ours or frozenset())
+    own = functions | (ours or own_vgpus)
     runs = _runs(domain)
     if ours is not None and not runs:
         return Named(own)
@@ -485,6 +490,32 @@ def _metadata(domain: etree._Element, namespace: str = NAMESPACE) -> frozenset[D
             gpus = ours.iterchildren(tag=etree.Element)  # without comments
             return frozenset(device.parse(gpu.get("address", "")) for gpu in gpus)
     return None
+
+
+def _vgpus(
+    domain: etree._Element, vgpus_by_guest: Mapping[str, Collection[Slot]]
+) -> frozenset[Slot]:
+    """Return those of the guest's vGPUs that its domain names as functions or mediated devices."""
+    uuid = domain.findtext("uuid") or ""
+    if not (vgpus := vgpus_by_guest.get(uuid)):
+        return frozenset()
+    functions, mediated = _all_functions(domain), _mediated(domain)
+    return frozenset(
+        slot for slot in vgpus if slot.parent in functions or device_uuid(uuid, slot) in mediated
+    )
+
+
+def _all_functions(domain: etree._Element) -> frozenset[PciAddress]:
+    hostdevs = domain.iterfind("devices/hostdev")
+    return frozenset(function for hostdev in hostdevs for function in _functions(hostdev))
+
+
+def _mediated(domain: etree._Element) -> frozenset[str]:
+    """Return the uuids of the mediated devices that the domain names."""
+    return frozenset(
+        address.get("uuid", "").lower()
+        for address in domain.iterfind("devices/hostdev[@type='mdev']/source/address")
+    )
 
 
 def _functions(hostdev: etree._Element) -> Iterator[PciAddress]:

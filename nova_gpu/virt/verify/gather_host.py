@@ -93,7 +93,8 @@ def guests(host: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards) 
     :raises DomainsUnreadable: if libvirt does not list the domains
     """
     whole = (card.gpu for card in cards.whole.values())
-    parts = domains.parts(whole, host.roots, cards.parts.values())
+    made_vgpus = MadeVGPUs(host.vgpus).by_instance()
+    parts = domains.parts(whole, host.roots, cards.parts.values(), vgpus=made_vgpus)
     named = domains.look(libvirt, parts)
     running = domains.running(libvirt)
     guests_ = {}

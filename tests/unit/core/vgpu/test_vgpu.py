@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import unittest
+import uuid
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
@@ -22,8 +23,21 @@ class SlotTest(unittest.TestCase):
         # It stands in Nova's database.
         self.assertEqual("0000:3b:00.0/nvidia-35/0", str(vgpu.Slot(CARD, "nvidia-35", 0)))
 
+    def test_of_a_device_that_others_made(self) -> None:
+        """It is read back, and the device has the same uuid whoever has it."""
+        made = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+        slot = vgpu.Slot.of_device(CARD, "nvidia-35", made.upper())
+        self.assertEqual(f"0000:3b:00.0/nvidia-35/{made}", str(slot))
+        self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
+        self.assertEqual(made, vgpu.device_uuid(str(uuid.uuid4()), slot))
+        self.assertIsNone(vgpu.Slot(CARD, "nvidia-35", 999_999_999).device)
+
     def test_nothing_else_is_one(self) -> None:
         for text in (
+            "0000:3b:00.0/nvidia-35/1000000000",
+            "0000:3b:00.0/nvidia-35/00000000-0000-0000-0000-000000000001",
+            "0000:3b:00.0/nvidia-35/4B20D080-1b54-4048-85b3-a6a62d165c01",
+            "0000:3b:00.0/nvidia-35/4b20d0801b54404885b3a6a62d165c01",
             "",
             "0000:3b:00.0",
             "0000:3b:00.0/nvidia-35",

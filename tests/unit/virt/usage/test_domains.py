@@ -122,6 +122,19 @@ class GPUsInTest(unittest.TestCase):
         self.assertEqual({slot, other}, domains.gpus_in(domain("".join(devices), metadata), parts))
         self.assertEqual({vf}, domains.gpus_in(domain(devices[0]), parts))
 
+    def test_vgpus_of_a_guest_that_stock_nova_has_started(self) -> None:
+        """Its domain has no metadata: it names functions and mediated devices."""
+        guest, made = "6f70656e-7374-4163-8b20-697320667265", "4b20d080-1b54-4048-85b3-a6a62d165c01"
+        (vf,) = cards.addresses("0000:3b:00.4")
+        function, mediated = Slot(vf, "nvidia-1155", 0), Slot.of_device(A, "nvidia-35", made)
+        other = Slot(B, "nvidia-35", 0)
+        parts = domains.Parts({}, {vf: vf}, vgpus_by_guest={guest: [function, mediated, other]})
+        mdev = f"<hostdev type='mdev'><source><address uuid='{made}'/></source></hostdev>"
+        xml = domain(hostdev("0x0000", "0x3b", function=4) + mdev)
+        own = xml.replace("<name>one</name>", f"<name>one</name><uuid>{guest}</uuid>")
+        self.assertEqual({function, mediated}, domains.gpus_in(own, parts))
+        self.assertEqual({vf}, domains.gpus_in(xml, parts))  # of another domain
+
     def test_others_metadata(self) -> None:
         theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
         self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
