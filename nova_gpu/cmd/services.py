@@ -61,9 +61,9 @@ def no_bus(error: boundary.Failure) -> str:
     return f"nova-gpu: no message bus: {error}; see [DEFAULT]transport_url"
 
 
-def libvirt() -> libvirt_host.Host:
-    """Return a read-only connection to libvirt by Nova's class; it receives no events."""
-    host = libvirt_host.Host(this_host.uri(), read_only=True)
+def libvirt(*, read_only: bool = True) -> libvirt_host.Host:
+    """Return a connection to libvirt by Nova's class; it receives no events."""
+    host = libvirt_host.Host(this_host.uri(), read_only=read_only)
     # The errors are raised as well, and what subscribes to events does not complain of them.
     libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
     libvirt_host.libvirt.virEventRegisterDefaultImpl()

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import fixtures
 from nova import objects
 from nova.scheduler.client import report
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.cmd import host_check, this_host
 from nova_gpu.conf import CONF
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.cmd import shadow as command
+from nova_gpu.stock.core.holding import Holding, Leaving
 from nova_gpu.stock.virt import adoption, giving_back, shadow
 from nova_gpu.virt.verify import gather
-from tests.functional import test_kvm_aliases
-from tests.functional.base import Server
+from tests.fixtures import mediated
+from tests.functional import divided, test_kvm_aliases
+from tests.functional.readings import Server
 
 STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
 
@@ -49,6 +53,7 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
     def tearDown(self) -> None:
         self.delete_everything()
         self.device_spec()
+        self.flags(enabled_mdev_types=[], group="devices")
         self.take_driver()
         super().tearDown()
 
@@ -61,53 +66,92 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
         """Wrap a reading of the host as ``nova-gpu shadow`` reads it."""
         driver = self.computes[host].driver
         self._point_options_at(host)
-        spec = CONF.pci.device_spec
         with self.on(host), self._state_of(host):
-            command.leave_out_stock()
-            try:
+            with command.stock_left_out():
                 discovered = this_host.discover()
-                unavailable = functools.partial(host_check.unavailable, discovered)
-                placement = report.SchedulerReportClient()
-                yield gather.Sources(discovered, driver._host, placement, unavailable)
-            finally:
-                self.device_spec(*spec)
+            unavailable = functools.partial(host_check.unavailable, discovered)
+            placement = report.SchedulerReportClient()
+            yield gather.Sources(discovered, driver._host, placement, unavailable)
 
     def look(self, host: str = "host1") -> shadow.Shadow:
         """Return what ``nova-gpu shadow`` finds on *host*."""
         with self.reading(host) as sources:
-            return shadow.look(sources)
+            return command.look(sources)
 
     def takeover(self, host: str = "host1") -> adoption.Takeover:
         """Return the takeover of ``nova-gpu adopt`` on *host*."""
         node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
-        client = report.SchedulerReportClient()
-        return adoption.Takeover(self.context, client, node, adopt.groups(self.look(host)))
+        client, libvirt = report.SchedulerReportClient(), self.computes[host].driver._host
+        return adoption.Takeover(self.context, client, node, libvirt, self.look(host))
 
     def adopt(self, host: str = "host1") -> int:
         """Do as ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped."""
-        self.revoke_proofs(host)
-        return adopt.take_over(self.takeover(host), self.look(host).holdings)
+        holdings = self.look(host).holdings
+        self.forget_guests(host, holdings)
+        return adopt.take_over(self.takeover(host), holdings)
 
     def giving_back(self, host: str = "host1") -> giving_back.GivingBack:
         """Return the way back of ``nova-gpu leave`` on *host*."""
         node = objects.ComputeNode.get_by_host_and_nodename(self.context, host, host)
-        client, seen = report.SchedulerReportClient(), self.look(host)
-        gpus = (card.gpu for card in seen.cards)
-        return giving_back.GivingBack(self.context, client, node, gpus, self.hosts[host].roots)
+        client, libvirt = report.SchedulerReportClient(), self.computes[host].driver._host
+        seen, roots = self.look(host), self.hosts[host].roots
+        return giving_back.GivingBack(self.context, client, node, libvirt, seen, roots)
 
     def leave(self, host: str = "host1") -> int:
         """Do as ``nova-gpu leave --apply`` on *host*, whose nova-compute is stopped."""
         with self.reading(host) as sources:
             leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
-        status = leave.give_back(self.giving_back(host), self.look(host).leavings)
-        self.revoke_proofs(host)
+        leavings = self.look(host).leavings
+        status = leave.give_back(self.giving_back(host), leavings)
+        self.forget_guests(host, leavings)
         return status
 
-    def revoke_proofs(self, host: str) -> None:
+    def forget_guests(self, host: str, items: Iterable[Holding | Leaving]) -> None:
         with self.reading(host) as sources:
-            adopt.revoke_proofs(sources.host, shadow.look(sources))
+            adopt.forget_guests(sources.host, command.look(sources), items)
 
     def proofs(self, host: str = "host1") -> list[str]:
         """Return the cards that have a proof that they are clean."""
         folder = self.state(host) / "gpu-clean"
         return sorted(path.name.removesuffix(".json") for path in folder.glob("*"))
+
+
+class StockMediatedTestBase(StockTestBase, divided.DividedServersTestBase):
+    """Stock Nova divides two cards of host1 into mediated devices of one type."""
+
+    TYPE = "nvidia-64"
+
+    def setUp(self) -> None:
+        self.devices: dict[str, mediated.Devices] = {}
+        super().setUp()
+        for name in ("create", "define"):
+            target = f"nova.tests.fixtures.libvirt.Connection.nodeDevice{name.title()}XML"
+            self.useFixture(fixtures.MonkeyPatch(target, getattr(mediated, name)))
+
+    def _setup_compute_service(self) -> None:
+        self.flags(compute_driver=STOCK)
+        self.device_spec()
+        self.divide()
+
+    def divide(self, *, by_stock: bool = True) -> None:
+        """Let stock Nova divide cards, or nova-gpu."""
+        self.flags(enabled_mdev_types=[self.TYPE] if by_stock else [], group="devices")
+
+    def start_host(self, name: str = "host1", machine: str = "", **kwargs: Any) -> None:
+        cards = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+        for address in (divided.FIRST, divided.SECOND):
+            card = mediated.Card(address, lambda: self.hosts[name])
+            cards.devices[f"pci_{address.replace(':', '_').replace('.', '_')}"] = card
+        devices = mediated.Devices(lambda: self.hosts[name], lambda: self.kernels[name])
+        kwargs |= {"pci_info": cards, "mdev_info": devices}
+        self.devices[name] = devices
+        divided.DividedServersTestBase.start_host(self, name, machine, **kwargs)
+
+    def mediated(self, server: Server, host: str = "host1") -> list[str]:
+        """Return the uuids of the mediated devices that the guest has."""
+        return sorted(self.domain(server, host).xpath("devices/hostdev[@type='mdev']//@uuid"))
+
+    def providers(self, host: str = "host1") -> list[str]:
+        """Return the names of stock Nova's providers of mediated devices."""
+        names = (provider["name"] for provider in self._get_all_providers())
+        return sorted(name for name in names if name.startswith(f"{host}_pci_"))

@@ -13,6 +13,7 @@ from oslo_db import exception as db_exc
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception as own
+from nova_gpu.stock.core.holding import NotTakenOver
 from nova_gpu.stock.virt import adoption
 from tests.functional import kvm, stock, test_kvm_aliases
 from tests.functional.base import Server
@@ -145,7 +146,7 @@ class AdoptTest(Adopting):
             steps = [step.do for step in takeover.steps(holding)]
             if holding.instance.uuid == server["id"]:
                 for step in steps[:2]:
-                    self.assertRaises(adoption.NotTakenOver, step)
+                    self.assertRaises(NotTakenOver, step)
             else:
                 for step in steps:
                     step()
@@ -173,7 +174,7 @@ class AdoptTest(Adopting):
             return settled(*args)
 
         with mock.patch.object(adoption, "settled", and_then_it_is_resized):
-            self.assertRaises(adoption.NotTakenOver, takeover.record, holding)
+            self.assertRaises(NotTakenOver, takeover.record, holding)
         self.assertEqual([], self.recorded(server))
         spec = self.instance(server).flavor.extra_specs
         self.assertEqual({"pci_passthrough:alias": "a2:1"}, spec)
@@ -240,7 +241,7 @@ class AdoptTest(Adopting):
         self.start_host("host2")
         self.force_down("host1")
         self._evacuate_server(server, expected_host="host2")
-        self.assertRaises(adoption.NotTakenOver, self.takeover("host1").count, before)
+        self.assertRaises(NotTakenOver, self.takeover("host1").count, before)
         self.computes["host2"].stop()
         self.assertEqual(0, self.adopt("host2"))
         self.assertEqual(1, self.adopt("host1"))

@@ -31,7 +31,7 @@ class ShadowTest(stock.StockTestBase):
         (holding,) = self.look().holdings
         self.assertEqual(server["id"], holding.instance.uuid)
         self.assertEqual((Way.ALIAS,), holding.ways)
-        self.assertEqual(self.has(server), list(holding.devices))
+        self.assertEqual(self.has(server), list(map(str, holding.devices)))
         self.assertEqual(("pci_passthrough:alias",), holding.unset)
         self.assertEqual((), tuple(holding.obstacles))
         # The flavor that says the same boots on a host with the same cards.

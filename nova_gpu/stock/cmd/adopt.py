@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu adopt``: takes over instances that have whole cards by stock Nova, as they run."""
+"""``nova-gpu adopt``: takes over instances that have GPUs by stock Nova, as they run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects, servicegroup
 
-from nova_gpu.cmd import waiting
+from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
-from nova_gpu.core import boundary, exception, names, printable
+from nova_gpu.core import boundary, exception, printable
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.core.holding import Holding, Leaving
-from nova_gpu.stock.virt import shadow
-from nova_gpu.stock.virt.adoption import Group, Step, Takeover
+from nova_gpu.stock.virt.adoption import Step, Takeover
 from nova_gpu.stock.virt.shadow import Shadow
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
 
@@ -54,10 +54,11 @@ def run(command: Any, line: list[str]) -> int:
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
-        check_unchanged(report, shadow.look(sources))
-    revoke_proofs(sources.host, report)
+        check_unchanged(report, shadow_command.look(sources))
+    forget_guests(sources.host, report, holdings)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-    takeover = Takeover(context, sources.placement, node, groups(report))
+    libvirt = services.libvirt(read_only=False)
+    takeover = Takeover(context, sources.placement, node, libvirt, report)
     return watched(context, lambda: take_over(takeover, holdings))
 
 
@@ -94,7 +95,7 @@ def lines(item: Holding | Leaving, stays: str, goes: str) -> Iterator[str]:
         yield f"{uuid}: {stays}"
         yield from (f"  - {obstacle}" for obstacle in item.obstacles)
         return
-    yield f"{uuid}: {goes}, with {', '.join(map(str, item.cards))}"
+    yield f"{uuid}: {goes}, with {', '.join(map(str, item.devices))}"
     yield f"    flavor of the instance: {', '.join(shadow_command.changes(item))}"
 
 
@@ -116,9 +117,16 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
         )
     device_spec = DeviceSpec(spec)
     for holding in holdings:
-        functions = () if holding.obstacles else holding.functions
-        if reason := device_spec.obstacle(functions, roots):
+        if holding.obstacles:
+            continue
+        if reason := device_spec.obstacle(holding.functions, roots):
             raise NotReady(reason)
+        for slot in holding.slots:
+            if slot.type_id in CONF.devices.enabled_mdev_types:
+                raise NotReady(
+                    f"[devices]enabled_mdev_types names {slot.type_id}, so that stock Nova would "
+                    f"go on to divide {slot.parent}; take it out, and run this again"
+                )
 
 
 def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float], None]) -> None:
@@ -169,21 +177,23 @@ def check_unchanged(before: Shadow, now: Shadow) -> None:
         raise NotReady("the host has changed since it was read; run this again")
 
 
-def revoke_proofs(host: discovery.Discovery, report: Shadow) -> None:
-    """Remove the proofs that cards were cleaned since their last guest.
+def forget_guests(
+    host: discovery.Discovery, report: Shadow, items: Iterable[Holding | Leaving]
+) -> None:
+    """Remove what nova-gpu knows of former guests: proofs of cleaning, records of made vGPUs.
 
     Those of a time before are not of guests that stock Nova has started since. nova-compute cleans
-    each card that no guest has before it offers it.
+    each card that no guest has before it offers it, and writes the records of vGPUs that it finds.
 
+    :param items: the instances whose records of made vGPUs are removed
     :raises OSError: if one of the proofs may still exist
     """
     proofs.revoke(host.proofs, [card.gpu.address for card in report.cards])
-
-
-def groups(report: Shadow) -> list[Group]:
-    """Return nova-gpu's groups of whole cards on the host."""
-    whole = (group for group in report.groups if group.resource_class == names.RESOURCE_CLASS)
-    return [Group(group.provider, group.cards) for group in whole]
+    made = MadeVGPUs(host.vgpus)
+    uuids = {item.instance.uuid for item in items}
+    for slot, uuid in made.instances().items():
+        if uuid in uuids:
+            made.remove(slot, uuid)
 
 
 def do(step: Step) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu leave``: gives a host's instances with whole cards back to stock Nova, as they run."""
+"""``nova-gpu leave``: gives a host's instances with GPUs back to stock Nova, as they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects
 
-from nova_gpu.cmd import waiting
+from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
 from nova_gpu.core.model import PciAddress
@@ -21,7 +21,6 @@ from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
-from nova_gpu.stock.virt import shadow
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
@@ -57,13 +56,13 @@ def run(command: Any, line: list[str]) -> int:
     check_clean(report.cards, spec, sources.host)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         adopt.check_stopped(context, time.sleep)
-        adopt.check_unchanged(report, shadow.look(sources, command.alias))
+        adopt.check_unchanged(report, shadow_command.look(sources, command.alias))
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-    gpus = (card.gpu for card in report.cards)
-    giving_back = GivingBack(context, sources.placement, node, gpus, sources.host.roots)
+    libvirt = services.libvirt(read_only=False)
+    giving_back = GivingBack(context, sources.placement, node, libvirt, report, sources.host.roots)
     status = adopt.watched(context, lambda: give_back(giving_back, leavings))
     if status == 0:
-        adopt.revoke_proofs(sources.host, report)
+        adopt.forget_guests(sources.host, report, leavings)
     return status
 
 
@@ -93,7 +92,7 @@ def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> Non
                 f"the instance {leaving.instance.uuid} cannot be given back, and stock Nova would "
                 f"take its cards for free: {leaving.obstacles[0]}"
             )
-        for card in leaving.cards:
+        for card in leaving.functions:
             if device_spec.obstacle([card], roots) is None:
                 raise NotReady(
                     f"no [pci]device_spec matches {card}, which the instance "

@@ -17,7 +17,7 @@ from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, names, printable
 from nova_gpu.stock.core.holding import Alias, Holding, Leaving
-from nova_gpu.stock.virt import shadow
+from nova_gpu.stock.virt import mdev_types, shadow
 from nova_gpu.stock.virt.shadow import Card, Group, Shadow
 from nova_gpu.virt.verify import gather
 
@@ -46,13 +46,30 @@ def run(command: Any, line: list[str]) -> int:
     return status
 
 
-def leave_out_stock() -> None:
-    """Read the host from now on as it is without the options of stock Nova.
+@contextlib.contextmanager
+def stock_left_out() -> Iterator[None]:
+    """Wrap a reading of the host as it is without the options of stock Nova.
 
     nova-gpu offers no card that they name.
     """
+    device_spec, types = CONF.pci.device_spec, CONF.devices.enabled_mdev_types
     CONF.set_override("device_spec", [], "pci")
     CONF.set_override("enabled_mdev_types", [], "devices")
+    try:
+        yield
+    finally:
+        CONF.set_override("device_spec", device_spec, "pci")
+        CONF.set_override("enabled_mdev_types", types, "devices")
+
+
+def look(host_sources: gather.Sources, alias: str | None = None) -> Shadow:
+    """Read the host without the options of stock Nova, which are for what is given back.
+
+    The parameters are those of :func:`nova_gpu.stock.virt.shadow.look`.
+    """
+    types = mdev_types.read()
+    with stock_left_out():
+        return shadow.look(host_sources, alias, types)
 
 
 def sources(line: list[str]) -> gather.Sources | None:
@@ -68,8 +85,8 @@ def sources(line: list[str]) -> gather.Sources | None:
     except boundary.Failure as error:
         print(services.no_bus(error), file=sys.stderr)
         return None
-    leave_out_stock()
-    host = this_host.discover()
+    with stock_left_out():
+        host = this_host.discover()
     return gather.Sources(
         host,
         services.libvirt(),
@@ -83,23 +100,22 @@ def read(line: list[str], alias: str | None = None) -> tuple[gather.Sources, Sha
     """Read the host for a command that changes records, and by what it was read.
 
     Return ``None``, having said why, if a source does not answer. The parameters are those of
-    :func:`sources` and of :func:`nova_gpu.stock.virt.shadow.look`.
+    :func:`sources` and of :func:`look`.
     """
     if (host_sources := sources(line)) is None:
         return None
     with waiting.shown(_WAITING):
-        report = shadow.look(host_sources, alias)
+        report = look(host_sources, alias)
     if report.unread:
         print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
         return None
-    CONF.clear_override("device_spec", "pci")
     return host_sources, report
 
 
 def show(host_sources: gather.Sources, *, as_json: bool) -> int:
     """Read the host once, print what nova-gpu would do, and return the exit status."""
     with waiting.shown(_WAITING):
-        report = shadow.look(host_sources)
+        report = look(host_sources)
     if as_json:
         print_json(as_plain(report))
     else:
@@ -164,7 +180,7 @@ def _plain(holding: Holding) -> dict[str, Any]:
         "uuid": holding.instance.uuid,
         "flavor": holding.instance.flavor,
         "by": [str(way) for way in holding.ways],
-        "devices": list(holding.devices),
+        "devices": [str(dev) for dev in holding.devices],
         "set": dict(holding.set),
         "unset": list(holding.unset),
         "can_be_taken_over": not holding.obstacles,
@@ -246,7 +262,7 @@ def _holdings(holdings: tuple[Holding, ...]) -> str:
                 holding.instance.uuid,
                 holding.instance.flavor,
                 "\n".join(holding.ways),
-                "\n".join(holding.devices),
+                "\n".join(map(str, holding.devices)),
                 "\n".join(changes(holding)),
                 "no" if holding.obstacles else "yes",
             ]

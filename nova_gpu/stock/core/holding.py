@@ -7,8 +7,19 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
+from nova_gpu.core import exception, names
 from nova_gpu.core.availability import Reasons
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+
+
+class NotTakenOver(exception.GPUError):
+    """An instance that stays as it is for now, stock Nova's or nova-gpu's."""
+
+    def __init__(self, uuid: str, reason: str, remedy: str) -> None:
+        super().__init__(f"the instance {uuid} is not taken over: {reason}; {remedy}")
+        self.uuid = uuid
 
 
 class Way(enum.StrEnum):
@@ -20,10 +31,14 @@ class Way(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Domain:
-    """The devices that a libvirt domain names: PCI functions, and uuids of mediated devices."""
+    """The devices that a libvirt domain names: PCI functions, and uuids of mediated devices.
+
+    ``slots`` are the vGPUs that nova-gpu has written into it when its guest was started.
+    """
 
     functions: frozenset[PciAddress] = frozenset()
     mediated: frozenset[str] = frozenset()
+    slots: frozenset[Slot] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +48,30 @@ class MediatedDevice:
     parent: PciAddress
     card: PciAddress
     type_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MdevType:
+    """A type of mediated devices that stock Nova makes.
+
+    ``addresses`` are the functions at which it does, as text; without any, all others.
+    """
+
+    type_id: str
+    resource_class: str
+    addresses: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Provider:
+    """Stock Nova's resource provider of a PCI function: of a device, or of a card that it divides.
+
+    ``resource_classes`` are those of its inventory, ``traits`` the custom traits that it has.
+    """
+
+    name: str
+    resource_classes: frozenset[str] = frozenset([names.VGPU_RESOURCE_CLASS])
+    traits: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,9 +93,9 @@ class Instance:
 
     ``recorded`` are the PCI functions that its database counts for the instance, each with the
     alias by which the instance got it, ``None`` if the record does not say. ``counted`` are the
-    cards that the instance has by nova-gpu, ``parts`` whether it has vGPUs by it. ``unfinished``: a
-    takeover of it has begun and is to be finished. ``migration`` is the status of a migration of
-    the instance that has not ended. ``elsewhere`` is the host that it is on instead of this one.
+    cards that the instance has by nova-gpu, ``slots`` its vGPUs by it. ``unfinished``: a takeover
+    of it has begun and is to be finished. ``migration`` is the status of a migration of the
+    instance that has not ended. ``elsewhere`` is the host that it is on instead of this one.
     """
 
     uuid: str
@@ -67,7 +106,7 @@ class Instance:
     migration: str | None = None
     recorded: Mapping[PciAddress, str | None] = dataclasses.field(default_factory=dict)
     counted: frozenset[PciAddress] = frozenset()
-    parts: bool = False
+    slots: frozenset[Slot] = frozenset()
     unfinished: bool = False
     elsewhere: str | None = None
 
@@ -77,15 +116,16 @@ class Hardware:
     """The host's cards as nova-gpu would have them without the options of stock Nova.
 
     ``reasons`` are against offering cards. ``cards_by_function`` has every function of each card,
-    virtual ones too. ``mediated`` are the mediated devices that exist, by uuid. ``divided`` are the
-    cards that would be offered in parts.
+    virtual ones too. ``mediated`` are the mediated devices that exist, by uuid. ``parts`` are the
+    cards that would be offered in parts. ``providers`` are stock Nova's by function.
     """
 
     gpus: Mapping[PciAddress, GPU]
     reasons: Mapping[PciAddress, Reasons]
     cards_by_function: Mapping[PciAddress, PciAddress]
     mediated: Mapping[str, MediatedDevice]
-    divided: frozenset[PciAddress] = frozenset()
+    parts: Mapping[PciAddress, DividedCard] = dataclasses.field(default_factory=dict)
+    providers: Mapping[PciAddress, Provider] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,35 +155,52 @@ class Choice:
 class Holding:
     """An instance with GPUs of stock Nova, and the flavor that says the same in nova-gpu's words.
 
-    ``cards`` are its whole cards, and ``functions`` those of their functions that Nova's database
-    counts for it; ``devices`` are the cards, and mediated devices as ``<function>/<type>``. ``set``
-    and ``unset`` are the properties that the flavor gets and loses. ``aliases`` are those by which
-    it has its cards. ``choice`` is ``None`` if nova-gpu would choose cards as near to each other.
+    ``cards`` are its whole cards, ``slots`` its vGPUs, each with its card. ``functions`` are those
+    functions of all of them that Nova's database counts for it. ``set`` and ``unset`` are the
+    properties that the flavor gets and loses. ``aliases`` are those by which it has its cards and
+    functions. ``choice`` is ``None`` if nova-gpu would choose cards as near to each other.
     """
 
     instance: Instance
     ways: tuple[Way, ...]
     cards: tuple[PciAddress, ...]
+    slots: Mapping[Slot, PciAddress]
     functions: frozenset[PciAddress]
-    devices: tuple[str, ...]
     aliases: frozenset[str]
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
     choice: Choice | None = None
 
+    @property
+    def cards_by_device(self) -> dict[Device, PciAddress]:
+        """The card of each GPU: itself if the instance has it whole."""
+        pairs: list[tuple[Device, PciAddress]] = [(card, card) for card in self.cards]
+        return dict([*pairs, *self.slots.items()])
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(self.cards_by_device)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaving:
-    """An instance with whole cards of nova-gpu, and how it is given back to stock Nova.
+    """An instance with GPUs of nova-gpu, and how it is given back to stock Nova.
 
-    ``alias`` is the one by which it gets its cards there, ``None`` if there is none or several.
-    ``set`` and ``unset`` are the properties that the flavor gets and loses.
+    ``functions`` are its whole cards and its virtual functions, which it gets by ``alias`` there,
+    ``None`` if there is none or several. ``mediated`` are its mediated devices, each with the
+    resource class of stock Nova. ``set`` and ``unset`` are the properties that the flavor gets and
+    loses.
     """
 
     instance: Instance
-    cards: tuple[PciAddress, ...]
+    functions: tuple[PciAddress, ...]
+    mediated: Mapping[Slot, str]
     alias: str | None
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return *self.functions, *self.mediated

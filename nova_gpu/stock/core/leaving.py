@@ -3,53 +3,108 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import device, exception, names
+from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import extra_spec, request
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
 from nova_gpu.stock.core import takeover
-from nova_gpu.stock.core.holding import Alias, Domain, Instance, Leaving, Obstacle
+from nova_gpu.stock.core.holding import (
+    Alias,
+    Domain,
+    Hardware,
+    Instance,
+    Leaving,
+    MdevType,
+    Obstacle,
+)
 
 # Stock Nova's filters have these words too.
 _KEPT = (names.HYPERVISOR, names.HYPERVISOR_TYPE)
 _OWN = tuple(word.name for word in extra_spec.WORDS if word.name not in _KEPT)
 # In a request group with or without a suffix
-_OWN_IN_GROUPS = re.compile(
-    rf"resources[a-zA-Z0-9_-]*:{names.RESOURCE_CLASS}|trait[a-zA-Z0-9_-]*:(CUSTOM_GPU|CUSTOM_GPU_.*)"
+_OF_GROUP = re.compile(
+    "resources[a-zA-Z0-9_-]*:(?P<resource_class>[A-Z0-9_]+)|trait.*:CUSTOM_GPU(_.*)?"
 )
 
 
 def judge(
-    instance: Instance, domains: Mapping[str, Domain], aliases: Collection[Alias]
+    instance: Instance,
+    domains: Mapping[str, Domain],
+    hardware: Hardware,
+    aliases: Collection[Alias],
+    types: Collection[MdevType] = (),
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
     Return ``None`` if it has nothing by nova-gpu and its flavor asks for nothing.
 
     :param aliases: those that an operator allows, with the host's cards that each gives
+    :param types: those of mediated devices that stock Nova will make on this host
     """
-    if not (instance.counted or instance.parts or _asks(instance)):
+    if not (instance.counted or instance.slots or _asks(instance)):
         return None
-    cards = tuple(sorted(instance.counted))
+    kinds = {slot: _kind(slot, hardware) for slot in sorted(instance.slots)}
+    mediated = {
+        slot: class_at(slot.parent, slot.type_id, types)
+        for slot, kind in kinds.items()
+        if kind is Kind.MEDIATED
+    }
+    functions = tuple(sorted(instance.counted))
     domain = domains.get(instance.uuid, Domain())
-    giving = sorted(alias.name for alias in aliases if cards and {*cards} <= {*alias.cards})
+    giving = sorted(item.name for item in aliases if functions and {*functions} <= {*item.cards})
     alias = giving[0] if len(giving) == 1 else None
-    removed = tuple(
-        name for name in instance.extra_specs if name in _OWN or _OWN_IN_GROUPS.fullmatch(name)
-    )
+    own_devices: tuple[Device, ...] = (*instance.counted, *instance.slots)
+    classes = set(map(device.resource_class, own_devices))
+    removed = [name for name in instance.extra_specs if name in _OWN or _asks_for(classes, name)]
     properties = {}
     if alias:
         others = instance.extra_specs.get(names.PCI_ALIAS)
-        own = f"{alias}:{len(cards)}"
+        own = f"{alias}:{len(functions)}"
         properties[names.PCI_ALIAS] = f"{others},{own}" if others else own
+    counts = collections.Counter(filter(None, mediated.values()))
+    properties |= {f"resources:{name}": str(count) for name, count in counts.items()}
     obstacles = [
         *takeover.of_state(instance),
-        *_of_cards(instance, cards, domain),
-        *_of_aliases(cards, giving),
+        *_of_devices(instance, functions, mediated, kinds, domain),
+        *_of_aliases(functions, giving),
     ]
-    return Leaving(instance, cards, alias, properties, removed, tuple(obstacles))
+    return Leaving(
+        instance,
+        functions,
+        {slot: name for slot, name in mediated.items() if name},
+        alias,
+        properties,
+        tuple(name for name in removed if name not in properties),
+        tuple(obstacles),
+    )
+
+
+def _kind(slot: Slot, hardware: Hardware) -> Kind | None:
+    """Return the form of the vGPU at *slot*, ``None`` if this host does not have its function."""
+    parents = (card.parents.get(slot.parent) for card in hardware.parts.values())
+    return next((parent.kind for parent in parents if parent is not None), None)
+
+
+def class_at(parent: PciAddress, type_id: str, types: Iterable[MdevType]) -> str | None:
+    """Return the resource class of stock Nova's vGPUs of the type at the function *parent*.
+
+    Return ``None`` if Nova makes none of that type there.
+    """
+    known = tuple(types)
+    others = [item for item in known if not item.addresses][:1]
+    at = [item for item in known if str(parent) in item.addresses] or others
+    return next((item.resource_class for item in at if item.type_id == type_id), None)
+
+
+def _asks_for(classes: Collection[str], name: str) -> bool:
+    """Return whether a property asks Placement for one of *classes*, or has a trait of nova-gpu."""
+    match = _OF_GROUP.fullmatch(name)
+    return match is not None and (match["resource_class"] or "") in ("", *classes)
 
 
 def _asks(instance: Instance) -> bool:
@@ -59,20 +114,32 @@ def _asks(instance: Instance) -> bool:
         return True
 
 
-def _of_cards(
-    instance: Instance, cards: Iterable[PciAddress], domain: Domain
+def _of_devices(
+    instance: Instance,
+    functions: Collection[PciAddress],
+    mediated: Mapping[Slot, str | None],
+    kinds: Mapping[Slot, Kind | None],
+    domain: Domain,
 ) -> Iterator[Obstacle]:
     resize = "resize it to a flavor without GPUs, or delete it"
-    if instance.parts:
-        yield Obstacle("it has vGPUs or MIG instances, which are not given back", resize)
-    elif not cards:
+    if not functions and not kinds:
         yield Obstacle("its flavor asks for GPUs, and it has none now", f"start it, or {resize}")
-    for card in cards:
-        if card not in domain.functions:
+    for slot, kind in kinds.items():
+        if kind is not Kind.MEDIATED:
+            yield Obstacle(f"it has {slot}, which is no mediated device and not given back", resize)
+        elif mediated[slot] is None:
             yield Obstacle(
-                f"Nova's database counts {card} for it, and its domain has no such device",
-                "reboot it hard; in containers stock Nova gives no cards",
+                f"[devices]enabled_mdev_types gives no vGPUs of {slot.type_id} at {slot.parent}",
+                f"name it there, and {slot.parent} in [mdev_{slot.type_id}]device_addresses",
             )
+    named = {device_uuid(instance.uuid, slot): slot for slot in mediated}
+    lacking = [str(card) for card in functions if card not in domain.functions]
+    lacking += [str(named[uuid]) for uuid in named.keys() - domain.mediated]
+    for dev in lacking:
+        yield Obstacle(
+            f"Nova's database counts {dev} for it, and its domain has no such device",
+            "reboot it hard; in containers stock Nova gives no cards",
+        )
 
 
 def _of_aliases(cards: Collection[PciAddress], giving: Collection[str]) -> Iterator[Obstacle]:

@@ -11,6 +11,7 @@ from nova_gpu.core import availability, exception, names
 from nova_gpu.core.flavor import parsers
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import choose, nearness, topology
+from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
 from nova_gpu.stock.core.holding import (
     Choice,
     Domain,
@@ -19,6 +20,7 @@ from nova_gpu.stock.core.holding import (
     Instance,
     MediatedDevice,
     Obstacle,
+    Provider,
     Way,
 )
 
@@ -44,36 +46,50 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     """
     domain = domains.get(instance.uuid, Domain())
     of_gpus = hardware.cards_by_function
+    ours = instance.counted | {slot.parent for slot in instance.slots}
     functions = {
         function
         for function in instance.recorded.keys() | domain.functions
         if function in of_gpus
-        and (function in instance.recorded or of_gpus[function] not in instance.counted)
+        and (function in instance.recorded or not {function, of_gpus[function]} & ours)
     }
+    given_whole = {function for function in functions if not _is_virtual(function, hardware)}
     counted = instance.counted if instance.unfinished else frozenset()
     missing = sorted(counted - hardware.gpus.keys())
-    own = {of_gpus[function] for function in functions} | (counted & hardware.gpus.keys())
+    own = {of_gpus[function] for function in given_whole} | (counted & hardware.gpus.keys())
     cards = tuple(sorted(own))
-    mediated = [hardware.mediated[uuid] for uuid in domain.mediated if uuid in hardware.mediated]
-    if not cards and not mediated and not instance.unfinished:
+    mediated = {
+        uuid: hardware.mediated[uuid] for uuid in domain.mediated & hardware.mediated.keys()
+    }
+    slots = {
+        **_mediated_slots(instance, domain, mediated),
+        **_function_slots(functions - given_whole, hardware),
+    }
+    if instance.unfinished:
+        slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
+    if not functions and not cards and not slots and not instance.unfinished:
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
         *of_state(instance),
         *_of_records(instance, domain, functions, hardware),
-        *_of_cards(instance.uuid, functions, cards, domains, hardware),
-        *_of_parts(instance, functions, mediated, hardware),
-        *_of_products(cards, hardware),
-        *_of_counted(instance, missing, cards),
+        *_of_cards(instance.uuid, given_whole, cards, domains, hardware),
+        *_of_companions(instance, given_whole, hardware),
+        *_of_virtual_functions(functions - given_whole - {s.parent for s in slots}, hardware),
+        *_of_slots(instance.uuid, slots, domains, hardware),
+        *_of_products("cards", cards, hardware),
+        *_of_products("vGPUs", set(slots.values()), hardware),
+        *_of_counted(instance, missing, cards, slots),
     ]
-    properties = words([hardware.gpus[card].product for card in cards], mediated)
-    left, removed = _without(instance.extra_specs, aliases, mediated)
+    stock = [hardware.providers.get(item.parent, Provider("")) for item in mediated.values()]
+    left, removed = _without(instance.extra_specs, aliases, stock if slots else ())
+    properties = words([hardware.gpus[card].product for card in cards], slots)
     return Holding(
         instance,
-        tuple(way for way, has in ((Way.ALIAS, cards), (Way.MEDIATED, mediated)) if has),
+        tuple(way for way, has in ((Way.ALIAS, functions), (Way.MEDIATED, mediated)) if has),
         cards,
+        dict(sorted(slots.items())),
         frozenset(functions & instance.recorded.keys()),
-        (*map(str, cards), *sorted(f"{part.parent}/{part.type_id}" for part in mediated)),
         frozenset(filter(None, aliases)),
         {**properties, **left},
         removed,
@@ -82,8 +98,40 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     )
 
 
-def words(products: Sequence[Product], mediated: Sequence[MediatedDevice]) -> dict[str, str]:
-    """Return the properties by which a flavor asks nova-gpu for these cards and parts.
+def _is_virtual(function: PciAddress, hardware: Hardware) -> bool:
+    return function not in hardware.gpus[hardware.cards_by_function[function]].functions
+
+
+def _mediated_slots(
+    instance: Instance, domain: Domain, mediated: Mapping[str, MediatedDevice]
+) -> dict[Slot, PciAddress]:
+    """Return the slots of mediated devices by stock Nova, each with its card.
+
+    A device that nova-gpu has made, before the instance was given back, has its slot again.
+    """
+    former = {device_uuid(instance.uuid, slot): slot for slot in domain.slots}
+    slots = {
+        former.get(uuid) or Slot.of_device(item.parent, item.type_id, uuid): item.card
+        for uuid, item in mediated.items()
+    }
+    return {slot: card for slot, card in slots.items() if slot not in instance.slots}
+
+
+def _function_slots(functions: Iterable[PciAddress], hardware: Hardware) -> dict[Slot, PciAddress]:
+    """Return the slots of virtual functions at which nova-gpu would give vGPUs."""
+    slots = {}
+    for function in functions:
+        card = hardware.cards_by_function[function]
+        parent = hardware.parts[card].parents.get(function) if card in hardware.parts else None
+        if parent is not None and parent.kind is Kind.PLAIN:
+            slots[Slot(function, FUNCTION_TYPE, 0)] = card
+        elif parent is not None and len(parent.made) == 1:
+            slots[Slot(function, next(iter(parent.made)), 0)] = card
+    return slots
+
+
+def words(products: Sequence[Product], slots: Iterable[Slot]) -> dict[str, str]:
+    """Return the properties by which a flavor asks nova-gpu for these cards and vGPUs.
 
     The cards of a flavor are of one model. A model without a name is left out.
     """
@@ -92,9 +140,9 @@ def words(products: Sequence[Product], mediated: Sequence[MediatedDevice]) -> di
         properties[names.GPUS] = f"= {len(products)}"
         if model := _stated(products[0].name):
             properties[names.MODEL] = model
-    if mediated:
-        properties[names.VGPUS] = f"= {len(mediated)}"
-        properties[names.VGPU_TYPE] = f"s== {mediated[0].type_id}"
+    if types := [slot.type_id for slot in slots]:
+        properties[names.VGPUS] = f"= {len(types)}"
+        properties[names.VGPU_TYPE] = f"s== {types[0]}"
     return properties
 
 
@@ -109,11 +157,13 @@ def _stated(model: str | None) -> str | None:
 
 
 def _without(
-    extra_specs: Mapping[str, str], aliases: Collection[str | None], mediated: Collection[object]
+    extra_specs: Mapping[str, str], aliases: Collection[str | None], stock: Collection[Provider]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return how the flavor ceases to ask stock Nova: properties to replace, and to remove.
 
     A value of ``pci_passthrough:alias`` is ``a2:1,nic:2``; what is not in *aliases* stays.
+
+    :param stock: the providers that its mediated devices are counted on
     """
     replaced, removed = {}, []
     if aliases and names.PCI_ALIAS in extra_specs:
@@ -123,8 +173,15 @@ def _without(
             replaced[names.PCI_ALIAS] = ",".join(others)
         else:
             removed.append(names.PCI_ALIAS)
-    if mediated and (vgpus := f"resources:{names.VGPU_RESOURCE_CLASS}") in extra_specs:
-        removed.append(vgpus)
+    classes = frozenset[str]().union(*(item.resource_classes for item in stock))
+    traits = frozenset[str]().union(*(item.traits for item in stock))
+    for name in extra_specs:
+        word, _, of_stock = name.partition(":")
+        # In a request group with or without a suffix
+        if (word.startswith("resources") and of_stock in classes) or (
+            word.startswith("trait") and of_stock in traits
+        ):
+            removed.append(name)
     return replaced, tuple(removed)
 
 
@@ -151,6 +208,7 @@ def _of_records(
 ) -> Iterator[Obstacle]:
     of_gpus = hardware.cards_by_function
     known = {of_gpus[function] for function in functions if function in instance.recorded}
+    ours = instance.counted | {slot.parent for slot in instance.slots}
     for function in sorted(functions):
         if function not in domain.functions:
             yield Obstacle(
@@ -158,7 +216,7 @@ def _of_records(
                 "reboot it hard, or see why virsh dumpxml lacks the device",
             )
         elif function not in instance.recorded:
-            if of_gpus[function] in known:
+            if of_gpus[function] in known and not _is_virtual(function, hardware):
                 continue  # a companion: nova-gpu gives all functions of a card
             yield Obstacle(
                 f"its domain has {function}, which Nova's database does not count for it",
@@ -167,7 +225,7 @@ def _of_records(
         elif (
             instance.recorded[function] is None
             # Of what was taken over in part only this record is left.
-            and of_gpus[function] not in instance.counted
+            and not {function, of_gpus[function]} & ours
         ):
             yield Obstacle(
                 f"Nova's record of {function} does not say by which alias it has the device, as "
@@ -189,13 +247,17 @@ def _of_records(
 
 
 def _of_counted(
-    instance: Instance, missing: Iterable[PciAddress], cards: Collection[PciAddress]
+    instance: Instance,
+    missing: Iterable[PciAddress],
+    cards: Collection[PciAddress],
+    slots: Collection[Slot],
 ) -> Iterator[Obstacle]:
     for card in missing:
         yield Obstacle(
             f"nova-gpu counts {card} for it, which this host does not have", "see nova-gpu verify"
         )
-    if cards and not instance.unfinished and (instance.parts or instance.counted - {*cards}):
+    others = (instance.counted - {*cards}) | (instance.slots - {*slots})
+    if (cards or slots) and not instance.unfinished and others:
         yield Obstacle(
             "it has GPUs by nova-gpu as well, and a flavor asks for cards of one kind",
             "resize it to a flavor that asks nova-gpu for all of them",
@@ -212,7 +274,7 @@ def _of_cards(
     for card in cards:
         if reason := availability.for_all(hardware.reasons.get(card, ())):
             yield Obstacle(f"{card} cannot be given to guests: {reason.reason}", reason.remedy)
-        if card in hardware.divided:
+        if card in hardware.parts:
             yield Obstacle(
                 f"nova-gpu would offer {card} in parts, as vGPUs",
                 "let [gpu]vgpu_types name none of its types, so that it is offered whole",
@@ -226,34 +288,73 @@ def _of_cards(
                 )
 
 
-def _of_parts(
-    instance: Instance,
-    functions: Collection[PciAddress],
-    mediated: Iterable[MediatedDevice],
-    hardware: Hardware,
+def _of_companions(
+    instance: Instance, functions: Collection[PciAddress], hardware: Hardware
 ) -> Iterator[Obstacle]:
-    """Yield why parts of cards stay stock Nova's: only whole cards are taken over."""
-    remedy = "resize it to a flavor with vgpus and vgpu_type when its owner agrees"
     for function in sorted(functions):
         card = hardware.cards_by_function[function]
-        if function not in hardware.gpus[card].functions:
-            yield Obstacle(f"{function} is a virtual function of {card}", remedy)
-        elif card not in functions and card not in instance.counted:
+        if card not in functions and card not in instance.counted:
             yield Obstacle(
                 f"it has {function} without {card}, the first function of the card",
                 "resize it to a flavor with an alias of both, or of neither",
             )
-    for part in mediated:
-        yield Obstacle(f"it has a mediated device of {part.card}, of type {part.type_id}", remedy)
 
 
-def _of_products(cards: Sequence[PciAddress], hardware: Hardware) -> Iterator[Obstacle]:
+def _of_virtual_functions(
+    functions: Iterable[PciAddress], hardware: Hardware
+) -> Iterator[Obstacle]:
+    """Yield why virtual functions without a slot stay stock Nova's."""
+    for function in sorted(functions):
+        card = hardware.cards_by_function[function]
+        yield Obstacle(
+            f"{function} is a virtual function of {card} that nova-gpu would not offer",
+            f"see what nova-gpu shadow says of {card}, or resize it to a flavor without it",
+        )
+
+
+def _of_slots(
+    own: str, slots: Mapping[Slot, PciAddress], domains: Mapping[str, Domain], hardware: Hardware
+) -> Iterator[Obstacle]:
+    if len(types := {slot.type_id for slot in slots}) > 1:
+        yield Obstacle(
+            f"it has vGPUs of several types, {', '.join(sorted(types))}, and a flavor asks "
+            "nova-gpu for vGPUs of one",
+            "resize it to a flavor with vGPUs of one type",
+        )
+    for slot, card in slots.items():
+        divided = hardware.parts.get(card)
+        parent = divided.parents.get(slot.parent) if divided else None
+        users = _users(slot.parent, domains)
+        if divided is None or parent is None:
+            yield Obstacle(
+                f"nova-gpu would offer no vGPUs at {slot.parent}",
+                f"see what nova-gpu shadow says of {card}, or resize it to a flavor with vgpus",
+            )
+            continue
+        if slot.type_id not in divided.types:
+            yield Obstacle(
+                f"nova-gpu would not offer its type {slot.type_id}",
+                "name it in [gpu]vgpu_types, or resize it to a flavor with vgpus and vgpu_type",
+            )
+        if parent.kind is Kind.MEDIATED:
+            uuid = device_uuid(own, slot)
+            users |= {other for other, domain in domains.items() if uuid in domain.mediated}
+        if users - {own}:
+            yield Obstacle(
+                f"{slot} is in the domain {', '.join(sorted(users - {own}))} too",
+                "take it out of the other domain",
+            )
+
+
+def _of_products(
+    what: str, cards: Collection[PciAddress], hardware: Hardware
+) -> Iterator[Obstacle]:
     products = {hardware.gpus[card].product.key for card in cards}
     if len(products) > 1:
         yield Obstacle(
-            f"it has cards of several products, {', '.join(sorted(products))}, and a flavor asks "
-            "nova-gpu for cards of one",
-            "resize it to a flavor with cards of one product",
+            f"it has {what} of several products, {', '.join(sorted(products))}, and a flavor asks "
+            f"nova-gpu for {what} of one",
+            f"resize it to a flavor with {what} of one product",
         )
 
 

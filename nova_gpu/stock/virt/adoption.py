@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The takeover of instances with whole cards of stock Nova: what is changed, in which order.
+"""The takeover of instances with GPUs of stock Nova: what is changed, in which order.
 
-The guests stay as they are: libvirt and the cards are not touched. nova-compute does not run, so no
-claim, period or task of this host comes in between. Each step is one write that is whole or not
-done, and finds out what there is before it: a takeover that was interrupted goes on by itself.
+The guests stay as they are: their domains and devices are not touched. nova-compute does not run,
+so no claim, period or task of this host comes in between. Each step is one write that is whole or
+not done, and finds out what there is before it: a takeover that was interrupted goes on by itself.
 
 For each instance, a card is first counted in Placement for nova-gpu's group, and no longer for
-stock Nova's device, in one request (``POST /reshaper``). Then the instance's own records are
-changed in one write of the database, then its request spec. Nova's rows of the PCI functions go
-after that, and last the requests by which they were given: Nova fails on a row without its request.
+stock Nova's device, in one request (``POST /reshaper``). Then its request spec is changed, and
+after it the instance's own records, in one write of the database. Nova's rows of the PCI functions
+go after that, and last the requests by which they were given: Nova fails on a row without its
+request.
 Until they go these rows keep the card from other instances of stock Nova, and from the first step
 on nova-gpu's group has no free card: its inventory is reserved but for what is counted, until
 nova-compute offers the others.
@@ -16,6 +17,7 @@ nova-compute offers the others.
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -26,32 +28,18 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree
 from nova.pci import manager as pci_manager
+from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import boundary, exception, names
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core import boundary, device, exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.placement import inventory
-from nova_gpu.stock.core.holding import Holding
-from nova_gpu.stock.virt import providers, records
+from nova_gpu.stock.core.holding import Holding, NotTakenOver, Way
+from nova_gpu.stock.virt import definitions, providers, records
+from nova_gpu.stock.virt.shadow import Group, Shadow
 from nova_gpu.virt.inventory import pool
 
 # Another process, such as the scheduler, may write to the providers meanwhile.
 _ATTEMPTS = 3
-
-
-class NotTakenOver(exception.GPUError):
-    """An instance that stays stock Nova's for now."""
-
-    def __init__(self, uuid: str, reason: str, remedy: str) -> None:
-        super().__init__(f"the instance {uuid} is not taken over: {reason}; {remedy}")
-        self.uuid = uuid
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Group:
-    """nova-gpu's group of some whole cards: the name of its provider, and the cards."""
-
-    provider: str
-    cards: tuple[PciAddress, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +54,8 @@ class Takeover:
     """The takeover of instances on one compute node.
 
     :param client: Nova's report client for Placement
-    :param groups: the groups of the host's whole cards
+    :param host: a connection to libvirt that may write
+    :param report: what was read of the host
     """
 
     def __init__(
@@ -74,12 +63,15 @@ class Takeover:
         context: nova_context.RequestContext,
         client: Any,
         node: objects.ComputeNode,
-        groups: Collection[Group],
+        host: libvirt_host.Host,
+        report: Shadow,
     ) -> None:
         self._context = context
         self._client = client
         self._node = node
-        self._groups = groups
+        self._host = host
+        self._groups = report.groups
+        self._mediating = report.mediating
 
     def steps(self, holding: Holding) -> Iterator[Step]:
         """Yield the steps of one instance's takeover, in their order.
@@ -90,15 +82,20 @@ class Takeover:
         :param holding: the instance, which has no obstacle
         """
         uuid = holding.instance.uuid
-        cards = ", ".join(map(str, holding.cards))
-        yield Step(f"{uuid}: count {cards} for nova-gpu in Placement", lambda: self.count(holding))
-        yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
+        gpus = ", ".join(map(str, holding.devices))
+        yield Step(f"{uuid}: count {gpus} for nova-gpu in Placement", lambda: self.count(holding))
         yield Step(f"{uuid}: change its request spec", lambda: self.respecify(holding))
-        yield Step(f"{uuid}: remove stock Nova's records of {cards}", lambda: self.forget(holding))
-        yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
+        if Way.MEDIATED in holding.ways:
+            yield Step(f"{uuid}: let libvirt define none of {gpus}", lambda: self.undefine(holding))
+        yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(holding))
+        if Way.ALIAS in holding.ways or holding.instance.unfinished:
+            yield Step(
+                f"{uuid}: remove stock Nova's records of {gpus}", lambda: self.forget(holding)
+            )
+            yield Step(f"{uuid}: remove its requests of an alias", lambda: self.finish(holding))
 
     def count(self, holding: Holding) -> None:
-        """Count the instance's cards for their group in Placement, no longer for stock Nova."""
+        """Count the instance's GPUs for their group in Placement, no longer for stock Nova."""
         settled(self._context, holding.instance.uuid, self._node.host)
         request_spec(self._context, holding.instance.uuid)
         recount(
@@ -118,58 +115,74 @@ class Takeover:
             raise NotTakenOver(uuid, reason, remedy)
         own = consumer["allocations"]
         before = copy.deepcopy(own)
+        # Nova counts a virtual function on the provider of its card, a mediated device on that of
+        # the function where it was made.
+        counted_at = {*holding.functions, *(slot.parent for slot in holding.slots)}
+        counted_at |= {*holding.slots.values()}
         for provider in tree.get_provider_uuids(self._node.uuid):
             function = providers.function_of(tree.data(provider).name)
-            if function in holding.functions:
+            if function in counted_at:
                 own.pop(provider, None)
-                if not any(provider in item["allocations"] for item in allocations.values()):
-                    tree.remove(provider)
-        for group, amount in self._amounts(holding.cards).items():
+            if function in counted_at | self._mediating and not any(
+                provider in item["allocations"] for item in allocations.values()
+            ):
+                tree.remove(provider)
+        for group, amount in self._amounts(holding).items():
             provider = self._provider(group, tree)
-            own[provider] = {"resources": {names.RESOURCE_CLASS: amount}}
-            used = sum(
-                item["allocations"]
-                .get(provider, {})
-                .get("resources", {})
-                .get(names.RESOURCE_CLASS, 0)
-                for item in allocations.values()
-            )
-            total = max(len(group.cards), used)
-            tree.update_inventory(provider, dict(inventory.inventory(total, total - used)))
+            own[provider] = {"resources": {group.resource_class: amount}}
+            taken = used(allocations, provider, group.resource_class)
+            total = max(group.total, taken)
+            counts = inventory.inventory(total, total - taken, group.resource_class)
+            tree.update_inventory(provider, dict(counts))
         return bool(before != own)
 
-    def _amounts(self, cards: Iterable[PciAddress]) -> dict[Group, int]:
-        amounts: dict[Group, int] = {}
-        for card in cards:
-            group = self._group_of(card)
-            amounts[group] = amounts.get(group, 0) + 1
-        return amounts
+    def _amounts(self, holding: Holding) -> dict[Group, int]:
+        return collections.Counter(self._group_of(holding, dev) for dev in holding.devices)
 
-    def _group_of(self, card: PciAddress) -> Group:
-        return next(group for group in self._groups if card in group.cards)
+    def _group_of(self, holding: Holding, dev: Device) -> Group:
+        """Return the group of one of the instance's GPUs.
+
+        :raises NotTakenOver: if there is none, as of a card whose driver has changed
+        """
+        card = holding.cards_by_device[dev]
+        for group in self._groups:
+            if card in group.cards and group.vgpu_type == device.vgpu_type(dev):
+                return group
+        reason = f"nova-gpu would not offer {dev}"
+        raise NotTakenOver(holding.instance.uuid, reason, "see nova-gpu shadow")
 
     def _provider(self, group: Group, tree: provider_tree.ProviderTree) -> str:
         if tree.exists(group.provider):
             return str(tree.data(group.provider).uuid)
         return str(tree.new_child(group.provider, self._node.uuid))
 
+    def respecify(self, holding: Holding) -> None:
+        """Write the flavor and the requests that it will have into the instance's request spec.
+
+        This comes before its own records, by which a second run finds it.
+        """
+        instance = settled(self._context, holding.instance.uuid, self._node.host)
+        flavor = renamed(instance.flavor, holding.set, holding.unset)
+        requests = other_requests(instance, holding.aliases)
+        respecify(self._context, instance.uuid, flavor, requests)
+
+    def undefine(self, holding: Holding) -> None:
+        """Remove libvirt's definitions of the instance's mediated devices."""
+        settled(self._context, holding.instance.uuid, self._node.host)
+        definitions.remove(self._host, holding.instance.uuid, holding.slots.keys())
+
     def record(self, holding: Holding) -> None:
         """Write the instance's GPUs, its flavor and its requests, in one write of the database."""
         instance = settled(self._context, holding.instance.uuid, self._node.host)
         tree = tree_of(self._context, self._client, self._node)
         own = [
-            pool.resource(tree.data(self._group_of(card).provider).uuid, card)
-            for card in holding.cards
+            pool.resource(tree.data(self._group_of(holding, dev).provider).uuid, dev)
+            for dev in holding.devices
         ]
         others = [item for item in instance.resources or () if item not in own]
         flavor = renamed(instance.flavor, holding.set, holding.unset)
         requests = _marked(instance, holding.aliases)
         write(self._context, instance, flavor, requests, [*others, *own])
-
-    def respecify(self, holding: Holding) -> None:
-        """Write the same flavor and requests into the instance's request spec."""
-        instance = settled(self._context, holding.instance.uuid, self._node.host)
-        respecify(self._context, instance.uuid, instance.flavor, other_requests(instance))
 
     def forget(self, holding: Holding) -> None:
         """Remove Nova's rows of the instance's PCI functions, as its own tracker does."""
@@ -222,6 +235,12 @@ def recount(
             return
     reason = f"other processes changed the providers during each of {_ATTEMPTS} attempts"
     raise exception.PlacementFailed("/reshaper", reason, verb="POST")
+
+
+def used(allocations: Mapping[str, Any], provider: str, resource_class: str) -> int:
+    """Return how much of a provider's resource the *allocations* of all consumers have."""
+    of_provider = (item["allocations"].get(provider, {}) for item in allocations.values())
+    return sum(item.get("resources", {}).get(resource_class, 0) for item in of_provider)
 
 
 def tree_of(
@@ -321,19 +340,31 @@ def renamed(
     return changed
 
 
+def requests_of(instance: objects.Instance) -> Any:
+    """Return a copy of the instance's requests; stock Nova writes none for mediated devices."""
+    if instance.pci_requests is None:
+        return objects.InstancePCIRequests(instance_uuid=instance.uuid, requests=[])
+    return instance.pci_requests.obj_clone()
+
+
 def _marked(instance: objects.Instance, aliases: Collection[str]) -> Any:
     """Return a copy of the instance's requests, with those by *aliases* marked as replaced."""
-    requests = instance.pci_requests.obj_clone()
+    requests = requests_of(instance)
     for request in requests.requests:
         if request.alias_name in aliases:
             request.alias_name, request.requester_id = None, instance.uuid
     return requests
 
 
-def other_requests(instance: objects.Instance) -> Any:
-    """Return a copy of the instance's requests without those that nova-gpu has replaced."""
-    requests = instance.pci_requests.obj_clone()
+def other_requests(instance: objects.Instance, aliases: Collection[str] = ()) -> Any:
+    """Return a copy of the instance's requests without those that nova-gpu replaces.
+
+    :param aliases: those whose requests it is about to replace, besides those that it has replaced
+    """
+    requests = requests_of(instance)
     requests.requests = [
-        request for request in requests.requests if not records.is_replaced(request, instance)
+        request
+        for request in requests.requests
+        if request.alias_name not in aliases and not records.is_replaced(request, instance)
     ]
     return requests

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way back: instances with whole cards of nova-gpu get them by an alias of stock Nova.
+"""The way back: instances with GPUs of nova-gpu have them by stock Nova.
+
+Whole cards come by an alias, mediated devices by ``[devices]enabled_mdev_types``.
 
 The guests stay as they are, and nova-compute does not run, as in
 :mod:`nova_gpu.stock.virt.adoption`. All instances of a host are given back together, because stock
@@ -21,22 +23,26 @@ from nova.compute import provider_tree
 from nova.objects import fields
 from nova.pci import request as pci_request
 from nova.virt import hardware
+from nova.virt.libvirt import host as libvirt_host
 from oslo_utils import uuidutils
 
 from nova_gpu.core import names
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.stock.core.holding import Leaving
-from nova_gpu.stock.virt import adoption, records
+from nova_gpu.stock.core.holding import Leaving, NotTakenOver
+from nova_gpu.stock.virt import adoption, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Step
+from nova_gpu.stock.virt.shadow import Shadow
 
 
 class GivingBack:
     """The way back of all instances on one compute node.
 
     :param client: Nova's report client for Placement
-    :param gpus: the cards of the host
+    :param host: a connection to libvirt that may write
+    :param report: what was read of the host
     """
 
     def __init__(
@@ -44,13 +50,16 @@ class GivingBack:
         context: nova_context.RequestContext,
         client: Any,
         node: objects.ComputeNode,
-        gpus: Iterable[GPU],
+        host: libvirt_host.Host,
+        report: Shadow,
         roots: Roots,
     ) -> None:
         self._context = context
         self._client = client
         self._node = node
-        self._gpus = {gpu.address: gpu for gpu in gpus}
+        self._host = host
+        self._gpus = {card.gpu.address: card.gpu for card in report.cards}
+        self._mediated = report.mediated
         self._roots = roots
 
     def steps(self, leavings: Iterable[Leaving]) -> Iterator[Step]:
@@ -67,8 +76,13 @@ class GivingBack:
 
     def _first(self, leaving: Leaving) -> Iterator[Step]:
         uuid = leaving.instance.uuid
-        yield Step(f"{uuid}: add its request of an alias", lambda: self.ask(leaving))
-        yield Step(f"{uuid}: add stock Nova's records", lambda: self.remember(leaving))
+        if leaving.functions:
+            yield Step(f"{uuid}: add its request of an alias", lambda: self.ask(leaving))
+            yield Step(f"{uuid}: add stock Nova's records", lambda: self.remember(leaving))
+        if leaving.mediated:
+            yield Step(
+                f"{uuid}: let libvirt define its mediated devices", lambda: self.define(leaving)
+            )
 
     def _then(self, leaving: Leaving) -> Iterator[Step]:
         uuid = leaving.instance.uuid
@@ -81,7 +95,7 @@ class GivingBack:
         adoption.request_spec(self._context, instance.uuid)
         requests = adoption.other_requests(instance)
         flavor = objects.Flavor(
-            extra_specs={names.PCI_ALIAS: f"{leaving.alias}:{len(leaving.cards)}"}
+            extra_specs={names.PCI_ALIAS: f"{leaving.alias}:{len(leaving.functions)}"}
         )
         policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
         (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
@@ -110,12 +124,12 @@ class GivingBack:
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
-        for card in leaving.cards:
+        for card in leaving.functions:
             row = by_address.get(str(card))
             if row is None:
                 row = objects.PciDevice.create(self._context, self._described(card))
             elif row.instance_uuid not in (None, instance.uuid):
-                raise adoption.NotTakenOver(
+                raise NotTakenOver(
                     instance.uuid,
                     f"Nova counts {card} for the instance {row.instance_uuid} as well",
                     "see nova-gpu shadow, and take that instance over first (nova-gpu adopt)",
@@ -141,6 +155,11 @@ class GivingBack:
             "numa_node": gpu.numa_node,
         }
 
+    def define(self, leaving: Leaving) -> None:
+        """Let libvirt define the instance's mediated devices, as those of stock Nova."""
+        adoption.settled(self._context, leaving.instance.uuid, self._node.host)
+        definitions.add(self._host, leaving.instance.uuid, leaving.mediated)
+
     def respecify(self, leaving: Leaving) -> None:
         """Write the flavor and the requests that it will have into the instance's request spec.
 
@@ -154,14 +173,14 @@ class GivingBack:
     def record(self, leaving: Leaving) -> None:
         """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
-        own = set(map(str, leaving.cards))
+        own = set(map(str, (*leaving.functions, *leaving.mediated)))
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving.alias)
         adoption.write(self._context, instance, flavor, requests, others)
 
     def uncount(self) -> None:
-        """Remove nova-gpu's groups, and what is counted of them, from Placement."""
+        """Remove nova-gpu's groups from Placement; count mediated devices for stock Nova."""
         adoption.recount(self._context, self._client, self._node, self._uncounted)
 
     def _uncounted(self, tree: provider_tree.ProviderTree, allocations: dict[str, Any]) -> bool:
@@ -171,16 +190,34 @@ class GivingBack:
             for uuid in tree.get_provider_uuids(self._node.uuid)
             if names.parse_provider_name(name, tree.data(uuid).name) is not None
         ]
+        counted = set()
         for group in groups:
-            for consumer in allocations.values():
-                consumer["allocations"].pop(group, None)
+            for consumer, item in allocations.items():
+                if item["allocations"].pop(group, None) is None:
+                    continue
+                for (parent, resource_class), count in self._mediated.get(consumer, {}).items():
+                    provider = self._provider(parent, tree)
+                    item["allocations"][provider] = {"resources": {resource_class: count}}
+                    counted.add((provider, resource_class))
             tree.remove(group)
+        for provider, resource_class in counted:
+            used = adoption.used(allocations, provider, resource_class)
+            known = tree.data(provider).inventory.get(resource_class, {}).get("total", 0)
+            counts = inventory.inventory(max(known, used), 0, resource_class)
+            tree.update_inventory(provider, dict(counts))
         return bool(groups)
+
+    def _provider(self, parent: PciAddress, tree: provider_tree.ProviderTree) -> str:
+        """Return the uuid of stock Nova's provider of mediated devices at a function."""
+        name = providers.name_of(self._node.hypervisor_hostname, parent)
+        if not tree.exists(name):
+            tree.new_child(name, self._node.uuid)
+        return str(tree.data(name).uuid)
 
 
 def _by_alias(instance: objects.Instance, alias: str | None) -> Any:
     """Return a copy of the instance's requests; stock Nova gives by *alias* what nova-gpu gave."""
-    requests = instance.pci_requests.obj_clone()
+    requests = adoption.requests_of(instance)
     for request in requests.requests:
         if records.is_replaced(request, instance):
             request.alias_name, request.requester_id = alias, None

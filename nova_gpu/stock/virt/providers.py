@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from nova_gpu.core.model import PciAddress
+from nova_gpu.stock.core.holding import Provider
+from nova_gpu.virt.inventory import placement_client
 
 # host1_0000:3B:00.0, and host1_pci_0000_3b_00_0 of mediated devices: Nova's
 # compute/pci_placement_translator.py, and _update_provider_tree_for_vgpu of its libvirt driver
@@ -18,3 +21,19 @@ def function_of(name: str) -> PciAddress | None:
     """Return the PCI function whose provider has this *name*, ``None`` for other providers."""
     match = _ADDRESS_AT_END.search(name)
     return PciAddress.parse("{}:{}:{}.{}".format(*match.groups())) if match else None
+
+
+def name_of(nodename: str, parent: PciAddress) -> str:
+    """Return the name of the provider of mediated devices at a function."""
+    return f"{nodename}_pci_" + str(parent).replace(":", "_").replace(".", "_")
+
+
+def read(client: Any, name: str, uuid: str) -> Provider:
+    """Return the provider with its resource classes and traits.
+
+    :raises PlacementFailed: if Placement does not have it
+    """
+    url = f"/resource_providers/{uuid}"
+    inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
+    traits = placement_client.get(client, f"{url}/traits")["traits"]
+    return Provider(name, frozenset(inventories), frozenset(traits))

@@ -49,7 +49,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
             migrations.get(instance.uuid),
             dict(_functions(instance, rows.get(instance.uuid, ()))),
             device.cards(_devices(instance)),
-            bool(device.slots(_devices(instance))),
+            device.slots(_devices(instance)),
             any(is_replaced(request, instance) for request in _requests(instance)),
             None if instance.host == host else instance.host,
         )

@@ -6,8 +6,9 @@ Everything here is only read.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -17,11 +18,21 @@ from nova_gpu.core import availability, device, names
 from nova_gpu.core.availability import Reasons
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
+from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.vfio import card_reset, passthrough
 from nova_gpu.host.vgpu import mdev
 from nova_gpu.stock.core import leaving, takeover
-from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Holding, Leaving, MediatedDevice
+from nova_gpu.stock.core.holding import (
+    Alias,
+    Domain,
+    Hardware,
+    Holding,
+    Leaving,
+    MdevType,
+    MediatedDevice,
+    Provider,
+)
 from nova_gpu.stock.virt import aliases, providers, records
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
@@ -68,7 +79,9 @@ class Shadow:
 
     ``holdings`` are the instances that have GPUs by stock Nova, ``leavings`` those that have them
     by nova-gpu. ``strangers`` are the domains with GPUs that are no instances of this host, with
-    their cards. ``unread`` are sentences about sources that could not be read.
+    their cards. ``unread`` are sentences about sources that could not be read. ``mediating`` are
+    the functions at which mediated devices are made. ``mediated`` is how many each domain has at a
+    function, of a resource class of stock Nova.
     """
 
     node: str | None
@@ -79,12 +92,19 @@ class Shadow:
     leavings: tuple[Leaving, ...]
     strangers: Mapping[str, tuple[PciAddress, ...]]
     unread: tuple[str, ...]
+    mediating: frozenset[PciAddress] = frozenset()
+    mediated: Mapping[str, Mapping[tuple[PciAddress, str], int]] = dataclasses.field(
+        default_factory=dict
+    )
 
 
-def look(sources: gather.Sources, alias: str | None = None) -> Shadow:
+def look(
+    sources: gather.Sources, alias: str | None = None, types: Collection[MdevType] = ()
+) -> Shadow:
     """Read all sources and return what nova-gpu would do.
 
     :param alias: the only alias by which instances may be given back to stock Nova; by default any
+    :param types: those of mediated devices that stock Nova makes on this host
     """
     ask = gather.Questions(sources.ask)
     context = nova_context.get_admin_context()
@@ -100,6 +120,10 @@ def look(sources: gather.Sources, alias: str | None = None) -> Shadow:
     if nodename is not None:
         node = nodename
         instances = ask("Nova's database", lambda: records.read(context, CONF.host, node))
+    stock = None
+    if nodename is not None and hardware is not None:
+        root, known_as = nodename, hardware
+        stock = ask("Placement", lambda: _providers(sources.placement, context, root, known_as))
     holdings: tuple[Holding, ...] = ()
     leavings: tuple[Leaving, ...] = ()
     strangers: dict[str, tuple[PciAddress, ...]] = {}
@@ -107,39 +131,51 @@ def look(sources: gather.Sources, alias: str | None = None) -> Shadow:
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
-            judged = (takeover.judge(instance, named, hardware) for instance in instances)
+            whole = dataclasses.replace(hardware, providers=stock or {})
+            judged = (takeover.judge(instance, named, whole) for instance in instances)
             holdings = tuple(holding for holding in judged if holding)
             allowed = [item for item in known_aliases if alias in (None, item.name)]
-            left = (leaving.judge(instance, named, allowed) for instance in instances)
+            left = (
+                leaving.judge(instance, named, hardware, allowed, types) for instance in instances
+            )
             leavings = tuple(item for item in left if item)
             known = {instance.uuid for instance in instances}
             strangers = {
                 uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
                 for uuid in sorted({u for uuids in users.values() for u in uuids} - known)
             }
-    provider_names = None
-    if nodename is not None and hardware is not None:
-        root, known_as = nodename, hardware.cards_by_function
-        provider_names = ask(
-            "Placement", lambda: _providers(sources.placement, context, root, known_as)
-        )
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
-        tuple(_cards(host, cards, users, provider_names or {})),
+        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware))),
         tuple(known_aliases),
         holdings,
         leavings,
         strangers,
         ask.unread,
+        frozenset(
+            address
+            for card in cards.parts.values()
+            for address, parent in card.parents.items()
+            if parent.kind is Kind.MEDIATED
+        ),
+        _counts(named or {}, hardware, types) if hardware else {},
     )
 
 
+def _counts(
+    named: Mapping[str, Domain], hardware: Hardware, types: Collection[MdevType]
+) -> dict[str, Mapping[tuple[PciAddress, str], int]]:
+    counts: dict[str, Mapping[tuple[PciAddress, str], int]] = {}
+    for uuid, domain in named.items():
+        made = (hardware.mediated[dev] for dev in domain.mediated & hardware.mediated.keys())
+        at = ((item.parent, leaving.class_at(item.parent, item.type_id, types)) for item in made)
+        counts[uuid] = collections.Counter((parent, name) for parent, name in at if name)
+    return counts
+
+
 def _domains(sources: gather.Sources) -> dict[str, Domain]:
-    return {
-        uuid: Domain(functions, mediated)
-        for uuid, (functions, mediated) in domains.hostdevs(sources.libvirt).items()
-    }
+    return {uuid: Domain(*devices) for uuid, devices in domains.hostdevs(sources.libvirt).items()}
 
 
 def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
@@ -157,7 +193,7 @@ def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
     reasons: dict[PciAddress, Reasons] = {
         address: card.unavailable for address, card in cards.whole.items() if card.unavailable
     }
-    return Hardware(gpus, reasons, functions, mediated, frozenset(cards.parts))
+    return Hardware(gpus, reasons, functions, mediated, cards.parts)
 
 
 def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, tuple[str, ...]]:
@@ -173,18 +209,32 @@ def _users(named: Mapping[str, Domain], hardware: Hardware) -> dict[PciAddress, 
 
 
 def _providers(
-    client: Any,
-    context: nova_context.RequestContext,
-    nodename: str,
-    cards_by_function: Mapping[PciAddress, PciAddress],
+    client: Any, context: nova_context.RequestContext, nodename: str, hardware: Hardware
+) -> dict[PciAddress, Provider]:
+    """Return stock Nova's resource providers of the host's cards, by function."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    providers_by_function = {}
+    for provider in client.get_providers_in_tree(context, root):
+        name, function = provider["name"], providers.function_of(provider["name"])
+        if function is None or (card := hardware.cards_by_function.get(function)) is None:
+            continue
+        # A flavor may name the resource classes and traits of one with mediated devices.
+        providers_by_function[function] = (
+            providers.read(client, name, provider["uuid"])
+            if card in hardware.parts
+            else Provider(name)
+        )
+    return providers_by_function
+
+
+def _names_by_card(
+    stock: Mapping[PciAddress, Provider], hardware: Hardware | None
 ) -> dict[PciAddress, tuple[str, ...]]:
     """Return the names of stock Nova's resource providers for each card."""
-    root = client.get_provider_by_name(context, nodename)["uuid"]
     names_by_card: dict[PciAddress, tuple[str, ...]] = {}
-    for provider in client.get_providers_in_tree(context, root):
-        function = providers.function_of(provider["name"])
-        if function and (card := cards_by_function.get(function)) is not None:
-            names_by_card[card] = (*names_by_card.get(card, ()), provider["name"])
+    for function, provider in stock.items():
+        card = hardware.cards_by_function[function] if hardware else function
+        names_by_card[card] = (*names_by_card.get(card, ()), provider.name)
     return names_by_card
 
 

@@ -16,9 +16,10 @@ from nova import objects, test
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.cmd import adopt
-from nova_gpu.stock.core.holding import Holding, Instance, Obstacle, Way
-from nova_gpu.stock.virt.adoption import NotTakenOver, Step
+from nova_gpu.stock.core.holding import Holding, Instance, NotTakenOver, Obstacle, Way
+from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
 from tests.fixtures import hosts
 
@@ -33,8 +34,8 @@ def holding(uuid: str, *obstacles: Obstacle) -> Holding:
         Instance(uuid, "a2.small", {}, "active", recorded={CARD: "a2"}),
         (Way.ALIAS,),
         (CARD,),
+        {},
         frozenset([CARD]),
-        (str(CARD),),
         frozenset(["a2"]),
         {"gpus": "= 1"},
         ("pci_passthrough:alias",),
@@ -158,6 +159,16 @@ class OptionsTest(test.NoDBTestCase):
             self.flags(compute_driver=driver)
             refused = self.assertRaises(adopt.NotReady, self.check)
             self.assertIn("set it to gpu.GPULibvirtDriver", str(refused))
+
+    def test_stock_nova_still_divides_the_card(self) -> None:
+        slot = Slot(CARD, "nvidia-35", 0)
+        item = dataclasses.replace(holding("one"), slots={slot: CARD}, functions=frozenset())
+        adopt.check_options([item], [], self.host.roots)
+        self.flags(enabled_mdev_types=["nvidia-35"], group="devices")
+        refused = self.assertRaises(
+            adopt.NotReady, adopt.check_options, [item], [], self.host.roots
+        )
+        self.assertIn("[devices]enabled_mdev_types names nvidia-35", str(refused))
 
     def test_the_cards_are_still_in_device_spec(self) -> None:
         refused = self.assertRaises(adopt.NotReady, self.check, json.dumps(A2))

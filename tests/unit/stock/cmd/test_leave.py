@@ -26,7 +26,7 @@ BUSY = Obstacle("it has the task deleting", "wait")
 def leaving(uuid: str, *obstacles: Obstacle) -> Leaving:
     own = Instance(uuid, "g1", {}, "active", counted=frozenset([CARD]))
     words = {"pci_passthrough:alias": "a2:1"}
-    return Leaving(own, (CARD,), "a2", words, ("gpus",), obstacles)
+    return Leaving(own, (CARD,), {}, "a2", words, ("gpus",), obstacles)
 
 
 class TextTest(test.NoDBTestCase):

@@ -31,8 +31,8 @@ FOUND = Shadow(
             OWN,
             (Way.ALIAS,),
             (ONE,),
+            {},
             frozenset([ONE]),
-            (str(ONE),),
             frozenset(["a2"]),
             WORDS,
             (ALIAS,),
@@ -90,6 +90,7 @@ class PlainTest(unittest.TestCase):
             ("mine", "a2.small", ["alias"]), (*map(instance.get, ("uuid", "flavor", "by")),)
         )
         self.assertFalse(instance["can_be_taken_over"])
+        self.assertEqual(["0000:3b:00.0"], instance["devices"])
         self.assertEqual(WORDS, instance["set"])
         self.assertEqual(
             [{"reason": "it has the task deleting", "remedy": "wait"}], instance["obstacles"]

@@ -6,12 +6,17 @@ import unittest
 from typing import Any
 
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, device_uuid
 from nova_gpu.stock.core import leaving
-from nova_gpu.stock.core.holding import Alias, Domain, Instance, Leaving
+from nova_gpu.stock.core.holding import Alias, Domain, Hardware, Instance, Leaving, MdevType
 
 ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
 A2 = Alias("a2", (ONE, TWO), {})
 L4 = Alias("l4", (PciAddress(0, 3, 0, 0),), {})
+MINE = "6f70656e-7374-4163-8b20-697320667265"
+FUNCTION = Slot(PciAddress(0, 1, 0, 4), "vf", 0)
+_PARENT = Parent(Kind.MEDIATED, {}, {})
+HOST = Hardware({}, {}, {}, {}, {card: DividedCard({}, {card: _PARENT}) for card in (ONE, TWO)})
 FLAVOR = {"gpus": "= 1", "gpu:model": "s== A2", "hypervisor": "s== QEMU", "hw:x": "y"}
 
 
@@ -25,7 +30,7 @@ class JudgeTest(unittest.TestCase):
         self, own: Instance, *aliases: Alias, domain: frozenset[PciAddress] | None = None
     ) -> Leaving:
         functions = own.counted if domain is None else domain
-        item = leaving.judge(own, {"mine": Domain(functions)}, aliases or (A2, L4))
+        item = leaving.judge(own, {"mine": Domain(functions)}, HOST, aliases or (A2, L4))
         assert item
         return item
 
@@ -37,7 +42,7 @@ class JudgeTest(unittest.TestCase):
     def test_cards_of_one_product(self) -> None:
         item = self.judge(instance(ONE, TWO))
         self.assertEqual([], list(item.obstacles))
-        self.assertEqual(("a2", (ONE, TWO)), (item.alias, item.cards))
+        self.assertEqual(("a2", (ONE, TWO)), (item.alias, item.functions))
         self.assertEqual({"pci_passthrough:alias": "a2:2"}, item.set)
         self.assertEqual(("gpus", "gpu:model"), item.unset)
 
@@ -56,18 +61,44 @@ class JudgeTest(unittest.TestCase):
 
     def test_nothing_of_nova_gpu(self) -> None:
         own = instance(extra_specs={"hw:x": "y", "hypervisor": "s== QEMU"})
-        self.assertIsNone(leaving.judge(own, {}, [A2]))
+        self.assertIsNone(leaving.judge(own, {}, HOST, [A2]))
 
     def test_what_is_in_the_way(self) -> None:
         for own, *parts in (
             (instance(ONE, task_state="rebooting"), "rebooting", "wait"),
             (instance(ONE, migration="migrating"), "migrating", "wait"),
-            (instance(parts=True), "vGPUs", "resize"),
+            (instance(slots=frozenset([FUNCTION])), str(FUNCTION), "resize"),
             (instance(vm_state="stopped"), "has none now", "start it"),
             (instance(extra_specs={"gpus": "nonsense"}), "has none now", "start it"),
         ):
             with self.subTest(own):
                 self.assertObstacle(self.judge(own), *parts)  # type: ignore[arg-type]
+
+    def test_mediated_devices(self) -> None:
+        """Nova counts them as the options say, at each function."""
+        slots = [Slot(card, "nvidia-35", 0) for card in (ONE, TWO)]
+        specs = {"vgpus": "= 2", "resources:VGPU": "2", "trait:CUSTOM_GPU": "required"}
+        own = instance(uuid=MINE, slots=frozenset(slots), extra_specs=specs)
+        domain = Domain(frozenset(), frozenset(device_uuid(MINE, slot) for slot in slots))
+        one = MdevType("nvidia-35", "CUSTOM_Q", frozenset([str(ONE)]))
+        for types, *parts in (
+            ((), "enabled_mdev_types", "nvidia-35 at 0000:01:00.0", "device_addresses"),
+            ((MdevType("nvidia-36", "VGPU"),), "nvidia-35 at 0000:01:00.0"),
+            ((one, MdevType("nvidia-36", "VGPU")), "nvidia-35 at 0000:02:00.0"),
+        ):
+            item = leaving.judge(own, {MINE: domain}, HOST, (), types)
+            assert item
+            for part in parts:
+                self.assertIn(part, " ".join(map(str, item.obstacles)))
+        types = (one, MdevType("nvidia-35", "VGPU"))
+        item = leaving.judge(own, {MINE: domain}, HOST, (), types)
+        assert item
+        self.assertEqual(((), None), (item.obstacles, item.alias))
+        self.assertEqual(dict(zip(slots, ("CUSTOM_Q", "VGPU"), strict=True)), item.mediated)
+        self.assertEqual({"resources:CUSTOM_Q": "1", "resources:VGPU": "1"}, item.set)
+        self.assertEqual(("vgpus", "trait:CUSTOM_GPU"), item.unset)
+        (obstacle, *_) = leaving.judge(own, {}, HOST, (), types).obstacles  # type: ignore[union-attr]
+        self.assertIn("no such device", str(obstacle))
 
     def test_a_domain_without_the_card(self) -> None:
         item = self.judge(instance(ONE), domain=frozenset())

@@ -9,6 +9,7 @@ from typing import Any
 from nova_gpu.core.availability import Scope, Source, Unavailable
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.stock.core import takeover
 from nova_gpu.stock.core.holding import (
     Domain,
@@ -16,6 +17,7 @@ from nova_gpu.stock.core.holding import (
     Holding,
     Instance,
     MediatedDevice,
+    Provider,
     Way,
 )
 
@@ -24,7 +26,8 @@ L4 = Product("10de", "27b8", "L4", "ada", 23034)
 NAMELESS = Product("1234", "5678")
 ALIAS = {"pci_passthrough:alias": "a2:1"}
 MDEV = "b2107403-110c-45b0-af87-32cc91597b8a"
-OTHER = "the-other"
+OTHER, MINE = "the-other", "6f70656e-7374-4163-8b20-697320667265"
+SLOT = Slot(PciAddress(0, 1, 0, 0), "nvidia-35", 0)
 
 
 def address(bus: int, function: int = 0) -> PciAddress:
@@ -40,6 +43,17 @@ def hardware(*gpus: GPU, **changes: Any) -> Hardware:
     by_address = {card.address: card for card in gpus}
     functions = {each: card.address for card in gpus for each in card.functions}
     return dataclasses.replace(Hardware(by_address, {}, functions, {}), **changes)
+
+
+def divided(parent: PciAddress, *types: str) -> DividedCard:
+    known = {type_id: VGPUType(type_id) for type_id in types or ("nvidia-35",)}
+    return DividedCard(known, {parent: Parent(Kind.MEDIATED, {}, {})})
+
+
+def mediating(**changes: Any) -> Hardware:
+    made = {MDEV: MediatedDevice(address(1), address(1), "nvidia-35")}
+    changes = {"mediated": made, "parts": {address(1): divided(address(1))}} | changes
+    return hardware(gpu(1), **changes)
 
 
 def instance(*recorded: PciAddress, **changes: Any) -> Instance:
@@ -75,7 +89,7 @@ class JudgeTest(unittest.TestCase):
         for states in ({}, {"vm_state": "stopped"}, {"vm_state": "paused"}):
             holding = self.judge(instance(address(1), **states), hardware(gpu(1), gpu(2)))
             self.assertEqual([], list(holding.obstacles))
-            self.assertEqual(((Way.ALIAS,), ("0000:01:00.0",)), (holding.ways, holding.devices))
+            self.assertEqual(((Way.ALIAS,), (address(1),)), (holding.ways, holding.devices))
             self.assertEqual({"gpus": "= 1", "gpu:model": "s== A2"}, holding.set)
             self.assertEqual(("pci_passthrough:alias",), holding.unset)
 
@@ -87,7 +101,7 @@ class JudgeTest(unittest.TestCase):
     def test_a_companion_is_the_card(self) -> None:
         """Nova's alias may give the functions of a card one by one."""
         holding = self.judge(instance(address(1), address(1, 1)), hardware(gpu(1)))
-        self.assertEqual(("0000:01:00.0",), holding.devices)
+        self.assertEqual((address(1),), holding.devices)
         self.assertEqual("= 1", holding.set["gpus"])
         self.assertEqual([], list(holding.obstacles))
 
@@ -129,7 +143,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual([], list(self.judge(instance(address(1)), host).obstacles))
 
     def test_a_card_that_would_be_offered_in_parts(self) -> None:
-        host = hardware(gpu(1), divided=frozenset([address(1)]))
+        host = hardware(gpu(1), parts={address(1): divided(address(1))})
         holding = self.judge(instance(address(1)), host)
         self.assertObstacle(holding, "0000:01:00.0 in parts", "[gpu]vgpu_types")
 
@@ -143,11 +157,30 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(holding, "0000:01:00.1 without 0000:01:00.0")
 
     def test_a_virtual_function(self) -> None:
-        function = PciAddress(0, 1, 0, 4)
+        function, other = PciAddress(0, 1, 0, 4), PciAddress(0, 1, 0, 5)
         host = hardware(gpu(1))
-        functions = {**host.cards_by_function, function: address(1)}
+        functions = {**host.cards_by_function, function: address(1), other: address(1)}
         host = dataclasses.replace(host, cards_by_function=functions)
-        self.assertObstacle(self.judge(instance(function), host), "virtual function", "vgpus")
+        holding = self.judge(instance(function), host)
+        self.assertObstacle(holding, "0000:01:00.4", "would not offer")
+        typed = Parent(Kind.TYPED, {}, {"nvidia-35": 1})
+        for parent, type_id in ((typed, "nvidia-35"), (Parent(Kind.PLAIN, {}, {}), "vf")):
+            parts = DividedCard({type_id: VGPUType(type_id)}, {function: parent, other: parent})
+            divided_host = dataclasses.replace(host, parts={address(1): parts})
+            own = instance(function, other)
+            holding = self.judge(own, divided_host)
+            self.assertEqual(((), ()), (holding.obstacles, holding.cards))
+            slots = {Slot(each, type_id, 0): address(1) for each in (function, other)}
+            self.assertEqual((slots, {function, other}), (holding.slots, holding.functions))
+            self.assertEqual({"vgpus": "= 2", "vgpu_type": f"s== {type_id}"}, holding.set)
+            attached = has(function, other)
+            holding = self.judge(instance(function), divided_host, domain=attached)
+            self.assertObstacle(holding, "its domain has 0000:01:00.5", "does not count")
+            holding = self.judge(own, divided_host, others={OTHER: has(other)})
+            self.assertObstacle(holding, "0000:01:00.5", OTHER)
+            # What nova-gpu has given is not stock Nova's.
+            given = instance(slots=frozenset(slots))
+            self.assertIsNone(takeover.judge(given, {"mine": attached}, divided_host))
 
     def test_what_is_left_to_finish(self) -> None:
         own = instance(counted=frozenset([address(1)]), unfinished=True)
@@ -166,7 +199,7 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(holding, "0000:01:00.0", "does not have")
 
     def test_gpus_by_nova_gpu_as_well(self) -> None:
-        for changes in ({"counted": frozenset([address(2)])}, {"parts": True}):
+        for changes in ({"counted": frozenset([address(2)])}, {"slots": frozenset([SLOT])}):
             own = instance(address(1), **changes)  # type: ignore[arg-type]
             self.assertObstacle(self.judge(own, hardware(gpu(1), gpu(2))), "by nova-gpu as well")
 
@@ -183,15 +216,56 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(self.judge(own, hardware(gpu(1))), "on the host host2", "evacuation")
 
     def test_mediated_devices(self) -> None:
-        made = MediatedDevice(address(1), address(1), "nvidia-35")
-        host = hardware(gpu(1), mediated={MDEV: made})
-        own = instance(extra_specs={"resources:VGPU": "1", "hw:x": "y"})
-        holding = self.judge(own, host, domain=has(mediated=MDEV))
+        own = instance(extra_specs={"resources:VGPU": "1", "trait:CUSTOM_BIG": "x", "hw:x": "y"})
+        holding = self.judge(own, mediating(), domain=has(mediated=MDEV))
         self.assertEqual((Way.MEDIATED,), holding.ways)
-        self.assertEqual(("0000:01:00.0/nvidia-35",), holding.devices)
+        slot = Slot.of_device(address(1), "nvidia-35", MDEV)
+        self.assertEqual((slot,), holding.devices)
         self.assertEqual({"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}, holding.set)
         self.assertEqual(("resources:VGPU",), holding.unset)
-        self.assertObstacle(holding, "mediated device", "nvidia-35", "resize")
+        self.assertEqual((), holding.obstacles)
+        given = instance(slots=frozenset([slot]))
+        self.assertIsNone(takeover.judge(given, {"mine": has(mediated=MDEV)}, mediating()))
+
+    def test_what_the_flavor_says_of_mediated_devices(self) -> None:
+        """The operator has named another class, and told cards from each other by a trait."""
+        stock = Provider("", frozenset(["CUSTOM_Q"]), frozenset(["CUSTOM_BIG"]))
+        words = ("resources1:CUSTOM_Q", "trait1:CUSTOM_BIG")
+        others = {"resources2:VGPU": "1", "trait2:CUSTOM_SMALL": "required"}
+        own = instance(extra_specs=dict.fromkeys(words, "1") | others)
+        host = mediating(providers={address(1): stock})
+        self.assertEqual(words, self.judge(own, host, domain=has(mediated=MDEV)).unset)
+
+    def test_a_mediated_device_of_nova_gpu(self) -> None:
+        """Its domain still says at which slot nova-gpu has made it."""
+        made = device_uuid(MINE, SLOT)
+        device = MediatedDevice(address(1), address(1), "nvidia-35")
+        host = mediating(mediated={made: device})
+        domain = dataclasses.replace(has(mediated=made), slots=frozenset([SLOT]))
+        holding = takeover.judge(instance(uuid=MINE), {MINE: domain}, host)
+        assert holding
+        self.assertEqual((SLOT,), holding.devices)
+
+    def test_mediated_devices_that_stay(self) -> None:
+        own, domain = instance(), has(mediated=MDEV)
+        for changes, *parts in (
+            ({"parts": {}}, "no vGPUs at 0000:01:00.0"),
+            ({"parts": {address(1): divided(address(1), "nvidia-36")}}, "nvidia-35", "vgpu_types"),
+        ):
+            with self.subTest(changes):
+                host = mediating(**changes)  # type: ignore[arg-type]
+                self.assertObstacle(self.judge(own, host, domain=domain), *parts)
+        shared = self.judge(own, mediating(), domain=domain, others={OTHER: domain})
+        self.assertObstacle(shared, MDEV, OTHER)
+        other = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+        both = {
+            uuid: MediatedDevice(address(1), address(1), f"nvidia-{n}")
+            for n, uuid in ((35, MDEV), (36, other))
+        }
+        parts_ = {address(1): divided(address(1), "nvidia-35", "nvidia-36")}
+        host = mediating(mediated=both, parts=parts_)
+        holding = self.judge(own, host, domain=Domain(frozenset(), frozenset(both)))
+        self.assertObstacle(holding, "several types", "nvidia-35, nvidia-36")
 
     def test_what_the_flavor_has_besides(self) -> None:
         alias = {"pci_passthrough:alias": "nic:2, a2:1", "hw:x": "y"}

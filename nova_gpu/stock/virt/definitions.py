@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libvirt's persistent definitions of mediated devices, which recent releases of Nova write.
+
+libvirt makes a defined device when the host boots, and stock Nova when nova-compute starts.
+nova-gpu makes its own, so one that is still defined would come back after its guest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import libvirt
+from nova.virt.libvirt import config as vconfig
+from nova.virt.libvirt import host as libvirt_host
+from nova.virt.libvirt import utils as libvirt_utils
+
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.stock.core.holding import NotTakenOver
+
+_REMEDY = "run this command as root, while libvirt's daemon for node devices runs"
+
+
+def remove(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot]) -> None:
+    """Remove the definitions of the instance's mediated devices, which stay as they are.
+
+    :param host: a connection that may write
+    :raises NotTakenOver: if libvirt does not remove one
+    """
+    uuids = {device_uuid(instance_uuid, slot) for slot in slots}
+    try:
+        for name in host.list_mediated_devices() if uuids else ():
+            if libvirt_utils.mdev_name2uuid(name) in uuids:
+                device = host.device_lookup_by_name(name)
+                if device.isPersistent():
+                    device.undefine()
+    except libvirt.libvirtError as error:
+        reason = f"libvirt still defines its mediated devices: {error}"
+        raise NotTakenOver(instance_uuid, reason, _REMEDY) from error
+
+
+def add(host: libvirt_host.Host, instance_uuid: str, slots: Iterable[Slot]) -> None:
+    """Define the instance's mediated devices as Nova does (``LibvirtDriver._create_mdev``).
+
+    Do nothing for a release of Nova that defines none: it makes them again from the domains.
+
+    :param host: a connection that may write
+    :raises NotTakenOver: if libvirt does not define one
+    """
+    if not hasattr(host, "device_define"):
+        return
+    try:
+        for slot in slots:
+            description = vconfig.LibvirtConfigNodeDevice()
+            description.parent = "pci_" + str(slot.parent).replace(":", "_").replace(".", "_")
+            description.mdev_information = vconfig.LibvirtConfigNodeDeviceMdevInformation()
+            description.mdev_information.type = slot.type_id
+            description.mdev_information.uuid = device_uuid(instance_uuid, slot)
+            device = host.device_define(description)
+            host.device_set_autostart(device, autostart=True)
+    except libvirt.libvirtError as error:
+        reason = f"libvirt does not define its mediated devices: {error}"
+        raise NotTakenOver(instance_uuid, reason, _REMEDY) from error

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances with mediated devices of stock Nova are taken over as they run, and given back."""
+
+from __future__ import annotations
+
+import collections
+
+from nova import objects
+
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.vgpu import mdev
+from nova_gpu.stock.virt import providers
+from tests.functional import stock
+from tests.functional.readings import Server
+
+VGPU = "resources:VGPU"
+
+
+class Mediated(stock.StockMediatedTestBase):
+    HOSTS = ("host1",)
+
+    def boot_by_stock(self, count: int = 1) -> Server:
+        return self.boot(self.flavor(**{VGPU: str(count)}))
+
+    def change_driver(self) -> None:
+        """Stop nova-compute of host1, and make its options nova-gpu's."""
+        self.computes["host1"].stop()
+        self.divide(by_stock=False)
+
+    def finish(self) -> None:
+        """Take over what is left, and start nova-compute."""
+        self.assertEqual(0, self.adopt())
+        self.take_driver()
+        self.period()
+
+    def finish_leaving(self) -> None:
+        self.assertEqual(0, self.leave())
+        self.take_driver(stock.STOCK)
+        self.period()
+
+    def specs(self, server: Server) -> list[dict[str, str]]:
+        """Return the properties of the instance's flavor, and of that in its request spec."""
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
+        return [self.instance(server).flavor.extra_specs, spec.flavor.extra_specs]
+
+    def assertAdopted(self, server: Server, mediated: list[str]) -> None:
+        """Check that the guest has *mediated*, and that all count them for nova-gpu."""
+        self.assertEqual(mediated, self.mediated(server))
+        slots = [Slot.parse(text) for text in self.recorded(server)]
+        self.assertEqual(mediated, sorted(slot.device or "" for slot in slots))
+        self.assertEqual({"host1": len(mediated)}, self.allocated(server, "VGPU"))
+        words = {"vgpus": f"= {len(mediated)}", "vgpu_type": f"s== {self.TYPE}"}
+        self.assertEqual([words] * 2, self.specs(server))
+
+    def assertLeft(self, server: Server, mediated: list[str]) -> None:
+        """Check that the guest has *mediated*, and that all count them for stock Nova."""
+        self.assertEqual(mediated, self.mediated(server))
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual([{VGPU: str(len(mediated))}] * 2, self.specs(server))
+        self.assertEqual({}, self.inventories())
+        self.assertEqual(self.counted_by_stock(mediated), self.allocated(server, "VGPU"))
+
+    def counted_by_stock(self, mediated: list[str]) -> dict[str, int]:
+        """Return how many of these devices stock Nova counts, by its provider of their card."""
+        devices = mdev.devices(self.hosts["host1"].roots)
+        parents = collections.Counter(devices[uuid].parent for uuid in mediated)
+        return {providers.name_of("host1", parent): n for parent, n in parents.items() if parent}
+
+
+class AdoptTest(Mediated):
+    def test_there_and_back(self) -> None:
+        servers = [self.boot_by_stock(2), self.boot_by_stock()]
+        had = {server["id"]: self.mediated(server) for server in servers}
+        before = {server["id"]: self.guest(server).XMLDesc(0) for server in servers}
+        made, defined = self.kernels["host1"].made, self.devices["host1"].defined
+        self.assertEqual((3, set(made)), (len(made), defined))
+        self.change_driver()
+        self.finish()
+        for server in servers:
+            self.assertEqual(before[server["id"]], self.guest(server).XMLDesc(0))
+            self.assertAdopted(server, had[server["id"]])
+        self.assertEqual((made, set()), (self.kernels["host1"].made, defined))
+        self.assertEqual([], self.providers())
+        self.assertEqual((8, 0, 3), self.inventories()[64])
+        self.assertEqual((), self.judge().differences)
+
+        # Nobody has them besides, and they are the same after a start.
+        other = self.boot(self.of_type(64, 4))
+        self.assertVGPUs(other, self.recorded(other))
+        self.boot_refused(self.of_type(64, 2))
+        self._delete_server(other)
+        self._reboot_server(servers[0], hard=True)
+        self.assertAdopted(servers[0], had[servers[0]["id"]])
+        self._stop_server(servers[1])
+        self._start_server(servers[1])
+        self.assertAdopted(servers[1], had[servers[1]["id"]])
+
+        self.computes["host1"].stop()
+        self.divide()
+        self.finish_leaving()
+        for server in servers:
+            self.assertLeft(server, had[server["id"]])
+        self.assertEqual((made, set(made)), (self.kernels["host1"].made, defined))
+        self._reboot_server(servers[0], hard=True)
+        self.assertEqual(had[servers[0]["id"]], self.mediated(servers[0]))
+
+        # And there again, from where nothing is left of nova-gpu in the domain, and from where
+        # something is.
+        self.change_driver()
+        self.finish()
+        for server in servers:
+            self.assertAdopted(server, had[server["id"]])
+            self._delete_server(server)
+        self.assertEqual([], self.kernels["host1"].made)
+        self.period()
+        self.assertEqual((8, 0, 0), self.inventories()[64])
