@@ -145,7 +145,7 @@ def _of_devices(
 def _of_aliases(cards: Collection[PciAddress], giving: Collection[str]) -> Iterator[Obstacle]:
     if cards and not giving:
         yield Obstacle(
-            "no [pci]alias of this host gives all of its cards, by their PCI ids",
+            "no [pci]alias of this host gives all of its cards, by their PCI ids and device_type",
             "add one for their product on this host and on nova-api's and nova-scheduler's",
         )
     elif len(giving) > 1:

@@ -29,10 +29,9 @@ from oslo_utils import uuidutils
 from nova_gpu.core import names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.placement import inventory
-from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver
-from nova_gpu.stock.virt import adoption, definitions, providers, records
+from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
 
@@ -98,7 +97,8 @@ class GivingBack:
             extra_specs={names.PCI_ALIAS: f"{leaving.alias}:{len(leaving.functions)}"}
         )
         policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
-        (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
+        with aliases.accepted():
+            (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
         added.alias_name, added.requester_id = None, instance.uuid
         added.request_id = self._request_id(instance) or uuidutils.generate_uuid()
         requests.requests.append(added)
@@ -142,15 +142,13 @@ class GivingBack:
         """Return what libvirt tells Nova of a card (``Host._get_pcidev_info``)."""
         gpu = self._gpus[card]
         vendor_id, product_id = gpu.product.vendor_id, gpu.product.product_id
-        virtual = sysfs.decimal(sysfs.device(card, self._roots), "sriov_totalvfs")
-        kind = fields.PciDeviceType.SRIOV_PF if virtual else fields.PciDeviceType.STANDARD
         return {
             "compute_node_id": self._node.id,
             "address": str(card),
             "dev_id": "pci_" + str(card).replace(":", "_").replace(".", "_"),
             "vendor_id": vendor_id,
             "product_id": product_id,
-            "dev_type": kind,
+            "dev_type": aliases.device_type_of(card, self._roots),
             "label": f"label_{vendor_id}_{product_id}",
             "numa_node": gpu.numa_node,
         }

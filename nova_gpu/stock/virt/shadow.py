@@ -112,7 +112,8 @@ def look(
     cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
     if cards is None:
         return Shadow(None, (), (), (), (), (), {}, ask.unread)
-    known_aliases = aliases.read(CONF.pci.alias, (card.gpu for card in cards.whole.values()))
+    gpus = (card.gpu for card in cards.whole.values())
+    known_aliases = aliases.read(CONF.pci.alias, gpus, host.roots)
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))

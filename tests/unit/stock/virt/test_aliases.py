@@ -2,12 +2,18 @@
 from __future__ import annotations
 
 import json
-import unittest
+import pathlib
 from typing import Any
+
+import fixtures
+from nova import exception as nova_exception
+from nova import test
+from nova.pci import request
 
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.stock.core.holding import Alias
 from nova_gpu.stock.virt import aliases
+from tests.fixtures import hosts
 
 A2, L4 = Product("10de", "25b6", "A2"), Product("10de", "27b8", "L4")
 ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
@@ -16,10 +22,15 @@ OF_A2 = {"vendor_id": "10DE", "product_id": "25B6"}
 OF_L4 = {"vendor_id": "10de", "product_id": "27b8"}
 
 
-class AliasesTest(unittest.TestCase):
+class AliasesTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(str(ONE), "10de", "25b6")
+
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
-        return aliases.read(texts, GPUS)
+        return aliases.read(texts, GPUS, self.host.roots)
 
     def test_one_product(self) -> None:
         words = {"gpus": "= 1", "gpu:model": "s== A2"}
@@ -27,6 +38,7 @@ class AliasesTest(unittest.TestCase):
 
     def test_several_products(self) -> None:
         """Nova joins what has one name."""
+        self.host.add_gpu(str(TWO), "10de", "27b8")
         found = self.read({**OF_A2, "name": "any"}, {**OF_L4, "name": "any"})
         self.assertEqual([Alias("any", (ONE, TWO), {})], found)
 
@@ -47,7 +59,38 @@ class AliasesTest(unittest.TestCase):
         (alias,) = self.read({**OF_A2, "name": " a2 "})
         self.assertEqual("a2", alias.name)
 
-    def test_virtual_functions(self) -> None:
-        self.assertEqual([], self.read({**OF_A2, "name": "vf", "device_type": "type-VF"}))
-        (alias,) = self.read({**OF_A2, "name": "pf", "device_type": "type-PF"})
-        self.assertEqual("pf", alias.name)
+    def test_device_types(self) -> None:
+        """As Nova gives them: a card that can have virtual functions by its own type alone."""
+        self.host.add_gpu(str(TWO), "10de", "27b8", totalvfs=32)
+        for device_type, cards in (
+            (None, [ONE]),
+            ("type-PCI", [ONE]),
+            ("type-PF", [TWO]),
+            ("type-VF", []),
+        ):
+            with self.subTest(device_type):
+                kind = {"device_type": device_type} if device_type else {}
+                found = [
+                    card
+                    for ids in (OF_A2, OF_L4)
+                    for alias in self.read({**ids, **kind, "name": "own"})
+                    for card in alias.cards
+                ]
+                self.assertEqual(cards, found)
+
+    def test_accepted(self) -> None:
+        """By Nova's own reader, on a host without the scheduler's options."""
+        by_class = {"resource_class": "CUSTOM_FPGA", "name": "fpga"}
+        for other in (by_class, {**OF_L4, "name": "a2", "device_type": "type-PF"}):
+            with self.subTest(other):
+                own = {**OF_A2, "name": "a2", "device_type": "type-PF"}
+                self.flags(alias=[json.dumps(own), json.dumps(other)], group="pci")
+                with aliases.accepted():
+                    self.assertIn("a2", _aliases_of_nova())
+        self.flags(alias=[json.dumps(by_class)], group="pci")
+        self.assertRaises(nova_exception.PciInvalidAlias, _aliases_of_nova)
+
+
+def _aliases_of_nova() -> dict[str, Any]:
+    read = request.get_alias_from_config
+    return dict(getattr(read, "__wrapped__", read)())  # cached since 2026.2
