@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any
 
 from nova import objects
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version
 from nova_gpu.virt.cards import Cards
@@ -54,7 +52,7 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         """Make the objects and connect them, in the order of their dependencies."""
         self._host = host
-        state, nodename = pathlib.Path(CONF.state_path), host.get_hostname
+        nodename = host.get_hostname
 
         # Functions, because Nova connects to libvirt and makes its tracker and its client of
         # Placement after this object.
@@ -90,7 +88,7 @@ class HostGPUs:
             host_discovery.proofs, host_discovery.roots, host_discovery.identities, ledger
         )
         self.vgpus = vgpus = VGPUs(host_discovery, ledger, proofs)
-        providers = Providers(state / "gpu-providers")
+        providers = Providers(host_discovery.providers)
         self.assigned = assigned = Assigned(
             *(published, vgpus.published, providers, vgpus.keys, placement, nodename)
         )

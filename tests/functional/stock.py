@@ -87,7 +87,7 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
     def adopt(self, host: str = "host1") -> int:
         """Do as ``nova-gpu adopt --apply`` on *host*, whose nova-compute is stopped."""
         holdings = self.look(host).holdings
-        self.forget_guests(host, holdings)
+        self.forget(host, holdings)
         return adopt.take_over(self.takeover(host), holdings)
 
     def giving_back(self, host: str = "host1") -> giving_back.GivingBack:
@@ -103,12 +103,12 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
             leave.check_clean(shadow.look(sources).cards, CONF.pci.device_spec, sources.host)
         leavings = self.look(host).leavings
         status = leave.give_back(self.giving_back(host), leavings)
-        self.forget_guests(host, leavings)
+        self.forget(host, leavings)
         return status
 
-    def forget_guests(self, host: str, items: Iterable[Holding | Leaving]) -> None:
+    def forget(self, host: str, items: Iterable[Holding | Leaving]) -> None:
         with self.reading(host) as sources:
-            adopt.forget_guests(sources.host, command.look(sources), items)
+            adopt.forget(sources.host, command.look(sources), items)
 
     def proofs(self, host: str = "host1") -> list[str]:
         """Return the cards that have a proof that they are clean."""

@@ -15,7 +15,7 @@ from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception, printable
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import proofs
+from nova_gpu.host.state import files, proofs
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.core.holding import Holding, Leaving
 from nova_gpu.stock.virt.adoption import Step, Takeover
@@ -55,7 +55,7 @@ def run(command: Any, line: list[str]) -> int:
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
         check_unchanged(report, shadow_command.look(sources))
-    forget_guests(sources.host, report, holdings)
+    forget(sources.host, report, holdings)
     node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
     libvirt = services.libvirt(read_only=False)
     takeover = Takeover(context, sources.placement, node, libvirt, report)
@@ -177,16 +177,14 @@ def check_unchanged(before: Shadow, now: Shadow) -> None:
         raise NotReady("the host has changed since it was read; run this again")
 
 
-def forget_guests(
-    host: discovery.Discovery, report: Shadow, items: Iterable[Holding | Leaving]
-) -> None:
-    """Remove what nova-gpu knows of former guests: proofs of cleaning, records of made vGPUs.
+def forget(host: discovery.Discovery, report: Shadow, items: Iterable[Holding | Leaving]) -> None:
+    """Remove nova-gpu's files of former guests and providers; nova-compute writes them anew.
 
-    Those of a time before are not of guests that stock Nova has started since. nova-compute cleans
-    each card that no guest has before it offers it, and writes the records of vGPUs that it finds.
+    Proofs of cleaning and records of made vGPUs are not of guests that stock Nova has started
+    since, and the providers that are made here have other uuids.
 
     :param items: the instances whose records of made vGPUs are removed
-    :raises OSError: if one of the proofs may still exist
+    :raises OSError: if a proof or the file of the providers may still exist
     """
     proofs.revoke(host.proofs, [card.gpu.address for card in report.cards])
     made = MadeVGPUs(host.vgpus)
@@ -194,6 +192,7 @@ def forget_guests(
     for slot, uuid in made.instances().items():
         if uuid in uuids:
             made.remove(slot, uuid)
+    files.remove(host.providers)
 
 
 def do(step: Step) -> None:

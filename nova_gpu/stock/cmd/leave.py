@@ -62,7 +62,7 @@ def run(command: Any, line: list[str]) -> int:
     giving_back = GivingBack(context, sources.placement, node, libvirt, report, sources.host.roots)
     status = adopt.watched(context, lambda: give_back(giving_back, leavings))
     if status == 0:
-        adopt.forget_guests(sources.host, report, leavings)
+        adopt.forget(sources.host, report, leavings)
     return status
 
 

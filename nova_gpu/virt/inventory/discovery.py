@@ -80,6 +80,7 @@ class Discovery:
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.proofs = pathlib.Path(CONF.state_path, "gpu-clean")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
+        self.providers = pathlib.Path(CONF.state_path, "gpu-providers")
         self.roots = Roots.of(CONF.gpu)
         self._selection = selection.Selection.parse(
             CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids

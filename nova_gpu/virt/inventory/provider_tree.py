@@ -180,7 +180,8 @@ class Providers:
         {"node": "compute-7", "providers": {"compute-7_gpu_10de_2335_lxc": "4e8e5957-..."}}
 
     A provider that is not in the file was never published, so no instance uses it. The file counts
-    only for the node that it names. An outdated UUID does no harm: no resource has it.
+    only for the node that it names. An outdated UUID does no harm: no resource has it. A takeover,
+    which makes a provider while nova-compute is stopped, removes the file.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
