@@ -286,7 +286,8 @@ def write(
     :raises NotTakenOver: if it became busy in the same moment; then it has its records back
     """
     before = instance.flavor, instance.pci_requests, instance.resources
-    changed = flavor, requests, objects.ResourceList(objects=list(resources))
+    own = list(resources)
+    changed = flavor, requests, objects.ResourceList(objects=own) if own else None
     instance.flavor, instance.pci_requests, instance.resources = changed
     instance.save()
     try:
