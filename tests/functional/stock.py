@@ -57,9 +57,14 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
         self.take_driver()
         super().tearDown()
 
-    def has(self, server: Server) -> list[str]:
+    def has(self, server: Server, host: str = "host1") -> list[str]:
         """Return the cards that the guest has by an alias."""
-        return [f"0000:{bus[2:]}:00.0" for bus in self.by_alias(server)]
+        return [f"0000:{bus[2:]}:00.0" for bus in self.by_alias(server, host)]
+
+    def rows(self, server: Server) -> list[str]:
+        """Return the PCI functions that stock Nova's tracker counts for the instance."""
+        found = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])
+        return [row.address for row in found]
 
     @contextlib.contextmanager
     def reading(self, host: str) -> Iterator[gather.Sources]:

@@ -49,11 +49,6 @@ class Adopting(stock.StockTestBase):
             self.assertNotIn("pci_passthrough:alias", kept.flavor.extra_specs)
             self.assertEqual([], list(kept.pci_requests.requests))
 
-    def rows(self, server: Server) -> list[str]:
-        """Return the PCI functions that stock Nova's tracker counts for the instance."""
-        found = objects.PciDeviceList.get_by_instance_uuid(self.context, server["id"])
-        return [row.address for row in found]
-
 
 class AdoptTest(Adopting):
     def test_guests_do_not_notice(self) -> None:

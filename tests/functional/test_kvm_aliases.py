@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -17,17 +18,17 @@ A2 = {"vendor_id": "10de", "product_id": "25b6"}
 ALL_A2 = json.dumps(A2)
 
 
-def devices() -> fakelibvirt.HostPCIDevicesInfo:
+def devices(addresses: Iterable[str] = kvm.ALL) -> fakelibvirt.HostPCIDevicesInfo:
     """The generated cards as libvirt lists them, for Nova's PCI tracker"""
     found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
-    for number, address in enumerate(kvm.ALL):
+    for number, address in enumerate(addresses):
         found.add_device(
             dev_type="PCI",
             bus=int(address[5:7], 16),
             slot=0,
             function=0,
             iommu_group=number,
-            numa_node=0,
+            numa_node=int(address in kvm.SECOND_SOCKET),
             vend_id=A2["vendor_id"],
             vend_name="NVIDIA Corporation",
             prod_id=A2["product_id"],
