@@ -5,23 +5,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import fixtures
 from nova import objects
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_gpu.cmd import host_check, this_host
+from nova_gpu.cmd import host_check
 from nova_gpu.conf import CONF
+from nova_gpu.host.pci import sysfs
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.cmd import shadow as command
 from nova_gpu.stock.core.holding import Holding, Leaving
 from nova_gpu.stock.virt import adoption, giving_back, shadow
+from nova_gpu.virt import libvirt_version
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
-from tests.fixtures import mediated
-from tests.functional import divided, test_kvm_aliases
+from tests.fixtures import hosts, mediated
+from tests.functional import divided, profiled, test_kvm_aliases
 from tests.functional.readings import Server
 
 STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
@@ -73,7 +77,10 @@ class StockTestBase(test_kvm_aliases.AliasesTestBase):
         self._point_options_at(host)
         with self.on(host), self._state_of(host):
             with command.stock_left_out():
-                discovered = this_host.discover()
+                version = libvirt_version.LibvirtVersion(
+                    driver._host.get_connection().getLibVersion
+                )
+                discovered = discovery.Discovery(libvirt_version=version)
             unavailable = functools.partial(host_check.unavailable, discovered)
             placement = report.SchedulerReportClient()
             yield gather.Sources(discovered, driver._host, placement, unavailable)
@@ -160,3 +167,46 @@ class StockMediatedTestBase(StockTestBase, divided.DividedServersTestBase):
         """Return the names of stock Nova's providers of mediated devices."""
         names = (provider["name"] for provider in self._get_all_providers())
         return sorted(name for name in names if name.startswith(f"{host}_pci_"))
+
+
+class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
+    """Stock Nova gives virtual functions that the operator has given a vGPU type, by an alias."""
+
+    L40S: ClassVar[dict[str, str]] = {"vendor_id": "10de", "product_id": "26b9"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        alias = {**self.L40S, "device_type": "type-VF", "name": "q"}
+        self.flags(alias=[json.dumps(alias)], group="pci")
+
+    def _setup_compute_service(self) -> None:
+        self.flags(compute_driver=STOCK)
+        self.give()
+
+    def give(self, *, by_stock: bool = True) -> None:
+        """Let stock Nova give the functions of the first card, or nova-gpu."""
+        place = {"domain": ".*", "bus": "3b", "slot": "00", "function": "[4-7]"}
+        spec = json.dumps({"address": place, "managed": "no"})
+        self.device_spec(*([spec] if by_stock else []))
+
+    def prepare(self, host: hosts.Host) -> None:
+        super().prepare(host)
+        for function in profiled.FIRST[:2]:
+            sysfs.write(f"{host.path(function)}/nvidia/current_vgpu_type", "1155", 10)
+
+    def start_host(self, name: str = "host1", machine: str = "", **kwargs: Any) -> None:
+        cards = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+        ids = {"vend_id": self.L40S["vendor_id"], "prod_id": self.L40S["product_id"]}
+        for number, function in enumerate(profiled.FIRST[:2]):
+            cards.add_device(
+                dev_type="VF",
+                bus=0x3B,
+                slot=0,
+                function=int(function[-1]),
+                iommu_group=number,
+                numa_node=0,
+                vf_ratio=4,
+                parent=(0x3B, 0, 0),
+                **ids,
+            )
+        profiled.ProfiledServersTestBase.start_host(self, name, machine, pci_info=cards)

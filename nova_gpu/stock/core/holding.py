@@ -175,8 +175,8 @@ class Holding:
     @property
     def cards_by_device(self) -> dict[Device, PciAddress]:
         """The card of each GPU: itself if the instance has it whole."""
-        pairs: list[tuple[Device, PciAddress]] = [(card, card) for card in self.cards]
-        return dict([*pairs, *self.slots.items()])
+        by_device: dict[Device, PciAddress] = {card: card for card in self.cards}
+        return by_device | dict(self.slots.items())
 
     @property
     def devices(self) -> tuple[Device, ...]:

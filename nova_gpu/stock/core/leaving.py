@@ -25,6 +25,7 @@ from nova_gpu.stock.core.holding import (
 
 # Stock Nova's filters have these words too.
 _KEPT = (names.HYPERVISOR, names.HYPERVISOR_TYPE)
+_VIRTUAL_FUNCTIONS = (Kind.TYPED, Kind.PLAIN)
 _OWN = tuple(word.name for word in extra_spec.WORDS if word.name not in _KEPT)
 # In a request group with or without a suffix
 _OF_GROUP = re.compile(
@@ -54,7 +55,8 @@ def judge(
         for slot, kind in kinds.items()
         if kind is Kind.MEDIATED
     }
-    functions = tuple(sorted(instance.counted))
+    virtual = (slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS)
+    functions = (*sorted(instance.counted), *virtual)
     domain = domains.get(instance.uuid, Domain())
     giving = sorted(item.name for item in aliases if functions and {*functions} <= {*item.cards})
     alias = giving[0] if len(giving) == 1 else None
@@ -125,9 +127,9 @@ def _of_devices(
     if not functions and not kinds:
         yield Obstacle("its flavor asks for GPUs, and it has none now", f"start it, or {resize}")
     for slot, kind in kinds.items():
-        if kind is not Kind.MEDIATED:
-            yield Obstacle(f"it has {slot}, which is no mediated device and not given back", resize)
-        elif mediated[slot] is None:
+        if kind not in (Kind.MEDIATED, *_VIRTUAL_FUNCTIONS):
+            yield Obstacle(f"it has {slot}, which stock Nova gives to no instance", resize)
+        elif kind is Kind.MEDIATED and mediated[slot] is None:
             yield Obstacle(
                 f"[devices]enabled_mdev_types gives no vGPUs of {slot.type_id} at {slot.parent}",
                 f"name it there, and {slot.parent} in [mdev_{slot.type_id}]device_addresses",

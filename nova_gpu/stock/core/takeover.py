@@ -63,7 +63,7 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     }
     slots = {
         **_mediated_slots(instance, domain, mediated),
-        **_function_slots(functions - given_whole, hardware),
+        **function_slots(functions - given_whole, hardware),
     }
     if instance.unfinished:
         slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
@@ -117,8 +117,8 @@ def _mediated_slots(
     return {slot: card for slot, card in slots.items() if slot not in instance.slots}
 
 
-def _function_slots(functions: Iterable[PciAddress], hardware: Hardware) -> dict[Slot, PciAddress]:
-    """Return the slots of virtual functions at which nova-gpu would give vGPUs."""
+def function_slots(functions: Iterable[PciAddress], hardware: Hardware) -> dict[Slot, PciAddress]:
+    """Return the slots of virtual functions that have a vGPU to give, each with its card."""
     slots = {}
     for function in functions:
         card = hardware.cards_by_function[function]

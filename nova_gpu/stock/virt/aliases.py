@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aliases of ``[pci]alias``, and the cards of this host that they give."""
+"""The aliases of ``[pci]alias``, and the cards and functions of this host that they give."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from oslo_serialization import jsonutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
 from nova_gpu.stock.core import takeover
 from nova_gpu.stock.core.holding import Alias
 
+_VIRTUAL = str(fields.PciDeviceType.SRIOV_VF)
 
-def read(texts: Iterable[str], gpus: Iterable[GPU], roots: Roots) -> list[Alias]:
-    """Return the aliases that give some of *gpus*, by their PCI ids and their type.
+
+def read(
+    texts: Iterable[str], gpus: Iterable[GPU], slots: Iterable[Slot], roots: Roots
+) -> list[Alias]:
+    """Return the aliases that give some of *gpus* or functions, by their PCI ids and their type.
 
     Nova's own reader (``nova.pci.request.get_alias_from_config``) judges all of them by options of
     the scheduler, which a compute host does not have.
 
     :param texts: the values of ``[pci]alias``; what is no JSON object with a name is left out,
         because Nova boots no flavor with it
+    :param slots: those of vGPUs at virtual functions
+    :raises OSError, ValueError: if a function's PCI ids cannot be read
     """
     kinds: dict[str, set[tuple[str, str]]] = {}
     for text in texts:
@@ -35,23 +42,36 @@ def read(texts: Iterable[str], gpus: Iterable[GPU], roots: Roots) -> list[Alias]
             # Without a type Nova gives none that has virtual functions (_filter_pools_for_pfs).
             device_type = spec.get("device_type") or fields.PciDeviceType.STANDARD
             kinds.setdefault(spec["name"].strip(), set()).add((product, device_type))
-    cards = sorted(gpus, key=lambda gpu: gpu.address)
-    kind_of = {gpu: (gpu.product.key, device_type_of(gpu.address, roots)) for gpu in cards}
+    cards = {gpu.address: gpu.product for gpu in gpus}
+    vgpus = {slot.parent: slot for slot in slots}
+    kind_by_function = {
+        **{card: (product.key, device_type_of(card, roots)) for card, product in cards.items()},
+        **{
+            function: (":".join(sysfs.ids(sysfs.device(function, roots))), _VIRTUAL)
+            for function in vgpus
+        },
+    }
     aliases = []
     for name in sorted(kinds):
-        if own_cards := [gpu for gpu in cards if kind_of[gpu] in kinds[name]]:
-            products = {gpu.product.key: gpu.product for gpu in own_cards}
-            words = takeover.words(list(products.values()), ()) if len(products) == 1 else {}
-            aliases.append(Alias(name, tuple(gpu.address for gpu in own_cards), words))
+        functions = sorted(item for item, kind in kind_by_function.items() if kind in kinds[name])
+        products = {cards[item].key: cards[item] for item in functions if item in cards}
+        types = {vgpus[item].type_id: vgpus[item] for item in functions if item in vgpus}
+        alike = len(products) + len(types) == 1
+        words = takeover.words([*products.values()], types.values()) if alike else {}
+        if functions:
+            aliases.append(Alias(name, tuple(functions), words))
     return aliases
 
 
-def device_type_of(card: PciAddress, roots: Roots) -> str:
-    """Return the type by which Nova records a whole card, as libvirt tells it.
+def device_type_of(function: PciAddress, roots: Roots) -> str:
+    """Return the type by which Nova records a card or a function, as libvirt tells it.
 
     A card that can have virtual functions is one of type ``type-PF``, with any or none enabled.
     """
-    has_functions = sriov.most(sysfs.device(card, roots)) > 0
+    device = sysfs.device(function, roots)
+    if sysfs.link(device, "physfn"):
+        return _VIRTUAL
+    has_functions = sriov.most(device) > 0
     return str(fields.PciDeviceType.SRIOV_PF if has_functions else fields.PciDeviceType.STANDARD)
 
 

@@ -22,13 +22,16 @@ from nova import objects
 from nova.compute import provider_tree
 from nova.objects import fields
 from nova.pci import request as pci_request
+from nova.pci import whitelist
 from nova.virt import hardware
 from nova.virt.libvirt import host as libvirt_host
 from oslo_utils import uuidutils
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.placement import inventory
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
@@ -57,7 +60,6 @@ class GivingBack:
         self._client = client
         self._node = node
         self._host = host
-        self._gpus = {card.gpu.address: card.gpu for card in report.cards}
         self._mediated = report.mediated
         self._roots = roots
 
@@ -117,41 +119,50 @@ class GivingBack:
         )
 
     def remember(self, leaving: Leaving) -> None:
-        """Add Nova's row of each card's function, as allocated to the instance.
+        """Add Nova's row of each card and function, as allocated to the instance.
 
-        :raises NotTakenOver: if Nova counts a card for another instance
+        :raises NotTakenOver: if Nova counts one for another instance
         """
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
-        for card in leaving.functions:
-            row = by_address.get(str(card))
+        for function in leaving.functions:
+            row = by_address.get(str(function))
             if row is None:
-                row = objects.PciDevice.create(self._context, self._described(card))
+                row = objects.PciDevice.create(self._context, self._described(function))
             elif row.instance_uuid not in (None, instance.uuid):
                 raise NotTakenOver(
                     instance.uuid,
-                    f"Nova counts {card} for the instance {row.instance_uuid} as well",
+                    f"Nova counts {function} for the instance {row.instance_uuid} as well",
                     "see nova-gpu shadow, and take that instance over first (nova-gpu adopt)",
                 )
             row.status = fields.PciDeviceStatus.ALLOCATED
             row.instance_uuid, row.request_id = instance.uuid, self._request_id(instance)
             row.save()
 
-    def _described(self, card: PciAddress) -> dict[str, Any]:
-        """Return what libvirt tells Nova of a card (``Host._get_pcidev_info``)."""
-        gpu = self._gpus[card]
-        vendor_id, product_id = gpu.product.vendor_id, gpu.product.product_id
-        return {
+    def _described(self, function: PciAddress) -> dict[str, Any]:
+        """Return what libvirt tells Nova of a card or function (``Host._get_pcidev_info``).
+
+        ``[pci]device_spec`` adds some, such as ``managed``; Nova before 2025.1 knows none.
+        """
+        device = sysfs.device(function, self._roots)
+        vendor_id, product_id = sysfs.ids(device)
+        card = sysfs.link(device, "physfn")
+        described = {
             "compute_node_id": self._node.id,
-            "address": str(card),
-            "dev_id": "pci_" + str(card).replace(":", "_").replace(".", "_"),
+            "address": str(function),
+            "dev_id": "pci_" + str(function).replace(":", "_").replace(".", "_"),
             "vendor_id": vendor_id,
             "product_id": product_id,
-            "dev_type": aliases.device_type_of(card, self._roots),
+            "dev_type": aliases.device_type_of(function, self._roots),
             "label": f"label_{vendor_id}_{product_id}",
-            "numa_node": gpu.numa_node,
+            "numa_node": sysfs.numa_node(device),
+            **({"parent_addr": card} if card else {}),
         }
+        spec = whitelist.Whitelist(CONF.pci.device_spec).device_assignable(described)
+        if hasattr(spec, "enhanced_pci_device_with_spec_tags"):
+            spec.enhanced_pci_device_with_spec_tags(described)
+        return described
 
     def define(self, leaving: Leaving) -> None:
         """Let libvirt define the instance's mediated devices, as those of stock Nova."""
@@ -171,7 +182,7 @@ class GivingBack:
     def record(self, leaving: Leaving) -> None:
         """Write the instance's flavor, its requests, and that it has no card by nova-gpu."""
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
-        own = set(map(str, (*leaving.functions, *leaving.mediated)))
+        own = set(map(str, (*leaving.instance.counted, *leaving.instance.slots)))
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
         requests = _by_alias(instance, leaving.alias)

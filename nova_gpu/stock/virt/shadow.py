@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import card_reset, passthrough
-from nova_gpu.host.vgpu import mdev
+from nova_gpu.host.vgpu import mdev, sriov
 from nova_gpu.stock.core import leaving, takeover
 from nova_gpu.stock.core.holding import (
     Alias,
@@ -112,11 +115,12 @@ def look(
     cards = ask("sysfs", lambda: gather_host.read(host, sources.unavailable))
     if cards is None:
         return Shadow(None, (), (), (), (), (), {}, ask.unread)
-    gpus = (card.gpu for card in cards.whole.values())
-    known_aliases = aliases.read(CONF.pci.alias, gpus, host.roots)
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
+    known_aliases = (
+        ask("sysfs", functools.partial(_aliases, hardware, host.roots)) if hardware else None
+    ) or []
     instances = None
     if nodename is not None:
         node = nodename
@@ -175,6 +179,17 @@ def _counts(
     return counts
 
 
+def _aliases(hardware: Hardware, roots: Roots) -> list[Alias]:
+    whole = (gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts)
+    virtual = {
+        parent
+        for card, divided in hardware.parts.items()
+        for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
+    }
+    slots = takeover.function_slots(virtual, hardware)
+    return aliases.read(CONF.pci.alias, whole, slots, roots)
+
+
 def _domains(sources: gather.Sources) -> dict[str, Domain]:
     return {uuid: Domain(*devices) for uuid, devices in domains.hostdevs(sources.libvirt).items()}
 
@@ -183,8 +198,9 @@ def _hardware(host: discovery.Discovery, cards: Cards) -> Hardware:
     gpus = {card.gpu.address: card.gpu for card in cards.whole.values()}
     gpus |= {gpu.address: gpu for gpu in cards.shared}
     functions = {function: gpu.address for gpu in gpus.values() for function in gpu.functions}
-    for address, part in cards.parts.items():
-        functions |= dict.fromkeys(part.parents, address)
+    for address in gpus:
+        virtual = sriov.virtual_functions(sysfs.device(address, host.roots))
+        functions |= dict.fromkeys(virtual.values(), address)
     mediated = {
         uuid: MediatedDevice(item.parent, card, item.type_id)
         for uuid, item in mdev.devices(host.roots).items()

@@ -14,7 +14,8 @@ ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
 A2 = Alias("a2", (ONE, TWO), {})
 L4 = Alias("l4", (PciAddress(0, 3, 0, 0),), {})
 MINE = "6f70656e-7374-4163-8b20-697320667265"
-FUNCTION = Slot(PciAddress(0, 1, 0, 4), "vf", 0)
+FUNCTION = PciAddress(0, 1, 0, 4)
+MIG = Slot(PciAddress(0, 9, 0, 0), "1g.18gb", 900)
 _PARENT = Parent(Kind.MEDIATED, {}, {})
 HOST = Hardware({}, {}, {}, {}, {card: DividedCard({}, {card: _PARENT}) for card in (ONE, TWO)})
 FLAVOR = {"gpus": "= 1", "gpu:model": "s== A2", "hypervisor": "s== QEMU", "hw:x": "y"}
@@ -67,12 +68,24 @@ class JudgeTest(unittest.TestCase):
         for own, *parts in (
             (instance(ONE, task_state="rebooting"), "rebooting", "wait"),
             (instance(ONE, migration="migrating"), "migrating", "wait"),
-            (instance(slots=frozenset([FUNCTION])), str(FUNCTION), "resize"),
+            (instance(slots=frozenset([MIG])), str(MIG), "to no instance", "resize"),
             (instance(vm_state="stopped"), "has none now", "start it"),
             (instance(extra_specs={"gpus": "nonsense"}), "has none now", "start it"),
         ):
             with self.subTest(own):
                 self.assertObstacle(self.judge(own), *parts)  # type: ignore[arg-type]
+
+    def test_virtual_functions(self) -> None:
+        slots = frozenset([Slot(FUNCTION, "nvidia-35", 0)])
+        parts = {ONE: DividedCard({}, {FUNCTION: Parent(Kind.TYPED, {}, {"nvidia-35": 1})})}
+        host = dataclasses.replace(HOST, parts=parts)
+        own = instance(slots=slots, extra_specs={"vgpus": "= 1", "vgpu_type": "nvidia-35"})
+        domain = Domain(frozenset([FUNCTION]))
+        item = leaving.judge(own, {"mine": domain}, host, [Alias("q", (FUNCTION,), {})])
+        assert item
+        self.assertEqual(((), (FUNCTION,)), (item.obstacles, item.functions))
+        self.assertEqual({"pci_passthrough:alias": "q:1"}, item.set)
+        self.assertEqual(("vgpus", "vgpu_type"), item.unset)
 
     def test_mediated_devices(self) -> None:
         """Nova counts them as the options say, at each function."""

@@ -11,6 +11,7 @@ from nova import test
 from nova.pci import request
 
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.core.holding import Alias
 from nova_gpu.stock.virt import aliases
 from tests.fixtures import hosts
@@ -27,10 +28,11 @@ class AliasesTest(test.NoDBTestCase):
         super().setUp()
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(str(ONE), "10de", "25b6")
+        self.slots: list[Slot] = []
 
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
-        return aliases.read(texts, GPUS, self.host.roots)
+        return aliases.read(texts, GPUS, self.slots, self.host.roots)
 
     def test_one_product(self) -> None:
         words = {"gpus": "= 1", "gpu:model": "s== A2"}
@@ -41,6 +43,21 @@ class AliasesTest(test.NoDBTestCase):
         self.host.add_gpu(str(TWO), "10de", "27b8")
         found = self.read({**OF_A2, "name": "any"}, {**OF_L4, "name": "any"})
         self.assertEqual([Alias("any", (ONE, TWO), {})], found)
+
+    def test_virtual_functions(self) -> None:
+        """Those that have a vGPU, by the ids of their own"""
+        functions = [PciAddress(0, 1, 0, number) for number in (4, 5, 6)]
+        self.host.remove(str(ONE))
+        self.host.add_gpu(str(ONE), "10de", "25b6", totalvfs=4)
+        for function in functions:
+            self.host.add_vf(str(ONE), str(function), "25b7")
+        self.slots = [Slot(function, "nvidia-35", 0) for function in functions[:2]]
+        spec = {"vendor_id": "10de", "product_id": "25b7", "device_type": "type-VF", "name": "q"}
+        words = {"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}
+        self.assertEqual([Alias("q", (*functions[:2],), words)], self.read(spec))
+        self.assertEqual([], self.read({**spec, "device_type": "type-PF"}))
+        self.slots.append(Slot(functions[2], "nvidia-36", 0))
+        self.assertEqual([Alias("q", (*functions,), {})], self.read(spec))
 
     def test_no_gpu(self) -> None:
         nic = {"vendor_id": "8086", "product_id": "1533", "name": "nic"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances with mediated devices of stock Nova are taken over as they run, and given back."""
+"""Instances with vGPUs of stock Nova are taken over as they run, and given back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nova import objects
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.vgpu import mdev
 from nova_gpu.stock.virt import providers
-from tests.functional import stock
+from tests.functional import profiled, stock
 from tests.functional.readings import Server
 
 VGPU = "resources:VGPU"
@@ -114,3 +114,88 @@ class AdoptTest(Mediated):
         self.assertEqual([], self.kernels["host1"].made)
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
+
+    def test_killed_after_each_step(self) -> None:
+        """nova-compute is started in between, with nova-gpu's driver; nobody gets the vGPU."""
+        server = self.boot_by_stock()
+        had, before = self.mediated(server), self.guest(server).XMLDesc(0)
+        self.change_driver()
+        for count in range(1, 5):
+            for holding in self.look().holdings:
+                for step in list(self.takeover().steps(holding))[:count]:
+                    step.do()
+            self.start_killed(server, had)
+        self.finish()
+        self.assertAdopted(server, had)
+        self.assertEqual(((8, 0, 1), ()), (self.inventories()[64], self.judge().differences))
+
+        self.computes["host1"].stop()
+        self.divide()
+        for count in range(1, 5):
+            steps = self.giving_back().steps(self.look().leavings)
+            for step in list(steps)[:count]:
+                step.do()
+            self.start_killed(server, had)
+        self.finish_leaving()
+        self.assertLeft(server, had)
+        self.assertEqual(before, self.guest(server).XMLDesc(0))
+
+    def start_killed(self, server: Server, mediated: list[str]) -> None:
+        """Start nova-compute with nova-gpu's driver, boot what has room without it, and stop it."""
+        self.take_driver()
+        self.period()
+        self.boot_refused(self.of_type(64, 8), host="host1")
+        self.assertEqual(mediated, self.mediated(server))
+        self.assertEqual(mediated, self.kernels["host1"].made)
+        self.computes["host1"].stop()
+
+
+class FunctionsTest(stock.StockFunctionsTestBase):
+    HOSTS = ("host1",)
+
+    def test_there_and_back(self) -> None:
+        server = self.boot(self.flavor(**{"pci_passthrough:alias": "q:1"}))
+        before = self.guest(server).XMLDesc(0)
+        (function,) = self.rows(server)
+        (holding,) = self.look().holdings
+        self.assertEqual((), holding.obstacles)
+        self.computes["host1"].stop()
+        self.give(by_stock=False)
+        self.assertEqual(0, self.adopt())
+        self.take_driver()
+        self.period()
+        self.assertEqual(before, self.guest(server).XMLDesc(0))
+        self.assertEqual([], self.rows(server))
+        self.assertVGPUs(server, profiled.slots(1155, function))
+        self.assertEqual((), self.judge().differences)
+        # The operator has given another function of the card its type, which nobody gets.
+        self.assertEqual((3, 0, 1), self.inventories()[1155])
+        self.assertVGPUs(other := self.boot(self.of_type(1155, 2)), self.recorded(other))
+        self.assertNotIn(profiled.slots(1155, function)[0], self.recorded(other))
+        self._delete_server(other)
+        self._reboot_server(server, hard=True)
+        self.assertVGPUs(server, profiled.slots(1155, function))
+
+        self.computes["host1"].stop()
+        self.give()
+        self.assertEqual(0, self.leave())
+        self.take_driver(stock.STOCK)
+        self.period()
+        self.assertEqual([function], self.rows(server))
+        self.assertEqual(([], {}), (self.recorded(server), self.allocated(server, "VGPU")))
+        self._reboot_server(server, hard=True)
+        self.assertEqual([function], self.rows(server))
+        self.assertEqual(["0x3b"], self.by_alias(server))
+        other = self.boot(self.flavor(**{"pci_passthrough:alias": "q:1"}))
+        self.assertNotEqual([function], self.rows(other))
+        self.boot_refused(self.flavor(**{"pci_passthrough:alias": "q:1"}))
+        self._delete_server(other)
+
+        self.computes["host1"].stop()
+        self.give(by_stock=False)
+        self.assertEqual(0, self.adopt())
+        self.take_driver()
+        self.assertVGPUs(server, profiled.slots(1155, function))
+        self._delete_server(server)
+        self.assertNotIn(function, self.kernels["host1"].made)
+        self.leaves = dict.fromkeys(("vgpu", "reserved"), "the operator has given it a type")
