@@ -52,6 +52,7 @@ def run(command: Any, line: list[str]) -> int:
         return _LEFT if any(holding.obstacles for holding in holdings) else 0
     context = nova_context.get_admin_context()
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
+    check_named(report)
     with waiting.shown("waiting for a report of nova-compute, which must not come"):
         check_stopped(context, time.sleep)
         check_unchanged(report, shadow_command.look(sources))
@@ -127,6 +128,24 @@ def check_options(holdings: Iterable[Holding], spec: Sequence[str], roots: Roots
                     f"[devices]enabled_mdev_types names {slot.type_id}, so that stock Nova would "
                     f"go on to divide {slot.parent}; take it out, and run this again"
                 )
+
+
+def check_named(report: Shadow) -> None:
+    """Check that a domain names each card that stock Nova's records count for an instance.
+
+    nova-gpu reads the domains, and would offer such a card while its instance may come back to it.
+    A resize on the same host leaves one until it is confirmed or reverted.
+
+    :raises NotReady: if none names one
+    """
+    unnamed = {card.gpu.address for card in report.cards if not card.holders}
+    for holding in report.holdings:
+        own = holding.instance
+        for card in sorted(unnamed & own.recorded.keys() - own.counted):
+            raise NotReady(
+                f"Nova keeps {card} for the instance {own.uuid}, and no domain has it: "
+                f"{holding.obstacles[0]}; until then start nova-compute with the driver it had"
+            )
 
 
 def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float], None]) -> None:

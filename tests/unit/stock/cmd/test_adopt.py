@@ -15,12 +15,12 @@ from nova import objects, test
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.core.holding import Holding, Instance, NotTakenOver, Obstacle, Way
 from nova_gpu.stock.virt.adoption import Step
-from nova_gpu.stock.virt.shadow import Shadow
+from nova_gpu.stock.virt.shadow import Card, Shadow
 from tests.fixtures import hosts
 
 CARD = PciAddress(0, 0x3B, 0, 0)
@@ -43,8 +43,8 @@ def holding(uuid: str, *obstacles: Obstacle) -> Holding:
     )
 
 
-def report(*holdings: Holding) -> Shadow:
-    return Shadow("node1", (), (), (), holdings, (), {}, ())
+def report(*holdings: Holding, cards: tuple[Card, ...] = ()) -> Shadow:
+    return Shadow("node1", (), cards, (), holdings, (), {}, ())
 
 
 class PlanTest(test.NoDBTestCase):
@@ -74,6 +74,20 @@ class PlanTest(test.NoDBTestCase):
         for now in (report(), report(holding("one", BUSY)), report(holding("one"), holding("two"))):
             refused = self.assertRaises(adopt.NotReady, adopt.check_unchanged, before, now)
             self.assertIn("run this again", str(refused))
+
+    def test_a_card_that_no_domain_has(self) -> None:
+        """As the former one of a resize on the same host, which may be reverted."""
+        gpu = GPU(CARD, Product("10de", "25b6"), 0)
+        own, free = Card(gpu, None, ("one",), ()), Card(gpu, None, (), ())
+        kept = holding("one", Obstacle("a migration of it is finished", "wait"))
+        adopt.check_named(report(kept, cards=(own,)))
+        adopt.check_named(report(cards=(free,)))
+        refused = self.assertRaises(adopt.NotReady, adopt.check_named, report(kept, cards=(free,)))
+        for part in (str(CARD), "the instance one", "a migration of it is finished; wait"):
+            self.assertIn(part, str(refused))
+        counted = dataclasses.replace(kept.instance, counted=frozenset([CARD]))
+        counted_holding = dataclasses.replace(kept, instance=counted)
+        adopt.check_named(report(counted_holding, cards=(free,)))
 
 
 class TakeOverTest(test.NoDBTestCase):
