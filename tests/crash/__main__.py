@@ -7,6 +7,9 @@ nova-compute is a process of its own, and the rest of the cloud another. nova-co
 libvirt's domains, instance.resources and Placement are compared, and what the pool would give to
 the next one.
 
+With --takeovers: nova-gpu adopt and leave are killed while they write, with Nova in one process and
+a fake libvirt; instances go on meanwhile, and the commands too.
+
 With --operations: many create and delete instances at once, with Nova in one process and a fake
 libvirt; the same is compared after each round of 24.
 
@@ -24,8 +27,8 @@ from tests.crash import place
 from tests.lxc import outside
 from tools import suites
 
-# As tests/functional/test_concurrency.py reads them
-OPERATIONS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_SEED"
+# As the tests of tests/functional read them: test_concurrency, test_takeover_crashes
+OPERATIONS, TAKEOVERS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_TAKEOVERS", "NOVA_GPU_SEED"
 
 
 def main() -> int:
@@ -40,9 +43,12 @@ def main() -> int:
         "-k", dest="pattern", default="", help="only lives in one of whose deaths' names this is"
     )
     parser.add_argument("--operations", type=int, help="operations at once, in place of deaths")
+    parser.add_argument("--takeovers", type=int, help="deaths of nova-gpu adopt and leave instead")
     arguments = parser.parse_args()
     if arguments.operations:
-        return _operate(arguments.operations, arguments.seed)
+        return _functional("test_concurrency", OPERATIONS, arguments.operations, arguments.seed)
+    if arguments.takeovers:
+        return _functional("test_takeover_crashes", TAKEOVERS, arguments.takeovers, arguments.seed)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return suites.SKIPPED
@@ -53,9 +59,9 @@ def main() -> int:
     return outside.run("tests.crash.inside")
 
 
-def _operate(number: int, seed: int) -> int:
-    more = {OPERATIONS: str(number), SEED: str(seed), "OS_TEST_TIMEOUT": "0"}
-    argv = [sys.executable, "-W", "ignore", "-m", "unittest", "tests.functional.test_concurrency"]
+def _functional(module: str, variable: str, number: int, seed: int) -> int:
+    more = {variable: str(number), SEED: str(seed), "OS_TEST_TIMEOUT": "0"}
+    argv = [sys.executable, "-W", "ignore", "-m", "unittest", f"tests.functional.{module}"]
     done = subprocess.run(argv, env={**os.environ, **more}, stdout=subprocess.DEVNULL)
     return done.returncode
 

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards are whose, by the records of stock Nova and of nova-gpu, and what is always true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fixtures
+from lxml import etree
+from nova import objects
+from nova.compute import task_states
+
+from nova_gpu.core.model import GPU
+from nova_gpu.stock.virt import providers
+from nova_gpu.virt.lifecycle import cleaning
+from tests.fixtures import hosts
+from tests.functional import kvm, leftovers, stock, test_adopt, test_kvm_aliases
+from tests.functional.base import Server
+
+_NIC = "0000:06:00.0"
+_TAKEN = ("allocated", "claimed")
+_RESIZES = task_states.resizing_states
+
+
+class HeldTestBase(stock.StockTestBase):
+    """A host with four cards and a network function, whose nova-compute is of either driver.
+
+    ``is_stock``: whether it is stock Nova's now. ``own``: by instance, the cards that it has, and
+    keeps while nothing moves it. ``failed``: the instances that Nova has given up to move.
+    """
+
+    is_stock: bool
+
+    def setUp(self) -> None:
+        # By card: the instance that has had it since it was cleaned
+        self.dirty: dict[str, str] = {}
+        self.own: dict[str, list[str]] = {}
+        self.failed: set[str] = set()
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", self._cleaned()))
+
+    def _setup_compute_service(self) -> None:
+        self.take_options()
+
+    def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
+        functions = test_kvm_aliases.devices()
+        ids = {"vend_id": test_adopt.NIC["vendor_id"], "prod_id": test_adopt.NIC["product_id"]}
+        functions.add_device("PCI", bus=6, slot=0, function=0, iommu_group=9, numa_node=0, **ids)
+        super().start_host(name, machine, pci_info=functions)
+
+    def prepare(self, host: hosts.Host) -> None:
+        super().prepare(host)
+        host.add_device(_NIC, *test_adopt.NIC.values(), class_code=0x020000)
+
+    def take_options(self, *, is_stock: bool | None = None) -> None:
+        """Take the options of stock Nova's driver or nova-gpu's; by default those of now."""
+        is_stock = self.is_stock if is_stock is None else is_stock
+        cards = [test_kvm_aliases.ALL_A2] if is_stock else []
+        self.flags(compute_driver=stock.STOCK if is_stock else stock.OURS)
+        self.device_spec(*cards, json.dumps(test_adopt.NIC))
+
+    def _cleaned(self) -> Callable[[cleaning.Cleaning, GPU], bool]:
+        clean = cleaning.Cleaning.clean
+
+        def cleaned(this: cleaning.Cleaning, card: GPU) -> bool:
+            done = clean(this, card)
+            if done:
+                self.dirty.pop(str(card.address), None)
+            return done
+
+        return cleaned
+
+    def tearDown(self) -> None:
+        """Leave everything as it is: :meth:`check_end` has seen it."""
+        super(leftovers.LeavesNothing, self).tearDown()
+
+    # Who says what
+
+    def cards_of(self, server: Server) -> list[str]:
+        return sorted(self._domain_cards().get(server["id"], ()))
+
+    def _domain_cards(self) -> dict[str, set[str]]:
+        """Return by instance the cards that its domain has, whichever of their functions."""
+        found: dict[str, set[str]] = {}
+        for domain in self._domains("host1"):
+            for source in etree.fromstring(domain.XMLDesc(0)).iterfind("devices/hostdev/source"):
+                place = source.find("address")
+                address = kvm.address(source.getparent())
+                assert place is not None
+                card = f"{address.rpartition('.')[0]}.0"
+                if card in kvm.ALL:
+                    found.setdefault(domain.UUIDString(), set()).add(card)
+        return found
+
+    def _instances(self) -> objects.InstanceList:
+        attributes = ["resources", "migration_context"]
+        return objects.InstanceList.get_by_filters(
+            self.context, {"deleted": False}, expected_attrs=attributes
+        )
+
+    def claims(self) -> dict[str, dict[str, set[str]]]:
+        """Return by card and instance who says that it is the instance's."""
+        return self._claims(self._domain_cards(), self._instances())
+
+    def _claims(
+        self, domains: Mapping[str, set[str]], instances: objects.InstanceList
+    ) -> dict[str, dict[str, set[str]]]:
+        """Return by card and instance who says that it is the instance's."""
+        found: dict[str, dict[str, set[str]]] = {card: {} for card in kvm.ALL}
+
+        def claim(card: str, uuid: str, source: str) -> None:
+            if card in found:
+                found[card].setdefault(uuid, set()).add(source)
+
+        for uuid, cards in domains.items():
+            for card in cards:
+                claim(card, uuid, "domain")
+        for row in self._rows():
+            if row.status in _TAKEN:
+                claim(row.address, str(row.instance_uuid), "row")
+        for instance in instances:
+            # What is offloaded, and what has moved, keeps what it had written down.
+            kept = [instance.resources] if instance.host == "host1" else []
+            is_moving = instance.vm_state == "resized" or (
+                instance.vm_state in ("active", "stopped") and instance.task_state in _RESIZES
+            )
+            if is_moving and (moving := instance.migration_context) is not None:
+                kept += [moving.old_resources, moving.new_resources]
+            for resource in (item for items in kept for item in items or ()):
+                claim(resource.identifier, instance.uuid, "resources")
+        for provider, allocations in self._of_stock().items():
+            for consumer in allocations:
+                claim(provider, self._instance_of(consumer), "Placement")
+        return found
+
+    def _rows(self) -> list[Any]:
+        node = objects.ComputeNode.get_by_host_and_nodename(self.context, "host1", "host1")
+        return [
+            row
+            for row in objects.PciDeviceList.get_by_compute_node(self.context, node.id)
+            if row.address in kvm.ALL
+        ]
+
+    def _providers(self) -> list[dict[str, Any]]:
+        url = f"/resource_providers?in_tree={self.compute_rp_uuids['host1']}"
+        found: list[dict[str, Any]] = self.placement.get(url, version="1.14").body[
+            "resource_providers"
+        ]
+        return found
+
+    def _allocations(self, provider: str) -> dict[str, Any]:
+        body = self.placement.get(f"/resource_providers/{provider}/allocations").body
+        return {uuid: each["resources"] for uuid, each in body["allocations"].items()}
+
+    def _of_stock(self) -> dict[str, dict[str, Any]]:
+        """Return the allocations of stock Nova's providers, by card."""
+        found = {}
+        for provider in self._providers():
+            function = providers.function_of(provider["name"])
+            if function is not None and str(function) in kvm.ALL:
+                found[str(function)] = self._allocations(provider["uuid"])
+        return found
+
+    def _instance_of(self, consumer: str) -> str:
+        for migration in objects.MigrationList.get_by_filters(self.context, {}):
+            if migration.uuid == consumer:
+                return str(migration.instance_uuid)
+        return consumer
+
+    def check(self) -> None:
+        """Check what is always true, whatever was interrupted."""
+        domains = self._domain_cards()
+        instances = self._instances()
+        found = self._claims(domains, instances)
+        for card, claims in found.items():
+            self.assertLessEqual(len(claims), 1, f"{card} is of two: {claims}")
+        self._check_dirty(found)
+        taken = {card for card, claims in found.items() if claims}
+        for uuid in self.groups().values():
+            if self._get_provider_inventory(uuid):  # none before the rest of the request
+                total, reserved, used = self.counts(uuid, "PGPU")
+                self.assertLessEqual(
+                    total - reserved - used, len(kvm.ALL) - len(taken), f"offered: {found}"
+                )
+        if self.is_stock:
+            for row in self._rows():
+                if row.status == "available":
+                    self.assertEqual({}, found[row.address], f"stock Nova offers {row.address}")
+        states = {instance.uuid: instance.vm_state for instance in instances}
+        for uuid, cards in list(self.own.items()):
+            state = states.get(uuid)
+            if state is None:
+                del self.own[uuid]
+            elif state == "active":
+                self.assertEqual(cards, sorted(domains.get(uuid, ())), f"cards of {uuid}")
+
+    def _check_dirty(self, found: dict[str, dict[str, set[str]]]) -> None:
+        for card, claims in found.items():
+            for uuid, by in claims.items():
+                if "domain" not in by:
+                    continue
+                before = self.dirty.get(card)
+                if before != uuid and not self.is_stock:
+                    self.assertIsNone(before, f"{uuid} has {card} uncleaned: {claims}")
+                self.dirty[card] = uuid
+
+    def expect_free_are_clean(self) -> None:
+        claimed = {card for card, claims in self.claims().items() if claims}
+        self.assertEqual(set(), self.dirty.keys() - claimed, "stock Nova gets it uncleaned")
+
+    def check_end(self) -> None:
+        """Check that every card is of the instance that has it, or free and offered."""
+        found = self.claims()
+        taken = {card for card, claims in found.items() if claims}
+        domains = self._domain_cards()
+        resized = any(server["status"] == "VERIFY_RESIZE" for server in self._servers())
+        for server in self._servers():
+            # What Nova has given up to move it leaves as it was then.
+            if server["status"] in ("ACTIVE", "SHUTOFF") and server["id"] not in self.failed:
+                self._check_records(server, domains.get(server["id"], set()))
+        sources = {by for claims in found.values() for held in claims.values() for by in held}
+        if self.is_stock:
+            self.assertEqual({}, self.groups())
+            self.assertNotIn("resources", sources)
+            rows = {row.address: row for row in self._rows()}
+            self.assertEqual(sorted(kvm.ALL), sorted(rows))
+            for card, row in rows.items():
+                self.assertEqual(card not in taken, row.status == "available", card)
+            if self.REPORTED:
+                self.assertEqual(sorted(kvm.ALL), sorted(self._of_stock()))
+                used = {card for card, allocations in self._of_stock().items() if allocations}
+                self.assertEqual(taken, used)
+            return
+        self.assertTrue(sources <= {"domain", "resources"}, found)
+        self.assertEqual({}, self._of_stock())
+        if not resized:
+            self.assertInventory(total=4, used=len(taken))
+        self.assertEqual((), self.judge().differences)
+
+    def _check_records(self, server: Server, cards: set[str]) -> None:
+        wanted = server["flavor"]["extra_specs"]
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
+        instance = self.instance(server)
+        requests = [instance.pci_requests.requests, spec.pci_requests.requests]
+        aliases = [sorted(request.alias_name for request in own) for own in requests]
+        self.assertEqual(wanted, spec.flavor.extra_specs)
+        self.assertEqual(aliases[0], aliases[1])
+        asked = dict.fromkeys(("a2", "nic"), 0)
+        if "pci_passthrough:alias" in wanted:
+            for text in wanted["pci_passthrough:alias"].split(","):
+                name, _, number = text.partition(":")
+                asked[name] += int(number)
+        self.assertEqual(sorted(name for name, count in asked.items() if count), aliases[0])
+        own = int(wanted["gpus"].removeprefix("= ")) if "gpus" in wanted else 0
+        self.assertEqual(0, own if self.is_stock else asked["a2"], wanted)
+        self.assertEqual(own + asked["a2"], len(cards), f"cards of {server['id']}")
+        self.assertEqual({"host1": own} if own else {}, self.allocated(server))
+        self.assertEqual(sorted(cards) if own else [], self.recorded(server))
