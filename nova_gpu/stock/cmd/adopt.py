@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,14 +56,15 @@ def run(command: Any, line: list[str]) -> int:
     context = nova_context.get_admin_context()
     check_options(holdings, CONF.pci.device_spec, sources.host.roots)
     check_named(report)
-    with waiting.shown("waiting for a report of nova-compute, which must not come"):
-        check_stopped(context, time.sleep)
-        check_unchanged(report, shadow_command.look(sources))
-    forget(sources.host, report, holdings)
-    node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-    libvirt = services.libvirt(read_only=False)
-    takeover = Takeover(context, sources.placement, node, libvirt, report)
-    return watched(context, lambda: take_over(takeover, holdings))
+    with alone(sources.host):
+        with waiting.shown("waiting for a report of nova-compute, which must not come"):
+            check_stopped(context, time.sleep)
+            check_unchanged(report, shadow_command.look(sources))
+        forget(sources.host, report, holdings)
+        node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
+        libvirt = services.libvirt(read_only=False)
+        takeover = Takeover(context, sources.placement, node, libvirt, report)
+        return watched(context, lambda: take_over(takeover, holdings))
 
 
 def chosen(holdings: Iterable[Holding], uuids: Sequence[str]) -> list[Holding]:
@@ -146,6 +150,26 @@ def check_named(report: Shadow) -> None:
                 f"Nova keeps {card} for the instance {own.uuid}, and no domain has it: "
                 f"{holding.obstacles[0]}; until then start nova-compute with the driver it had"
             )
+
+
+@contextlib.contextmanager
+def alone(host: discovery.Discovery) -> Iterator[None]:
+    """Keep other runs of adopt and leave on this host from changing records while this lasts.
+
+    Their plans would be old. The lock, of the folder of nova-gpu's state, ends with the process.
+
+    :raises NotReady: if there is one
+    """
+    fd = os.open(host.proofs.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise NotReady(
+            "another nova-gpu adopt or leave runs on this host; wait until it has ended"
+        ) from error
+    finally:
+        os.close(fd)
 
 
 def check_stopped(context: nova_context.RequestContext, sleep: Callable[[float], None]) -> None:

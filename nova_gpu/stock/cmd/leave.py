@@ -54,15 +54,16 @@ def run(command: Any, line: list[str]) -> int:
     check(leavings, spec, sources.host.roots)
     check_strangers(report.strangers, spec, sources.host.roots)
     check_clean(report.cards, spec, sources.host)
-    with waiting.shown("waiting for a report of nova-compute, which must not come"):
-        adopt.check_stopped(context, time.sleep)
-        adopt.check_unchanged(report, shadow_command.look(sources, command.alias))
-    node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
-    libvirt = services.libvirt(read_only=False)
-    giving_back = GivingBack(context, sources.placement, node, libvirt, report, sources.host.roots)
-    status = adopt.watched(context, lambda: give_back(giving_back, leavings))
-    if status == 0:
-        adopt.forget(sources.host, report, leavings)
+    with adopt.alone(sources.host):
+        with waiting.shown("waiting for a report of nova-compute, which must not come"):
+            adopt.check_stopped(context, time.sleep)
+            adopt.check_unchanged(report, shadow_command.look(sources, command.alias))
+        node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
+        libvirt, roots = services.libvirt(read_only=False), sources.host.roots
+        giving_back = GivingBack(context, sources.placement, node, libvirt, report, roots)
+        status = adopt.watched(context, lambda: give_back(giving_back, leavings))
+        if status == 0:
+            adopt.forget(sources.host, report, leavings)
     return status
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import pathlib
 from collections.abc import Iterator
+from unittest import mock
 
 import fixtures
 from nova import context as nova_context
@@ -88,6 +89,15 @@ class PlanTest(test.NoDBTestCase):
         counted = dataclasses.replace(kept.instance, counted=frozenset([CARD]))
         counted_holding = dataclasses.replace(kept, instance=counted)
         adopt.check_named(report(counted_holding, cards=(free,)))
+
+    def test_two_runs_at_once(self) -> None:
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        host = mock.Mock(proofs=folder / "gpu-clean")
+        with adopt.alone(host):
+            refused = self.assertRaises(adopt.NotReady, adopt.alone(host).__enter__)
+        self.assertIn("another nova-gpu adopt or leave runs", str(refused))
+        with adopt.alone(host):
+            pass
 
 
 class TakeOverTest(test.NoDBTestCase):
