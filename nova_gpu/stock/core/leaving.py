@@ -65,9 +65,7 @@ def judge(
     removed = [name for name in instance.extra_specs if name in _OWN or _asks_for(classes, name)]
     properties = {}
     if alias:
-        others = instance.extra_specs.get(names.PCI_ALIAS)
-        own = f"{alias}:{len(functions)}"
-        properties[names.PCI_ALIAS] = f"{others},{own}" if others else own
+        properties[names.PCI_ALIAS] = _asking(instance, alias, len(functions))
     counts = collections.Counter(filter(None, mediated.values()))
     properties |= {f"resources:{name}": str(count) for name, count in counts.items()}
     obstacles = [
@@ -107,6 +105,18 @@ def _asks_for(classes: Collection[str], name: str) -> bool:
     """Return whether a property asks Placement for one of *classes*, or has a trait of nova-gpu."""
     match = _OF_GROUP.fullmatch(name)
     return match is not None and (match["resource_class"] or "") in ("", *classes)
+
+
+def _asking(instance: Instance, alias: str, count: int) -> str:
+    """Return the flavor's ``pci_passthrough:alias`` with *count* functions by *alias* as well.
+
+    The flavor may ask for them already, if nova-compute has written it after an earlier run took
+    its change back. What the instance has by the alias is counted in Nova's records.
+    """
+    texts = instance.extra_specs.get(names.PCI_ALIAS, "").split(",")
+    others = [text for text in texts if text.partition(":")[0].strip() not in ("", alias)]
+    own = [function for function, by in instance.recorded.items() if by == alias]
+    return ",".join([*others, f"{alias}:{count + len(own)}"])
 
 
 def _asks(instance: Instance) -> bool:

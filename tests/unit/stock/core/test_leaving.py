@@ -53,6 +53,14 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual({"pci_passthrough:alias": "nic:1,a2:1"}, item.set)
         self.assertEqual(("resources:PGPU",), item.unset)
 
+    def test_a_flavor_that_asks_already(self) -> None:
+        """nova-compute has written it back after a run that was refused."""
+        asks = {"pci_passthrough:alias": "a2:1, nic:1"}
+        item = self.judge(instance(ONE, extra_specs=asks))
+        self.assertEqual({"pci_passthrough:alias": " nic:1,a2:1"}, item.set)
+        item = self.judge(instance(ONE, extra_specs=asks, recorded={TWO: "a2"}))
+        self.assertEqual({"pci_passthrough:alias": " nic:1,a2:2"}, item.set)
+
     def test_request_groups(self) -> None:
         """Nothing is left that stock Nova would ask Placement for."""
         words = ("resources1:PGPU", "trait1:CUSTOM_GPU_ARCH_AMPERE", "trait:CUSTOM_GPU_MODEL_A2")
