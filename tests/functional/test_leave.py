@@ -129,6 +129,22 @@ class LeaveTest(Leaving):
         self.assertEqual(0, leave.give_back(self.giving_back(), self.look().leavings))
         self.take_driver(stock.STOCK)
 
+    def test_an_instance_that_waits_to_be_built(self) -> None:
+        """Placement counts its GPU, and stock Nova would build it with none."""
+        server, waits = self.boot(self.gpu_flavor(1)), self.boot(self.gpu_flavor(1))
+        had = {each["id"]: self.recorded(each) for each in (server, waits)}
+        self.go_back()
+        instance = self.instance(waits)
+        instance.host = None
+        instance.save()
+        self.assertEqual(1, leave.give_back(self.giving_back(), self.look().leavings))
+        self.assertEqual({"host1": 1}, self.allocated(waits))
+        instance.host = "host1"
+        instance.save()
+        self.finish_leaving()
+        for each in (server, waits):
+            self.assertLeft(each, had[each["id"]])
+
     def test_an_instance_that_moves_away(self) -> None:
         """Its card here is the migration's until that is confirmed."""
         server = self.boot(self.gpu_flavor(1))

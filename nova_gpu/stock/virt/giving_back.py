@@ -14,10 +14,12 @@ between.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree
 from nova.objects import fields
@@ -204,6 +206,7 @@ class GivingBack:
             for consumer, item in allocations.items():
                 if item["allocations"].pop(group, None) is None:
                     continue
+                self._check_here(consumer)
                 for (parent, resource_class), count in self._mediated.get(consumer, {}).items():
                     provider = self._provider(parent, tree)
                     item["allocations"][provider] = {"resources": {resource_class: count}}
@@ -222,6 +225,22 @@ class GivingBack:
         if not tree.exists(name):
             tree.new_child(name, self._node.uuid)
         return str(tree.data(name).uuid)
+
+    def _check_here(self, uuid: str) -> None:
+        """Check that an instance for which Placement counts GPUs is on this host.
+
+        One that waits for nova-compute to be built would be started by stock Nova without them.
+
+        :raises NotTakenOver: if it is not
+        """
+        with contextlib.suppress(nova_exception.InstanceNotFound):
+            if objects.Instance.get_by_uuid(self._context, uuid).host != self._node.host:
+                raise NotTakenOver(
+                    uuid,
+                    "Placement counts GPUs here for it, and it is not on this host",
+                    "start nova-compute with nova-gpu's driver, which builds or removes it, and "
+                    "run this command again then",
+                )
 
 
 def _by_alias(instance: objects.Instance, alias: str | None) -> Any:
