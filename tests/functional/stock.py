@@ -154,7 +154,7 @@ class StockMediatedTestBase(StockTestBase, divided.DividedServersTestBase):
         for address in (divided.FIRST, divided.SECOND):
             card = mediated.Card(address, lambda: self.hosts[name])
             cards.devices[f"pci_{address.replace(':', '_').replace('.', '_')}"] = card
-        devices = mediated.Devices(lambda: self.hosts[name], lambda: self.kernels[name])
+        devices = mediated.Devices(lambda: self.hosts[name])
         kwargs |= {"pci_info": cards, "mdev_info": devices}
         self.devices[name] = devices
         divided.DividedServersTestBase.start_host(self, name, machine, **kwargs)

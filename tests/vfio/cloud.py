@@ -92,6 +92,7 @@ class Cloud(apart.Apart):
     OPTIONS = {  # noqa: RUF012
         "DEFAULT": ("compute_driver", "report_interval"),
         "pci": ("device_spec", "alias"),
+        "devices": ("enabled_mdev_types",),
         "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml", "product_ids"),
         "libvirt": (
             *("connection_uri", "cpu_mode", "gid_maps", "images_type", "uid_maps", "virt_type"),

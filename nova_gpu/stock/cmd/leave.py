@@ -135,10 +135,12 @@ def check_strangers(
 def check_clean(cards: Iterable[Card], spec: Sequence[str], host: discovery.Discovery) -> None:
     """Check that stock Nova, which cleans none, will give no card as its last guest has left it.
 
+    A card that was offered in parts had no guest, and its driver cleans them.
+
     :raises NotReady: if it would
     """
     device_spec = DeviceSpec(spec)
-    free = [card.gpu for card in cards if not card.holders]
+    free = [card.gpu for card in cards if card.start and not card.holders]
     seen = proofs.see(free, host.roots)
     for gpu in free:
         reason = proofs.missing(host.proofs, gpu.address, gpu, seen.get(gpu.address))
