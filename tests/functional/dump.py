@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that a cloud keeps of itself: its databases, libvirt's domains, and the files of its hosts.
+"""All that a cloud keeps: its databases, libvirt's domains and devices, and its hosts' files.
 
 Each value has a place, such as ``cell1.instances[<uuid>].host``. What is in JSON has a place for
 each of its own values. Two dumps are compared by place.
@@ -70,7 +70,7 @@ def dump(cloud: Any) -> Dump:
     found = dict(
         itertools.chain(
             *(_of_database(name, engine) for name, engine in _engines(cloud)),
-            *(_of_domains(name, cloud.connection(name)) for name in cloud.computes),
+            *(_of_libvirt(name, cloud.connection(name)) for name in cloud.computes),
             *(_of_files(name, host.root) for name, host in cloud.hosts.items()),
         )
     )
@@ -146,13 +146,17 @@ def _flat(place: str, value: Any) -> Iterator[tuple[str, str]]:
         yield place, repr(value)
 
 
-def _of_domains(host: str, connection: Any) -> Iterator[tuple[str, str]]:
+def _of_libvirt(host: str, connection: Any) -> Iterator[tuple[str, str]]:
     for domain in connection.listAllDomains(0):
         place = f"{host}.domain[{domain.UUIDString()}]"
         yield f"{place}.state", repr(domain.info()[0])
         yield f"{place}.id", repr(domain.ID())
         for flags in _STATE:
             yield f"{place}.xml({flags})", domain.XMLDesc(flags)
+    for name in connection.listDevices("mdev", 0):
+        device = connection.nodeDeviceLookupByName(name)
+        yield f"{host}.mdev[{name}].xml", device.XMLDesc(0)
+        yield f"{host}.mdev[{name}].persistent", repr(device.isPersistent())
 
 
 def _of_files(host: str, root: pathlib.Path) -> Iterator[tuple[str, str]]:
