@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -15,16 +15,19 @@ from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
 from nova_gpu.core.model import PciAddress
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
+from nova_gpu.stock.virt import aliases
 from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.usage import domains
 
 _STOCK = "libvirt.LibvirtDriver"
 _STAYS, _UNREAD = 1, 3
@@ -53,6 +56,8 @@ def run(command: Any, line: list[str]) -> int:
     context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
     check_strangers(report.strangers, spec, sources.host.roots)
+    used = {function for item in domains.hostdevs(sources.libvirt).values() for function in item[0]}
+    check_companions(report.cards, used, spec, sources.host.roots)
     check_clean(report.cards, spec, sources.host)
     with adopt.alone(sources.host):
         with waiting.shown("waiting for a report of nova-compute, which must not come"):
@@ -129,6 +134,30 @@ def check_strangers(
                     f"the domain {uuid} is no instance of this host and has {card}, which stock "
                     "Nova would take for free; start nova-compute with nova-gpu's driver until it "
                     "has removed the domain, or take the card out of [pci]device_spec"
+                )
+
+
+def check_companions(
+    cards: Iterable[Card], used: Collection[PciAddress], spec: Sequence[str], roots: Roots
+) -> None:
+    """Check that stock Nova will not give other functions of the cards that guests have.
+
+    A guest has all functions of its cards by nova-gpu, and only the first ones are given back.
+
+    :param used: the functions that domains have
+    :raises NotReady: if it would
+    """
+    device_spec, products = DeviceSpec(spec), aliases.products(CONF.pci.alias)
+    for card in cards:
+        for function in sorted({*card.gpu.functions}.intersection(used) - {card.gpu.address}):
+            product = ":".join(sysfs.ids(sysfs.device(function, roots)))
+            if product in products and device_spec.obstacle([function], roots):
+                raise NotReady(
+                    f"a guest has {function} together with its card {card.gpu.address}, of which "
+                    "only the first function is given back, and stock Nova would give the other "
+                    f"one to any instance with an alias of {product}; take {function} out of "
+                    "[pci]device_spec (guests lose it when they are started anew), or resize the "
+                    "instance to a flavor without GPUs"
                 )
 
 

@@ -63,6 +63,16 @@ def read(
     return aliases
 
 
+def products(texts: Iterable[str]) -> set[str]:
+    """Return the PCI ids that aliases name, each as ``<vendor>:<product>``."""
+    ids = set()
+    for text in texts:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            spec = jsonutils.loads(text)
+            ids.add(f"{spec['vendor_id']}:{spec['product_id']}".lower())
+    return ids
+
+
 def device_type_of(function: PciAddress, roots: Roots) -> str:
     """Return the type by which Nova records a card or a function, as libvirt tells it.
 

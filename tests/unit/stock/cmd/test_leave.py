@@ -5,18 +5,19 @@ import contextlib
 import io
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import fixtures
 from nova import test
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.host.pci import sysfs
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.core.holding import Instance, Leaving, Obstacle
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Card
-from tests.fixtures import hosts
+from tests.fixtures import hosts, pci
 
 CARD = PciAddress(0, 0x3B, 0, 0)
 A2 = json.dumps({"vendor_id": "10de", "product_id": "25b6"})
@@ -81,6 +82,31 @@ class CheckTest(test.NoDBTestCase):
         )
         self.assertIn("strange", str(refused))
         self.assertIn(str(CARD), str(refused))
+
+    def test_another_function_of_a_guests_card(self) -> None:
+        """Only the first function of a card is given back: it would be free for others."""
+        self.host.add_gpu("0000:5e:00.0", "10de", "25b6", companions=[pci.AUDIO])
+        other = next(gpu for gpu in self.host.gpus() if len(gpu.functions) > 1)
+        sound = other.functions[1]
+        ids = sysfs.ids(sysfs.device(sound, self.host.roots))
+        spec = dict(zip(("vendor_id", "product_id"), ids, strict=True))
+        listed, alias = json.dumps(spec), json.dumps({**spec, "name": "sound"})
+        for used, specs, texts in (
+            ([other.address], [A2, listed], [alias]),
+            ([other.address, sound], [A2], [alias]),
+            ([other.address, sound], [A2, listed], ["nonsense"]),
+        ):
+            self.flags(alias=texts, group="pci")
+            self.check_companions(other, used, specs)
+        self.flags(alias=[alias], group="pci")
+        refused = self.assertRaises(
+            adopt.NotReady, self.check_companions, other, other.functions, [A2, listed]
+        )
+        self.assertIn("a guest has 0000:5e:00.1 together with its card", str(refused))
+
+    def check_companions(self, gpu: GPU, used: Collection[PciAddress], spec: list[str]) -> None:
+        card = Card(gpu, None, ("one",), ())
+        leave.check_companions([card], used, spec, self.host.roots)
 
 
 class GiveBackTest(test.NoDBTestCase):
