@@ -47,6 +47,15 @@ class _Service:
         self._serving = threading.Thread(target=self.link.serve, daemon=True)
         self._serving.start()
 
+    def accept_command(self, is_dead: Callable[[], bool], timeout_s: float) -> None:
+        """Accept a process that asks the other services and ends, next to this one or without it.
+
+        :raises tests.cloud.wire.Gone: as :meth:`accept`
+        """
+        stream = self._acceptor.accept(is_dead, timeout_s)
+        link = wire.Link(stream, {"send": self._exchange.send})
+        threading.Thread(target=link.serve, daemon=True).start()
+
     def serves(self, timeout_s: float) -> bool:
         """Whether it does in time, and has not died instead"""
         deadline = time.monotonic() + timeout_s

@@ -31,6 +31,7 @@ class Agent:
     def __init__(self, port: int) -> None:
         self._address = (place.OUTSIDE, port)
         self._compute: int | None = None
+        self._command: int | None = None
 
     def serve(self) -> None:
         """Until it is told to end, or whom it serves has ended."""
@@ -39,6 +40,7 @@ class Agent:
             "has_compute": self._has_compute,
             "kill": self._kill,
             "begin_command": self._begin_command,
+            "has_command": self._has_command,
             "end_command": self._end_command,
             "call": _call,
         }
@@ -85,15 +87,18 @@ class Agent:
             self._compute = None
 
     def _begin_command(self, configuration: str, words: Sequence[str]) -> None:
-        """Begin a command of nova-gpu, which talks to the cloud instead of nova-compute."""
+        """Begin a command of nova-gpu, which talks to the cloud as nova-compute does."""
         place.CONFIGURATION.write_text(configuration)
-        self._compute = process.fork(lambda: commands.run(words, self._connect))
+        self._command = process.fork(lambda: commands.run(words, self._connect))
+
+    def _has_command(self) -> bool:
+        assert self._command is not None
+        return os.waitid(os.P_PID, self._command, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def _end_command(self) -> tuple[int, str]:
         """Wait for the command, and return its exit status and what it has printed."""
-        assert self._compute is not None
-        _, status = os.waitpid(self._compute, 0)
-        self._compute = None
+        assert self._command is not None
+        _, status = os.waitpid(self._command, 0)
         return os.waitstatus_to_exitcode(status), commands.OUTPUT.read_text()
 
 

@@ -191,15 +191,14 @@ class Cloud(apart.Apart):
         self.vms[host].ask("kill")
 
     def command(self, *words: str, host: str = wire.HOST) -> tuple[int, str]:
-        """Run ``nova-gpu`` with these *words* on a host whose nova-compute is stopped.
+        """Run ``nova-gpu`` with these *words* on a host, whether nova-compute runs there or not.
 
         Return its exit status and what it has printed. It has nova-compute's options and bus.
         """
         vm, configuration = self.vms[host], "\n".join(self._configuration(host)) + "\n"
         vm.ask("begin_command", configuration, words)
-        self._services[host].accept(lambda: not self.has_process(host), self.START_TIMEOUT_S)
+        self._services[host].accept_command(lambda: not vm.ask("has_command"), self.START_TIMEOUT_S)
         status, output = vm.ask("end_command")
-        self._services[host].bury()
         return status, output
 
     def compute_log(self, host: str = wire.HOST) -> str:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -372,6 +373,14 @@ def open_node(card: str) -> int:
 
 def close_node() -> None:
     os.close(_held.pop("node"))
+
+
+def answer_power_button(domain: str) -> None:
+    """End the guest as soon as it is asked to shut down by ACPI, as its system would itself."""
+    argv = [sys.executable, "-m", "tests.vfio.power_button", domain]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # it listens
 
 
 def kill_guest(domain: str) -> None:

@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The takeover of running guests that have a card by stock Nova's driver: ``nova-gpu adopt``."""
+"""The takeover of running guests that have a card by stock Nova's driver, and the way back.
+
+What an operator types is what :doc:`/admin/migrating` shows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
 from nova import objects
 
 from lab.vm import cards
+from nova_gpu.conf import CONF
+from tests.cloud import wire
 from tests.vfio import base, host
 
+_PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/migrating.rst"
+_PROMPT = "root@compute# "
+_CONFIGURATION = "/etc/nova/nova.conf"
+# nova-compute's log of a soft reboot that has not become a hard one
+_SOFTLY = "Instance soft rebooted successfully"
 CARD = cards.WHOLE[0]
 STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
 # One for each function of a card
@@ -57,10 +69,27 @@ class Records:
     extra_specs: Sequence[dict[str, str]]
 
 
+def _lines(title: str) -> tuple[list[str], list[str]]:
+    """Return what is typed in a section of the page: until tomorrow, and from then on."""
+    _, _, section = _PAGE.read_text().partition(f"\n{title}\n---")
+    block = re.search(r"::\n\n((?:   .*\n)+)", section)
+    assert block is not None
+    lines = [line.strip().removeprefix(_PROMPT) for line in block[1].splitlines()]
+    (tomorrow,) = (number for number, line in enumerate(lines) if line.endswith("# tomorrow"))
+    typed = [line.partition("#")[0].strip() for line in lines]
+    return typed[:tomorrow], typed[tomorrow:]
+
+
+def _options() -> dict[str, Any]:
+    """Return the options of nova-compute that its operator changes."""
+    return {"compute_driver": CONF.compute_driver, "device_spec": list(CONF.pci.device_spec)}
+
+
 class AdoptTest(base.VFIOTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.functions = self.host.functions(CARD)
+        self.files: dict[str, Mapping[str, Any]] = {}
         self.addCleanup(self._leave_stock)
         self.cloud.flags(compute_driver=STOCK, report_interval=_REPORT_S)
         self.cloud.flags(
@@ -83,18 +112,29 @@ class AdoptTest(base.VFIOTestCase):
         self.take_over(server, self.functions)
         self.reset(server)
         self.assertHasBoth(server)
+        self.reboot_softly(server)
+        self.assertHasBoth(server)
         self.cloud.delete(server)
         self.assertReturned(server)
         self.assertEqual(host.HOST_DRIVERS, self.host.drivers(CARD))
 
     def test_card_that_is_bound_at_boot(self) -> None:
-        """Take over one function of a prepared card; the next start gives the guest both."""
+        """Take over one function of a prepared card, as the page shows it, and give it back.
+
+        The next start by nova-gpu gives the guest both functions, and one by stock Nova the one
+        that its alias names.
+        """
         for function in self.functions:
             self.host.bind(function, "vfio-pci")
             self.addCleanup(self.host.bind, function, "")
         self.addCleanup(self.cloud._delete_everything)
+        self.cloud.flags(device_spec=[json.dumps({"address": CARD})], group="pci")
         server = self.boot_by_alias("gpu:1")
-        self.take_over(server, [CARD])
+        records = self.records(server)
+        self.assertEqual([CARD], records.functions)
+        tonight, tomorrow = _lines("Try it tonight")
+        self.type(tonight, server)
+        self.assertTakenOver(server)
         self.cloud.reboot(server, "HARD")
         self.assertHasBoth(server)
         self.cloud._stop_server(server)
@@ -103,9 +143,22 @@ class AdoptTest(base.VFIOTestCase):
         self.cloud._start_server(server)
         self.assertHasBoth(server)
         self.assertEqual({base.DISPLAY, base.AUDIO}, set(self.seen_in(server).values()))
+
+        self.type(tomorrow, server)
+        self.assertEqual(records, self.records(server))
+        self.assertFalse(self.cloud.has_gpu_provider())
+        self.assertRaises(wire.Failed, self.host.proof, CARD)
+        self.reboot_softly(server)
+        self.assertEqual(self.functions, self.hostdevs(server))
+        self.cloud.reboot(server, "HARD")
+        self.assertEqual([CARD], self.hostdevs(server))
+        self.cloud._stop_server(server)
+        self.cloud._start_server(server)
+        self.assertEqual([CARD], self.hostdevs(server))
+        self.assertEqual([base.DISPLAY], list(self.seen_in(server).values()))
         self.cloud.delete(server)
-        self.assertReturned(server)
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(CARD))
+        self.assertRaises(wire.Failed, self.host.proof, CARD)
 
     def boot_by_alias(self, words: str) -> dict[str, Any]:
         """Boot an instance with stock Nova, in a cloud without nova-gpu's providers."""
@@ -140,11 +193,55 @@ class AdoptTest(base.VFIOTestCase):
         self.assertEqual((2, 1, 1), self.counts())
         self.cloud.start_compute()
         self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
-
         self.assertEqual(guest, self.look(server))
+        self.assertTakenOver(server)
+
+    def assertTakenOver(self, server: dict[str, Any]) -> None:
+        self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
         self.assertEqual((2, 0, 1), self.counts())
         extra_specs = {"gpus": "= 1", "gpu:model": "s== Tesla M2090"}
         self.assertEqual(Records([CARD], 1, [], [], [extra_specs] * 2), self.records(server))
+
+    def type(self, lines: Sequence[str], server: dict[str, Any]) -> None:
+        """Do what is typed on the host; the guest does not notice."""
+        self.seen_in(server)
+        guest = self.look(server)
+        for line in lines:
+            for command in line.split(" && "):
+                self._do(command.split())
+                self.assertEqual(guest, self.look(server), command)
+
+    def _do(self, words: Sequence[str]) -> None:
+        match words:
+            case ["cp", source, target]:
+                self.files[target] = self.files.get(source) or _options()
+            case ["vi", name]:
+                self.files[name] = {"compute_driver": OURS, "device_spec": []}
+            case ["systemctl", "stop", "nova-compute"]:
+                self.cloud.kill_compute()
+            case ["systemctl", "start", "nova-compute"]:
+                self.cloud.start_compute()
+                self.cloud._run_periodics()
+            case ["nova-gpu", *arguments]:
+                status, output = self.cloud.command(*arguments)
+                self.assertEqual(0, status, output)
+            case _:
+                self.assertEqual(["pip", "install"], words[:2])  # nova-gpu is there
+        if _CONFIGURATION in self.files:
+            options = self.files[_CONFIGURATION]
+            self.cloud.flags(compute_driver=options["compute_driver"])
+            self.cloud.flags(device_spec=options["device_spec"], group="pci")
+
+    def reboot_softly(self, server: dict[str, Any]) -> None:
+        """Reboot the instance, whose guest shuts down when it is asked to."""
+        domain = self.cloud.domain(server)
+        done = self.cloud.compute_log().count(_SOFTLY)
+        before = self.host.guest_process(domain)
+        self.host.answer_power_button(domain)
+        self.cloud.reboot(server, "SOFT")
+        self.seen_in(server)
+        self.assertNotEqual(before[:2], self.host.guest_process(domain)[:2])
+        self.assertEqual(done + 1, self.cloud.compute_log().count(_SOFTLY))
 
     def look(self, server: dict[str, Any]) -> Guest:
         domain = self.cloud.domain(server)
