@@ -6,6 +6,7 @@ It is to be run before an upgrade, like ``nova-status upgrade check``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import platform
@@ -19,6 +20,7 @@ from nova import exception as nova_exception
 from nova import objects, rpc
 from nova.db.api import api as api_db
 from nova.db.main import api as main_db
+from nova.limit import utils as limit_utils
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
 from oslo_utils import importutils
@@ -71,6 +73,19 @@ def _flavors_with_mistakes() -> list[str]:
         for flavor in objects.FlavorList.get_all(context)
         for mistake in validation.mistakes(request.of(flavor.extra_specs))
     ]
+
+
+def _uncounted_flavors() -> list[str]:
+    """Return a line for each flavor whose GPUs Nova's API does not count for quota."""
+    context = nova_context.get_admin_context()
+    lines = []
+    for flavor in objects.FlavorList.get_all(context):
+        with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
+            missing = request.of(flavor.extra_specs).uncounted
+            if missing:
+                words = " ".join(f"{key}={count}" for key, count in missing.items())
+                lines.append(f"{flavor.name} lacks {words}")
+    return lines
 
 
 def _hosts_of_another_version() -> list[str]:
@@ -185,6 +200,17 @@ class Checks(upgradecheck.UpgradeCommands):
             "install the same release on all (an upgraded host reports again within a minute):",
         )
 
+    def _check_counted(self) -> upgradecheck.Result:
+        """controllers with unified limits: flavors whose GPUs nova-api does not count"""
+        if not limit_utils.use_unified_limits():
+            return _Result(_Code.SUCCESS)
+        return self._asked(
+            _uncounted_flavors,
+            "nova-api does not count the GPUs of these flavors; nova-scheduler does, if its "
+            "configuration has unified limits as well. Add what they lack with openstack flavor "
+            "set FLAVOR --property, so that nova-api refuses what exceeds a limit:",
+        )
+
     def _is_controller(self) -> bool:
         return bool(CONF.api_database.connection)
 
@@ -254,6 +280,7 @@ class Checks(upgradecheck.UpgradeCommands):
         ("Scheduler reads flavors", _check_filter),
         ("Nova's weighers are kept", _check_weighers),
         ("Flavors are right", _check_flavors),
+        ("Nova counts flavors", _check_counted),
         ("Hosts are of one version", _check_hosts),
     )
 

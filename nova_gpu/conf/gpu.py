@@ -200,15 +200,6 @@ Related options:
 * ``[libvirt]uid_maps`` and ``[libvirt]gid_maps`` make containers unprivileged; set those instead.
 """,
     ),
-    cfg.BoolOpt(
-        "require_counted_flavors",
-        default=False,
-        help="""
-Refuse flavors that ask for GPUs with ``gpus`` alone, or for vGPUs with ``vgpus`` alone. The API
-checks quota before any scheduler runs, and counts only ``resources:PGPU`` and ``resources:VGPU`` of
-the flavor. Read by nova-scheduler.
-""",
-    ),
     cfg.IntOpt(
         "claim_grace_period",
         deprecated_name="handed_out_timeout",

@@ -224,6 +224,16 @@ class NoneFree(GuestCannotStart):
         self.args = (reason, remedy, others)
 
 
+class QuotaExceeded(GuestError):
+    """A new, resized or unshelved instance that quota does not allow its GPUs."""
+
+    _begin = "quota refuses the instance its GPUs: "
+
+    def __init__(self, reason: str, remedy: str, others: str | None = None) -> None:
+        super().__init__(None, reason, remedy, others)
+        self.args = (reason, remedy, others)
+
+
 class OverQuota(NoneFree):
     """A start of an instance that gave its GPUs back, and that quota does not allow new ones."""
 

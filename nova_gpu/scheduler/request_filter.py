@@ -22,9 +22,15 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.placement_policy import PeerAccess
-from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
+from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.scheduling import reasons
-from nova_gpu.scheduler import closed_hosts, multi_create, placement, requested_gpus
+from nova_gpu.scheduler import (
+    closed_hosts,
+    multi_create,
+    placement,
+    quota_check,
+    requested_gpus,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -40,8 +46,8 @@ def gpu_request_filter(
     The flavor in *request_spec* is replaced, never changed, because other objects refer to it.
     Return whether it was replaced: false for a flavor without GPUs.
 
-    :raises RequestFilterFailed: if the extra specs are invalid, or no host could give such a GPU to
-        a guest with this image; the reason becomes the instance's fault
+    :raises RequestFilterFailed: if the extra specs are invalid, no host could give such a GPU to a
+        guest with this image, or quota refuses it; the reason becomes the instance's fault
     """
     requested_ = requested_gpus.from_spec(request_spec)
     flavor, whole = requested_.flavor, None
@@ -65,8 +71,6 @@ def gpu_request_filter(
                 f"image's {names.IMAGE_HIDDEN} hides",
                 f"an image without {names.IMAGE_HIDDEN}",
             )
-        for request in flavor.requests:
-            _require_counted(request, flavor)
         machine_type = requested_.unfit_machine_type if whole else None
         needs_known = any(map(query.needs_known, flavor.requests)) or machine_type
         known = placement.known_traits(ctxt) if needs_known else frozenset()
@@ -79,6 +83,9 @@ def gpu_request_filter(
                 unknown = reasons.unknown_name(request, known) or _NONE_FITS
                 raise refusal(ctxt, request_spec, unknown, whole)
         closed_hosts.forbid(ctxt, request_spec, flavor)
+        quota_check.refuse_over(ctxt, request_spec, flavor)
+    except exception.QuotaExceeded as e:
+        raise refusal(ctxt, request_spec, Reason(str(e), e.user_text), whole) from e
     except exception.InvalidExtraSpec as e:
         raise refusal(ctxt, request_spec, Reason.of_both(str(e))) from e
     except exception.PlacementFailed as e:
@@ -114,18 +121,6 @@ def gpu_candidates_filter(
     if reason:
         raise refusal(ctxt, request_spec, reason, flavor.whole)
     return bool(flavor.requests)
-
-
-def _require_counted(request: Request, flavor: FlavorRequest) -> None:
-    if request.counted or not CONF.gpu.require_counted_flavors:
-        return
-    key = names.GPUS if request.resource_class == names.RESOURCE_CLASS else names.VGPUS
-    raise exception.InvalidExtraSpec(
-        key,
-        flavor.extra_specs[key],
-        "quota does not count it ([gpu]require_counted_flavors)",
-        f"resources:{request.resource_class}={request.count} as well",
-    )
 
 
 def _why_not(

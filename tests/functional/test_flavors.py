@@ -118,11 +118,3 @@ class OperatorsTest(base.GPUServersTestBase):
         self.start_host()
         self.boot(self.flavor(hypervisor="s== LXC"))
         self.boot_refused(self.flavor(hypervisor="s== KVM"))
-
-    def test_quota_counts_what_it_can(self) -> None:
-        self.start_host()
-        self.flags(require_counted_flavors=True, group="gpu")
-        fault = self.boot_refused(self.flavor(gpus="= 2"))
-        self.assertIn("resources:PGPU=2", fault)
-        server = self.boot(self.flavor(**{"gpus": "= 2", "resources:PGPU": "2"}))
-        self.assertGPUs(server, base.FIRST_SOCKET[:2])

@@ -9,6 +9,7 @@ from unittest import mock
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
+from nova_gpu.scheduler import quota_check
 from nova_gpu.virt.lifecycle import quota
 from osc_gpu import flavors
 from osc_gpu.fleet import preemption, start
@@ -82,15 +83,10 @@ class QuotaTest(QuotaTestBase):
         self._add_flavor_access(one)
         self.boot(one)
         self.assertIn("class:PGPU", self.over_quota(one))
-        # Without resources:PGPU the API has nothing to count, before; afterwards Placement has.
-        uncounted = self.flavor(gpus="= 1")
-        self.boot(uncounted)
-        self.assertInventory(used=4)
+        self.assertInventory(used=3)
         self._delete_server(server)
+        self.boot(self.flavor(gpus="= 1"))
         self.assertIn("class:PGPU", self.over_quota(two))
-
-        self.flags(require_counted_flavors=True, group="gpu")
-        self.assertIn("resources:PGPU=1", self.boot_refused(uncounted))
 
     def test_a_start_and_an_unshelve_are_judged(self) -> None:
         """Of a server that gave its GPUs back: while it is stopped nobody counts them."""
@@ -178,6 +174,62 @@ class QuotaTest(QuotaTestBase):
         with self.assertRaisesRegex(Exception, "gpu:option_rom"):
             self.create("bad", "--gpus", "1", "--property", "gpu:option_rom=perhaps")
         self.assertEqual(before, {each["name"] for each in self.admin_api.get_flavors()})
+
+    def test_flavors_that_the_api_does_not_count(self) -> None:
+        """nova-scheduler judges them; a move is charged with what its instance has not."""
+        self.flags(shelved_offload_time=0, allow_resize_to_same_host=True)
+        for host in ("host1", "host2"):
+            self.start_host(host)
+        one, two, three = map(self.gpu_flavor, (1, 2, 3))
+        self.limits.projlimits[self.api.project_id]["class:PGPU"] = 2
+        refusal = "quota of class:PGPU is 2, {} in use, and {} more asked for".format
+        for server in self.boot_several(one, 3, "ERROR"):
+            self._delete_server(server)
+        server = self.boot(two, host="host1")
+        self.assertIn(refusal(2, 1), self.boot_refused(one))
+
+        self._migrate_server(server)
+        self.confirm(server, "host1")
+        self.sent()
+        self.refused({"resize": {"flavorRef": three}}, server)
+
+        self._shelve_server(server)
+        other = self.boot(one)
+        self.refused({"unshelve": None}, server)
+        # Nova shows the reason in its log and in our notification only.
+        reasons = [each.payload["reason"] for each in self.sent() if "reason" in each.payload]
+        for reason, expected in zip(
+            filter(None, reasons), (refusal(2, 1), refusal(1, 2)), strict=True
+        ):
+            self.assertIn(expected, reason)
+        self._delete_server(other)
+        self._unshelve_server(server)
+        self.force_down(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+        self._evacuate_server(server)
+
+    def test_two_flavors_at_once_that_the_api_does_not_count(self) -> None:
+        """The first is judged before the second has its GPUs, and again when it is to start."""
+        self.start_host()
+        two, refuse_over = self.gpu_flavor(2), quota_check.refuse_over
+
+        def judge(*args: Any) -> None:
+            refuse_over(*args)
+            with mock.patch.object(quota_check, "refuse_over", refuse_over):
+                self.boot(two)
+
+        with mock.patch.object(quota_check, "refuse_over", judge):
+            fault = self.boot_refused(two)
+        self.assertIn("quota of class:PGPU is 3, 4 in use, and 0 more asked for", fault)
+        self.assertInventory(used=2)
+
+        def fail(*args: Any) -> None:
+            self.limits.mock_conn.limits.side_effect = ValueError("no endpoint")
+            refuse_over(*args)
+
+        with mock.patch.object(quota_check, "refuse_over", fail):
+            fault = self.boot_refused(two)
+        self.assertIn("check [oslo_limit] of nova-scheduler", fault)
+        self.assertNotIn("endpoint", fault)
 
     def _add_flavor_access(self, flavor: str) -> None:
         action = {"addTenantAccess": {"tenant": self.api.project_id}}

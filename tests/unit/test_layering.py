@@ -43,8 +43,9 @@ OWN = {
     "privsep": {"core", "host", "conf"},
     "api": {"core", "conf"},
     "notifications": {"core", "conf"},
-    "scheduler": {"core", "conf", "notifications"},
-    "virt": {"core", "host", "conf", "privsep", "notifications"},
+    "quota": {"core"},
+    "scheduler": {"core", "conf", "notifications", "quota"},
+    "virt": {"core", "host", "conf", "privsep", "notifications", "quota"},
     "virt_ext": {"virt"},
     "cmd": {"core", "host", "conf", "virt"},
     # The client, which nothing of nova_gpu imports

@@ -211,6 +211,18 @@ class FlavorRequest:
         """
         return tuple(request for request in (self.whole, self.vgpus) if request is not None)
 
+    @property
+    def uncounted(self) -> dict[str, int]:
+        """The extra specs, with their values, that Nova's API needs to count the GPUs for quota.
+
+        :raises InvalidExtraSpec: if a request cannot be parsed
+        """
+        return {
+            f"resources:{request.resource_class}": request.count
+            for request in self.requests
+            if not request.counted
+        }
+
     @functools.cached_property
     def hypervisor(self) -> Condition | None:
         """The condition on the host's hypervisor, ``None`` without one.

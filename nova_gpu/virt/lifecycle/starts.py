@@ -33,7 +33,7 @@ from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assignment import Assigned, Supply
 from nova_gpu.virt.inventory.published import Holding
-from nova_gpu.virt.lifecycle import refusals
+from nova_gpu.virt.lifecycle import quota, refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.stops import Stops
@@ -140,6 +140,8 @@ class Starts:
                 self._compare(
                     *(instance, flavor, held), spawning=spawning, arriving=arriving, again=again
                 )
+                if spawning:
+                    quota.recheck(self.assigned.placement(), instance, flavor)
                 if spawning and not devices:
                     stranding.refuse(instance, flavor, self.free, self.left)
                 if spawning or arriving or again:

@@ -93,6 +93,19 @@ class ChecksTest(test.TestCase):
         self.assertResult(Code.WARNING, "bad: gpu_archs='fermi': unknown property", result)
         self.assertNotIn("good:", result.details)
 
+    def test_flavors_that_nova_does_not_count(self) -> None:
+        self.add_flavor("counted", {"gpus": "2", "resources:PGPU": "2"})
+        self.add_flavor("bad", {"gpus": "two"})
+        self.add_flavor("uncounted", {"gpus": "2", "vgpus": "1"})
+        self.assertEqual(Code.SUCCESS, self.checks._check_counted().code)
+        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        result = self.checks._check_counted()
+        self.assertEqual(Code.WARNING, result.code)
+        self.assertTrue(
+            result.details.endswith(": uncounted lacks resources:PGPU=2 resources:VGPU=1"),
+            result.details,
+        )
+
     def add_flavor(self, name: str, extra_specs: dict[str, str]) -> None:
         objects.Flavor(
             nova_context.get_admin_context(),

@@ -14,6 +14,7 @@ EACH = (
     exception.DeviceUnavailable(CARD, "another guest has it", "remove its domain", OTHERS),
     exception.DeviceUnavailable(CARD, "it is gone", "replace it"),
     exception.NoneFree("all 2 are in use", "start it again when one is free", OTHERS),
+    exception.QuotaExceeded("quota of class:PGPU is 1", "stop others", OTHERS),
     exception.OverQuota("quota of class:PGPU is 1", "stop others", OTHERS),
     exception.DomainsUnreadable(OTHERS),
     exception.ProvidersUnknown(OTHERS),

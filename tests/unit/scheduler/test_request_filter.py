@@ -420,13 +420,6 @@ class ReasonTest(RequestFilterTest):
             with self.subTest(specs=specs):
                 self.assertIn(part, self.refusal(specs))
 
-    def test_counted_flavors_can_be_insisted_on(self) -> None:
-        self.placement.add_group(self.placement.add_host("host1"), 8)
-        self.flags(require_counted_flavors=True, group="gpu")
-        self.assertIn("resources:PGPU=2 as well", self.refusal({"gpus": "= 2"}))
-        self.run_filter({"gpus": "= 2", "resources:PGPU": "2"})
-        self.run_filter({"resources:PGPU": "2"})
-
 
 class DrainedTest(RequestFilterTest):
     def setUp(self) -> None:

@@ -42,20 +42,20 @@ class QuotaTest(base.BaseTestCase):
     def test_what_fits(self) -> None:
         self.judge(1, TWO)
         self.judge(3, TWO, has_them=True)
-        self.judge(9, {"gpus": "2"})  # as of a new instance, whose flavor does not say it
         self.judge(9, {"vgpus": "1", "resources:VGPU": "1"})
         self.config(driver="nova.quota.DbQuotaDriver", group="quota")
         self.judge(9, TWO)
 
     def test_what_is_over(self) -> None:
         lost = nova_exception.UsagesRetrievalFailed(PROJECT)
-        for used, has_them, said in (
-            (2, False, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
-            (4, True, "quota of class:PGPU is 3, 4 in use, and 0 more asked for"),
-            (lost, False, "the limits of its project cannot be read"),
+        for used, specs, has_them, said in (
+            (2, TWO, False, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
+            (2, {"gpus": "2"}, False, "quota of class:PGPU is 3, 2 in use, and 2 more asked for"),
+            (4, TWO, True, "quota of class:PGPU is 3, 4 in use, and 0 more asked for"),
+            (lost, TWO, False, "the limits of its project cannot be read"),
         ):
             refused = self.assertRaises(
-                exception.OverQuota, self.judge, used, TWO, has_them=has_them
+                exception.OverQuota, self.judge, used, specs, has_them=has_them
             )
             self.assertIn(said, str(refused))
             # No one makes room for it in its place.
