@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from importlib import metadata
 from typing import Any
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.flavor.request import FlavorRequest
 from osc_gpu import base_command, flavors, query, rest
@@ -47,6 +47,7 @@ class CheckFlavor(base_command.Lister):
         rows = []
         connection = self.connection(parsed_args)
         known_traits = functools.cache(lambda: query.known_traits(connection))
+        model_classes = functools.cache(lambda: query.model_classes(connection))
         for flavor in flavors.read(connection, parsed_args.flavors):
             request = flavors.request_of(flavor)
             mistakes = [
@@ -54,7 +55,7 @@ class CheckFlavor(base_command.Lister):
                 *_unknown(request, known_traits),
                 *_refused_by_nova(request.extra_specs),
             ]
-            asks_for, counted = _described(request)
+            asks_for, counted = _described(request, model_classes)
             if parsed_args.flavors or mistakes or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(mistakes)))
             self._found_mistakes |= bool(mistakes)
@@ -65,18 +66,31 @@ class CheckFlavor(base_command.Lister):
         return super().run(parsed_args) or int(self._found_mistakes)
 
 
-def _described(request: FlavorRequest) -> tuple[str, str]:
-    """Return two cells: what the flavor requests, and ``yes`` or ``no``: whether quota counts it.
+def _described(
+    request: FlavorRequest, model_classes: Callable[[], Collection[str]]
+) -> tuple[str, str]:
+    """Return two cells: what the flavor requests, and whether Nova's API counts it for quota.
 
     Both are empty if it requests no GPUs.
+
+    :param model_classes: reads the classes of the models that hosts count
     """
     try:
         if not request.requests:
             return "", ""
     except exception.InvalidExtraSpec:
         return _UNREADABLE, ""
-    counted = all(request.counted for request in request.requests)
-    return flavors.in_words(request), "yes" if counted else "no"
+    return flavors.in_words(request), _counted(request, model_classes)
+
+
+def _counted(request: FlavorRequest, model_classes: Callable[[], Collection[str]]) -> str:
+    uncounted = request.uncounted(by_model=True).keys()
+    if uncounted & {*names.RESOURCE_CLASSES}:
+        return "no"
+    with contextlib.suppress(rest.Refused):  # the user may not read what hosts have
+        if uncounted and uncounted & {*model_classes()}:
+            return "not by model"
+    return "yes"
 
 
 def _unknown(request: FlavorRequest, known_traits: Callable[[], Collection[str]]) -> Iterator[str]:

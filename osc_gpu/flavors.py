@@ -94,7 +94,7 @@ class CreateFlavor(base_command.ShowOne):
 
     It gets the properties that the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
     resources:PGPU or resources:VGPU, which the quotas of class:PGPU and class:VGPU count; the two
-    always agree.
+    always agree. Where hosts count GPUs by model, --model also adds that model's resource class.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -172,6 +172,9 @@ class CreateFlavor(base_command.ShowOne):
             parsed_args.properties,
         )
         connection = self.connection(parsed_args)
+        for model in request.of(specs).uncounted(by_model=True):
+            if model in query.model_classes(connection):
+                specs[f"resources:{model}"] = str(parsed_args.gpus)
         # The values of --property are not checked: they may name what the table does not know yet.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
         refuse_unknown(of_options, lambda: query.known_traits(connection))

@@ -47,6 +47,15 @@ def known_traits(connection: Any) -> Collection[str]:
     return traits
 
 
+def model_classes(connection: Any) -> frozenset[str]:
+    """Return the resource classes by which hosts count GPUs of a model, or have counted them.
+
+    :raises Refused: if policy does not permit the user to read them
+    """
+    classes = rest.placement(connection, "/resource_classes")["resource_classes"]
+    return frozenset(filter(names.is_model_class, (item["name"] for item in classes)))
+
+
 def placement_query(connection: Any, size: Size, flavor: FlavorRequest) -> Query:
     """Return the query for one instance of a flavor.
 
@@ -97,5 +106,5 @@ def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping
         text, amounts = resource_request.make(size, dict(specs))
     except ValueError as error:
         raise Unservable(f"Nova cannot read the flavor's hw:cpu_* properties: {error}") from error
-    own = {name: amount for name, amount in amounts.items() if name not in names.RESOURCE_CLASSES}
+    own = {name: amount for name, amount in amounts.items() if not names.is_gpu_class(name)}
     return text, types.MappingProxyType(own)

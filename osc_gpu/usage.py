@@ -16,6 +16,7 @@ from osc_gpu.providers import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
 _OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
+_LIMITS = ("Resource Class", "In Use", "Limit")
 _MOVE = "kept until its move is confirmed or reverted"
 _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
@@ -43,10 +44,21 @@ class ShowUsage(base_command.Lister):
     Users who may not see hosts get the instances of their own project.
     """
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--limits",
+            action="store_true",
+            help="Show what counts for the user's project, and its unified limits, instead",
+        )
+        return parser
+
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
+        if parsed_args.limits:
+            return _LIMITS, _limits(connection)
         try:
             uses = held(rest.Snapshot(connection))
         except rest.Refused:
@@ -66,6 +78,31 @@ class ShowUsage(base_command.Lister):
             "and the hosts, are for administrators."
         )
         return rows
+
+
+def _limits(connection: Any) -> Iterator[tuple[str, int, str]]:
+    """Yield a row for each class of GPUs that counts for the project, or has a limit.
+
+    The names are those of Keystone's limits. A limit of the project replaces the registered one.
+
+    :raises Refused: if policy does not permit the user to read them
+    """
+    project, identity = connection.session.get_project_id(), connection.identity
+    region = connection.config.region_name
+    here = {"region_id": region} if region else {}
+    used = rest.placement(connection, f"/usages?project_id={project}")["usages"]
+    with rest.clean_refusals("Keystone"):
+        limits = {
+            item.resource_name: item.default_limit for item in identity.registered_limits(**here)
+        }
+        own = identity.limits(project_id=project, **here)
+        limits |= {item.resource_name: item.resource_limit for item in own}
+    named = {f"class:{name}" for name in (*names.RESOURCE_CLASSES, *used)}
+    for name in sorted(named | limits.keys()):
+        resource_class = name.removeprefix("class:")
+        if names.is_gpu_class(resource_class):
+            limit = limits.get(name, "not registered")
+            yield name, used.get(resource_class, 0), "unlimited" if limit == -1 else str(limit)
 
 
 def _row(use: Held) -> tuple[Any, ...]:

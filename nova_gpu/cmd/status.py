@@ -81,9 +81,9 @@ def _uncounted_flavors() -> list[str]:
     lines = []
     for flavor in objects.FlavorList.get_all(context):
         with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
-            missing = request.of(flavor.extra_specs).uncounted
-            if missing:
-                words = " ".join(f"{key}={count}" for key, count in missing.items())
+            by_model = CONF.gpu.count_models
+            if missing := request.of(flavor.extra_specs).uncounted(by_model=by_model):
+                words = " ".join(f"resources:{key}={count}" for key, count in missing.items())
                 lines.append(f"{flavor.name} lacks {words}")
     return lines
 

@@ -200,6 +200,18 @@ Related options:
 * ``[libvirt]uid_maps`` and ``[libvirt]gid_maps`` make containers unprivileged; set those instead.
 """,
     ),
+    cfg.BoolOpt(
+        "count_models",
+        default=False,
+        help="""
+Count whole cards in Placement by their model too, so that unified limits can limit one model:
+``class:CUSTOM_GPU_MODEL_H200`` next to ``class:PGPU``. nova-compute offers the class, and counts
+the cards of the host's instances by it. nova-scheduler requests it for flavors with one
+``gpu:model``, whose instances then get only hosts that offer it: set it on all hosts with GPUs
+first, then on controllers. A host that once offered the class offers it even if this is unset
+again, because Placement refuses to remove what is in use.
+""",
+    ),
     cfg.IntOpt(
         "claim_grace_period",
         deprecated_name="handed_out_timeout",

@@ -153,6 +153,24 @@ def trait(prefix: str, value: str | int | None) -> str:
     return (prefix + text.upper())[:_TRAIT_LENGTH]
 
 
+def model_class(model: str | None) -> str | None:
+    """Return the resource class that counts cards by *model*, ``None`` if that is unknown.
+
+    It has the name of the model's trait.
+    """
+    return trait(TRAIT_MODEL, model) if word(model) else None
+
+
+def is_model_class(resource_class: str) -> bool:
+    """Return whether *resource_class* counts cards that ``PGPU`` counts too, by their model."""
+    return resource_class.startswith(TRAIT_MODEL)
+
+
+def is_gpu_class(resource_class: str) -> bool:
+    """Return whether *resource_class* counts GPUs or vGPUs of nova-gpu's providers."""
+    return resource_class in RESOURCE_CLASSES or is_model_class(resource_class)
+
+
 def peer_access_trait() -> str:
     return trait(TRAIT_PEER_ACCESS, OVER_ROOT)
 

@@ -7,7 +7,7 @@ and nova-compute enforce the rest, with the rules of Nova's own enforcement (``n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -16,7 +16,6 @@ from oslo_limit import exception as limit_exception
 from oslo_limit import limit
 
 from nova_gpu.core import boundary, exception
-from nova_gpu.core.flavor.request import Request
 
 # Older releases of Nova lack it and enforce every limit.
 _IS_ENFORCED = getattr(limit_utils, "should_enforce", lambda over: True)
@@ -25,11 +24,6 @@ _IS_ENFORCED = getattr(limit_utils, "should_enforce", lambda over: True)
 def is_unified() -> bool:
     """Return whether the configuration of this service has unified limits."""
     return bool(limit_utils.use_unified_limits())
-
-
-def counts(requests: Iterable[Request]) -> dict[str, int]:
-    """Return how many GPUs and vGPUs are requested, by resource class."""
-    return {request.resource_class: request.count for request in requests}
 
 
 def refuse_over(client: Any, project_id: str, deltas: Mapping[str, int], service: str) -> None:

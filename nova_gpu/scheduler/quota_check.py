@@ -11,6 +11,7 @@ from nova import objects
 from nova.scheduler.client import report
 
 from nova_gpu import quota
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
@@ -27,7 +28,7 @@ def refuse_over(
 
     :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read
     """
-    uncounted = quota.counts(request for request in flavor.requests if not request.counted)
+    uncounted = flavor.uncounted(by_model=CONF.gpu.count_models)
     if not (uncounted and quota.is_unified()):
         return
     instances, held = multi_create.to_create(ctxt, spec), _held(ctxt, spec)
@@ -58,6 +59,6 @@ def _held(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> Mappi
     if instance.host is None or names.RELEASED in instance.system_metadata:
         return {}
     try:
-        return quota.counts(request.of(instance.flavor.extra_specs).requests)
+        return request.of(instance.flavor.extra_specs).counts(by_model=CONF.gpu.count_models)
     except exception.InvalidExtraSpec:
         return {}

@@ -77,7 +77,11 @@ def gpu_request_filter(
         spelled_out: dict[str, str] | None = dict(flavor.extra_specs)
         for request in flavor.requests:
             spelled_out = query.extra_specs(
-                spelled_out or {}, request, known, image_says=requested_.image_names_gpus
+                spelled_out or {},
+                request,
+                known,
+                image_says=requested_.image_names_gpus,
+                by_model=CONF.gpu.count_models,
             )
             if spelled_out is None:
                 unknown = reasons.unknown_name(request, known) or _NONE_FITS

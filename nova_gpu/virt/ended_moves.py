@@ -11,7 +11,6 @@ from typing import Any
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.releases import Releases
@@ -47,10 +46,7 @@ class EndedMoves:
         if now.records and now.records.has_moves:
             nodename = self.host.get_hostname()
             self._abandoned.end(client, nodename, lambda uuid: self.ledger.now.had_by(uuid))
-        classes = {
-            uuid: device.resource_class_of(key)
-            for key, uuid in self.assigned.provider_uuids().items()
-        }
+        classes = self.assigned.classes()
         if read := now.records:
             agrees = functools.partial(repair.heal, client, read, classes)
             self._orphans.release(client, frozenset(classes), read.counted, agrees)

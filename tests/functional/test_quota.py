@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import fixtures
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
 from nova_gpu.scheduler import quota_check
 from nova_gpu.virt.lifecycle import quota
-from osc_gpu import flavors
+from osc_gpu import flavor_check, flavors, usage
 from osc_gpu.fleet import preemption, start
 from tests.functional import base, sdk
 
@@ -234,3 +236,93 @@ class QuotaTest(QuotaTestBase):
     def _add_flavor_access(self, flavor: str) -> None:
         action = {"addTenantAccess": {"tenant": self.api.project_id}}
         self.admin_api.api_post(f"/flavors/{flavor}/action", action)
+
+
+class ModelsTest(QuotaTestBase):
+    """Limits of one model, with flavors that Nova's API counts by it and others."""
+
+    M2090, K40M = "CUSTOM_GPU_MODEL_TESLA_M2090", "CUSTOM_GPU_MODEL_TESLA_K40M"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.limits.reglimits |= {f"class:{self.M2090}": 0, f"class:{self.K40M}": -1}
+        self.limits.projlimits[self.api.project_id] = {
+            "class:PGPU": 100,
+            f"class:{self.M2090}": 3,
+        }
+        self.start_host(machine="two-architectures")
+        identity = SimpleNamespace(
+            registered_limits=self.limits.get_reglimit_objects,
+            limits=self.limits.get_projlimit_objects,
+        )
+        self.useFixture(fixtures.MonkeyPatch("tests.functional.sdk._Connection.identity", identity))
+
+    def used(self) -> list[int]:
+        """What Placement counts for the project: GPUs, and those of each model"""
+        usages = self.placement.get(f"/usages?project_id={self.api.project_id}", version="1.9")
+        counted = usages.body["usages"]
+        return [counted.get(name, 0) for name in ("PGPU", self.M2090, self.K40M)]
+
+    def test_each_model_has_a_limit(self) -> None:
+        fermi = self.boot(self.flavor(gpus="= 1", gpu_arch="fermi"))
+        self.assertEqual([1, 0, 0], self.used())
+        # What was there before, and flavors that do not say a model, count within a period.
+        self.flags(count_models=True, group="gpu")
+        self.periods(2)
+        self.assertEqual([1, 1, 0], self.used())
+        counted = self.create("m2090", "--gpus", "1", "--model", "Tesla M2090")
+        specs = self.admin_api.get_extra_specs(counted)
+        self.assertEqual("1", specs[f"resources:{self.M2090}"])
+        self.boot(counted)
+        says = self.flavor("says", **{"gpus": "= 1", "gpu:model": "s== Tesla M2090"})
+        third = self.boot(says)
+        self.assertEqual([3, 3, 0], self.used())
+        refusal = self.assertAnswer(403, self.boot, counted)
+        self.assertIn(f"class:{self.M2090} is over limit of 3", refusal)
+        fault = self.boot_refused(says)
+        self.assertIn(f"quota of class:{self.M2090} is 3, 3 in use, and 1 more asked for", fault)
+        self.boot(self.flavor(**{"gpus": "= 2", "gpu:model": "s== Tesla K40m"}))
+        self.assertEqual([5, 3, 2], self.used())
+
+        for admin in (True, False):
+            (_, rows), _ = sdk.run(self, usage.ShowUsage, "--limits", admin=admin)
+            self.assertEqual(
+                [
+                    (f"class:{self.K40M}", 2, "unlimited"),
+                    (f"class:{self.M2090}", 3, "3"),
+                    ("class:PGPU", 5, "100"),
+                    ("class:VGPU", 0, "not registered"),
+                ],
+                list(rows),
+            )
+        (_, rows), _ = sdk.run(self, flavor_check.CheckFlavor)
+        counts = {row[0]: row[2] for row in rows}
+        self.assertEqual(("yes", "no"), (counts["m2090"], counts["says"]))
+
+        self._delete_server(fermi)
+        self._delete_server(third)
+        self.assertEqual([3, 1, 2], self.used())
+        self.period()
+        self.assertEqual((), self.judge().differences)
+
+    def test_a_release_a_rename_and_the_option_unset(self) -> None:
+        self.flags(count_models=True, group="gpu")
+        self.period()
+        words = ("--gpus", "2", "--model", "Tesla M2090", "--property", "gpu:on_stop=release")
+        server = self.boot(self.create("gives", *words))
+        self._stop_server(server)
+        self.assertEqual([0, 0, 0], self.used())
+        self._start_server(server)
+        self.assertEqual([2, 2, 0], self.used())
+
+        self.flags(count_models=False, group="gpu")
+        self.restart_host("host1")
+        self.periods(2)
+        self.assertEqual([2, 2, 0], self.used())
+
+        renamed = "10de:1091 architecture=fermi name=Tesla K40m"
+        self.flags(count_models=True, product=[renamed], group="gpu")
+        self.restart_host("host1")
+        self.periods(3)
+        self.assertEqual([2, 0, 2], self.used())
+        self.assertEqual((), self.judge().differences)

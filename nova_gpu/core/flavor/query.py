@@ -37,6 +37,7 @@ def extra_specs(
     known: Collection[str],
     *,
     image_says: bool = False,
+    by_model: bool = False,
 ) -> dict[str, str] | None:
     """Return the extra specs *flavor* with the ``trait:`` and ``resources:`` that *request* needs.
 
@@ -44,6 +45,8 @@ def extra_specs(
 
     :param known: the traits that some provider has; used only if :func:`needs_known`
     :param image_says: whether the image requires traits that a group of GPUs may have
+    :param by_model: whether to request the class that counts the GPUs by model too. It is not added
+        to the unsuffixed group, where it could be another provider's
     :returns: ``None`` if no known trait satisfies a condition
     :raises InvalidExtraSpec: if a ``trait:`` of the flavor contradicts its other properties
     """
@@ -56,9 +59,12 @@ def extra_specs(
         if not suffix and not _stays(flavor, request.resource_class, image_says):
             suffix = _SUFFIXES[request.resource_class]
             specs.pop(f"resources:{request.resource_class}", None)
+            specs.pop(f"resources:{group.model}", None)
             for trait in group.required_traits | group.forbidden_traits:
                 specs[f"trait{suffix}:{trait}"] = specs.pop(f"trait:{trait}")
         specs[f"resources{suffix}:{request.resource_class}"] = str(group.count)
+        if model := group.model or (by_model and suffix and request.model_class):
+            specs[f"resources{suffix}:{model}"] = str(group.count)
         for trait, verdict in verdicts.items():
             key = f"trait{suffix}:{trait}"
             if specs.setdefault(key, verdict) != verdict:

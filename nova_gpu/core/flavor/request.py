@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
@@ -53,6 +54,12 @@ class GPURequest:
     arrangement: Arrangement = placement_policy.ANY
 
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
+
+    @property
+    def model_class(self) -> str | None:
+        """The resource class that counts the GPUs by model, ``None`` if several models fit."""
+        stated = next((value for word, value in self.demands if word is extra_spec.MODEL), None)
+        return names.model_class(stated.equal_to) if stated else None
 
     @property
     def architecture(self) -> Stated | None:
@@ -104,6 +111,8 @@ class VGPURequest:
     demands: tuple[Demand, ...] = ()
 
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
+    # The limit of all vGPUs is the only one for them.
+    model_class: ClassVar[None] = None
 
     def conditions(self, group: GroupRequest) -> _Conditions:
         """Yield the conditions that a provider must satisfy, as :meth:`GPURequest.conditions`."""
@@ -152,7 +161,7 @@ class FlavorRequest:
         if not counted:
             required, forbidden = request_group.traits(specs, "")
             groups[""] = GroupRequest("", count, required, forbidden)
-        return GPURequest(
+        request = GPURequest(
             count=count,
             demands=extra_spec.demands(specs, About.WHOLE, About.PRODUCT),
             hypervisor=_agreed_hypervisor(specs),
@@ -160,6 +169,15 @@ class FlavorRequest:
             counted=bool(counted),
             arrangement=placement_policy.parse(specs),
         )
+        for group in request.groups:
+            if group.model and request.model_class not in (None, group.model):
+                raise exception.InvalidExtraSpec(
+                    names.MODEL,
+                    specs[names.MODEL],
+                    f"resources{group.suffix}:{group.model} counts another model",
+                    f"resources{group.suffix}:{request.model_class}",
+                )
+        return request
 
     @functools.cached_property
     def vgpus(self) -> VGPURequest | None:
@@ -211,17 +229,31 @@ class FlavorRequest:
         """
         return tuple(request for request in (self.whole, self.vgpus) if request is not None)
 
-    @property
-    def uncounted(self) -> dict[str, int]:
-        """The extra specs, with their values, that Nova's API needs to count the GPUs for quota.
+    def counts(self, *, by_model: bool) -> Counter[str]:
+        """Return how many GPUs and vGPUs Placement counts for one instance, by resource class.
+
+        :param by_model: whether GPUs are counted by model too, even if the flavor does not say so
+        :raises InvalidExtraSpec: if a request cannot be parsed
+        """
+        counts: Counter[str] = Counter()
+        for request in self.requests:
+            for group in request.groups:
+                counts[request.resource_class] += group.count
+                if model := group.model or (by_model and request.model_class):
+                    counts[model] += group.count
+        return counts
+
+    def uncounted(self, *, by_model: bool) -> Counter[str]:
+        """Return those of :meth:`counts` that Nova's API does not count for quota.
 
         :raises InvalidExtraSpec: if a request cannot be parsed
         """
-        return {
-            f"resources:{request.resource_class}": request.count
-            for request in self.requests
-            if not request.counted
-        }
+        by_nova: Counter[str] = Counter()
+        for request in self.requests:
+            for group in request.groups:
+                by_nova[request.resource_class] += group.count * request.counted
+                by_nova[group.model] += group.count
+        return self.counts(by_model=by_model) - by_nova
 
     @functools.cached_property
     def hypervisor(self) -> Condition | None:

@@ -24,13 +24,15 @@ class GroupRequest:
     """One request group of a flavor that requests ``count`` GPUs or vGPUs.
 
     ``suffix`` is empty for the unsuffixed group, of which only the traits of GPUs are here: its
-    other traits are about the host.
+    other traits are about the host. ``model``: the resource class by which the flavor lets quota
+    count the GPUs of the group by model too, empty without one.
     """
 
     suffix: str
     count: int
     required_traits: frozenset[str] = frozenset()
     forbidden_traits: frozenset[str] = frozenset()
+    model: str = ""
 
 
 def parse(
@@ -51,7 +53,35 @@ def parse(
             )
         suffix = match[2] or ""
         groups[suffix] = GroupRequest(suffix, int(text), *traits(extra_specs, suffix))
+    if resource_class == names.RESOURCE_CLASS:
+        for suffix, model in _models(extra_specs, groups).items():
+            groups[suffix] = dataclasses.replace(groups[suffix], model=model)
     return groups
+
+
+def _models(
+    extra_specs: Mapping[str, str], groups: Mapping[str, GroupRequest]
+) -> Mapping[str, str]:
+    """Return the class that counts the GPUs of a group by model, by the group's suffix.
+
+    :raises InvalidExtraSpec: if it counts anything else than the group's GPUs
+    """
+    models: dict[str, str] = {}
+    for key, text in extra_specs.items():
+        match = _KEY.fullmatch(key)
+        if match is None or match[1] != "resources" or not names.is_model_class(match[3]):
+            continue
+        suffix = match[2] or ""
+        count = groups[suffix].count if suffix in groups else 0
+        if text.strip() != str(count) or suffix in models:
+            raise exception.InvalidExtraSpec(
+                key,
+                text,
+                f"it counts the GPUs of resources{suffix}:{names.RESOURCE_CLASS} by their model",
+                "the same number in both, and one model",
+            )
+        models[suffix] = match[3]
+    return models
 
 
 def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
@@ -64,7 +94,7 @@ def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
     """
     for key, text in extra_specs.items():
         match = _KEY.fullmatch(key.removesuffix("\n"))
-        if key.endswith("\n") and match and match[3] in names.RESOURCE_CLASSES:
+        if key.endswith("\n") and match and names.is_gpu_class(match[3]):
             raise exception.InvalidExtraSpec(
                 key, text, "a line feed ends its name", f"{match[0]} without that"
             )

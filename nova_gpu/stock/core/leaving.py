@@ -104,7 +104,10 @@ def class_at(parent: PciAddress, type_id: str, types: Iterable[MdevType]) -> str
 def _asks_for(classes: Collection[str], name: str) -> bool:
     """Return whether a property asks Placement for one of *classes*, or has a trait of nova-gpu."""
     match = _OF_GROUP.fullmatch(name)
-    return match is not None and (match["resource_class"] or "") in ("", *classes)
+    if match is None:
+        return False
+    asked = match["resource_class"] or ""
+    return asked in ("", *classes) or names.is_model_class(asked)
 
 
 def _asking(instance: Instance, alias: str, count: int) -> str:

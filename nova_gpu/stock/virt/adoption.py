@@ -133,7 +133,8 @@ class Takeover:
             taken = used(allocations, provider, group.resource_class)
             total = max(group.total, taken)
             counts = inventory.inventory(total, total - taken, group.resource_class)
-            tree.update_inventory(provider, dict(counts))
+            # The class of the model stays: other instances may count by it.
+            tree.update_inventory(provider, tree.data(provider).inventory | counts)
         return bool(before != own)
 
     def _amounts(self, holding: Holding) -> dict[Group, int]:

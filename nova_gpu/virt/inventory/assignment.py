@@ -137,6 +137,17 @@ class Assigned:
             key: uuid for supply in self.supplies for key, uuid in supply.provider_uuids.items()
         }
 
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """Return the classes of which each device of a provider takes one, by the provider's UUID.
+
+        They are Placement's class of GPUs or vGPUs, and that of the model where it is counted.
+        """
+        return {
+            uuid: supply.classes.get(uuid) or (device.resource_class_of(key),)
+            for supply in self.supplies
+            for key, uuid in supply.provider_uuids.items()
+        }
+
     def keep_providers(self, nodename: str) -> None:
         """Write the providers' UUIDs to the file, for the next start of nova-compute."""
         self.providers.keep(nodename, self.provider_uuids())

@@ -200,6 +200,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
                 inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
                 lambda present: self._traits(group, hypervisor_type, present),
                 group.gpus,
+                names.model_class(group.product.name),
             )
 
         return groups, offer

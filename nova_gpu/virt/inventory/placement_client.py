@@ -96,9 +96,7 @@ def write_consumer(
     counted = dict(consumer["allocations"] or beside())
     for uuid in {*providers, *amounts}:
         resources = counted.pop(uuid, {}).get("resources", {})
-        rest = {
-            name: item for name, item in resources.items() if name not in names.RESOURCE_CLASSES
-        }
+        rest = {name: item for name, item in resources.items() if not names.is_gpu_class(name)}
         if wanted := {**rest, **amounts.get(uuid, {})}:
             counted[uuid] = {"resources": wanted}
     payload = {

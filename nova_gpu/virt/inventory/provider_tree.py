@@ -17,6 +17,7 @@ from nova import exception as nova_exception
 from nova.compute import provider_tree as nova_provider_tree
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey, Product
@@ -40,12 +41,14 @@ class Offer:
     """What a group's provider in Placement is to have: inventory, traits and devices.
 
     ``inventory`` is empty if its total would be 0, because Placement refuses such an inventory.
-    ``traits`` takes the provider's present traits and returns its new ones.
+    ``traits`` takes the provider's present traits and returns its new ones. ``model``: the class
+    that counts the same devices by model, ``None`` without one.
     """
 
     inventory: Mapping[str, Mapping[str, int | float]]
     traits: Callable[[Iterable[str]], frozenset[str]]
     devices: Collection[Device]
+    model: str | None = None
 
 
 def groups_in(
@@ -88,16 +91,38 @@ def publish(
     key: GroupKey,
     offer: Offer,
     supply: pool.Supply,
-) -> None:
-    """Write the inventory, traits and devices of one group into the provider tree."""
-    if offer.inventory:
-        tree.update_inventory(provider_uuid, offer.inventory)
+) -> tuple[str, ...]:
+    """Write the inventory, traits and devices of one group into the provider tree.
+
+    Return the resource classes of which each device takes one.
+    """
+    inventory = _by_model(offer, tree.data(provider_uuid).inventory)
+    if inventory:
+        tree.update_inventory(provider_uuid, inventory)
     else:
         _reserve_all(tree, provider_uuid)
     own = offer.traits(tree.data(provider_uuid).traits)
     tree.update_traits(provider_uuid, own | {os_traits.OWNER_NOVA})
     devices = pool.publish(provider_uuid, offer.devices, supply)
     tree.update_resources(provider_uuid, {device.resource_class_of(key): devices})
+    return tuple(name for name in inventory if name in (*offer.inventory, offer.model))
+
+
+def _by_model(offer: Offer, present: Collection[str]) -> dict[str, Mapping[str, int | float]]:
+    """Return the inventory of *offer*, with the class of its model where models are counted.
+
+    Classes stay once they are offered, because Placement refuses to remove what has allocations:
+    that of the model for further instances, and that of a model with another name reserved.
+
+    :param present: the classes that the provider has
+    """
+    inventory = dict(offer.inventory)
+    for record in offer.inventory.values():
+        reserved = {**record, "reserved": record["total"]}
+        inventory |= {name: reserved for name in present if names.is_model_class(name)}
+        if offer.model and (CONF.gpu.count_models or offer.model in present):
+            inventory[offer.model] = record
+    return inventory
 
 
 def traits(

@@ -54,6 +54,8 @@ class Published(pool.Supply, Generic[Group, Key]):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.provider_uuids: dict[GroupKey, str] = {}
+        # By provider, the resource classes of which each device takes one
+        self.classes: dict[str, tuple[str, ...]] = {}
 
     @abc.abstractmethod
     def __bool__(self) -> bool:
@@ -153,7 +155,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         self.provider_uuids = provider_tree.ensure(tree, nodename, present, wanted)
         for key, uuid in self.provider_uuids.items():
             if (group := self.groups().get(key)) is not None:
-                provider_tree.publish(tree, uuid, key, offer(group), self)
+                self.classes[uuid] = provider_tree.publish(tree, uuid, key, offer(group), self)
             else:
                 provider_tree.withdraw(tree, uuid, key, self)
 

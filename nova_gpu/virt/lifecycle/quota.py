@@ -9,6 +9,7 @@ from nova import objects
 from nova.compute import task_states
 
 from nova_gpu import quota
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.request import FlavorRequest
 
@@ -24,7 +25,7 @@ def refuse_over(
     :param has_them: whether the GPUs are already allocated to the instance in Placement
     :raises OverQuota: if a limit would be exceeded, or if the limits cannot be read
     """
-    deltas = quota.counts(flavor.requests)
+    deltas = flavor.counts(by_model=CONF.gpu.count_models)
     try:
         quota.refuse_over(
             client,
@@ -45,5 +46,5 @@ def recheck(client: Any, instance: objects.Instance, flavor: FlavorRequest) -> N
     :raises QuotaExceeded: if a limit is exceeded, or if the limits cannot be read
     """
     if instance.task_state == task_states.SPAWNING:
-        deltas = quota.counts(request for request in flavor.requests if not request.counted)
+        deltas = flavor.uncounted(by_model=CONF.gpu.count_models)
         quota.refuse_over(client, instance.project_id, dict.fromkeys(deltas, 0), _SERVICE)

@@ -242,8 +242,13 @@ class Stops:
             if not ways:
                 raise self._none_free(client, request, of_kind, remedy)
             choices.append((request, of_kind, ways))
+        classes = self.assigned.classes()
         for chosen in itertools.product(*(ways for _, _, ways in choices)):
-            amounts = {uuid: item for way in chosen for uuid, item in way.items()}
+            amounts = {
+                uuid: dict.fromkeys(classes[uuid], sum(item.values()))
+                for way in chosen
+                for uuid, item in way.items()
+            }
             # Placement decides: another instance may have got the GPUs since they were read.
             if placement_client.write_allocations(client, instance, set(ours.values()), amounts):
                 return amounts

@@ -31,6 +31,8 @@ from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind
 LOG = logging.getLogger(__name__)
 # (provider_uuid, identifier) of each GPU
 Counted = Collection[tuple[str, str]]
+# The resource classes of each provider's devices
+Classes = Mapping[str, Collection[str]]
 
 
 def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
@@ -45,7 +47,10 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
         with boundary.crossed(exception.NotRepaired):
             if difference.kind is Kind.ALLOCATION_DIFFERS:
                 counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
-                classes = {it: item.resource_class for it, item in (state.providers or {}).items()}
+                # nova-compute adds the class of the model in its next period.
+                classes = {
+                    it: (item.resource_class,) for it, item in (state.providers or {}).items()
+                }
                 _restore(context, uuid, counted, classes, reportclient)
             elif difference.kind is Kind.ALLOCATION_LEFT:
                 moved = state.holders[uuid] is Holder.ENDED_MOVE
@@ -64,7 +69,7 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
 def heal(
     reportclient: Any,
     read: Records,
-    classes: Mapping[str, str],
+    classes: Classes,
     provider_uuid: str,
     allocations: Mapping[str, Any],
 ) -> bool:
@@ -72,20 +77,24 @@ def heal(
 
     Skip instances with a task or a move. Return whether no allocation needed a correction.
 
-    :param classes: the resource class of each of the host's providers
+    An instance that was created before its model was counted, or whose flavor states no model, then
+    counts by model too.
+
+    :param classes: as :meth:`nova_gpu.virt.inventory.assignment.Assigned.classes`
     :param allocations: by consumer
     """
     agrees = True
     for uuid, counted in read.counted.items():
         amount = sum(dev == provider_uuid for dev, _ in counted)
-        has = placement_client.gpus_in(allocations.get(uuid, {}).get("resources", {}))
-        if has == amount:
+        resources = allocations.get(uuid, {}).get("resources", {})
+        has = placement_client.gpus_in(resources)
+        if all(resources.get(name, 0) == amount for name in classes[provider_uuid]):
             continue
         agrees = False
         if uuid in read.settled:
             try:
                 with boundary.crossed():
-                    _heal(uuid, counted, classes, reportclient, is_short=has < amount)
+                    _heal(uuid, counted, classes, reportclient, missing=amount - has)
             except boundary.Failure as error:
                 LOG.warning(
                     "Placement allocates %d GPUs of provider %s to the instance, which has %d; "
@@ -97,25 +106,28 @@ def heal(
 
 
 def _heal(
-    uuid: str, counted: Counted, classes: Mapping[str, str], reportclient: Any, *, is_short: bool
+    uuid: str, counted: Counted, classes: Classes, reportclient: Any, *, missing: int
 ) -> None:
     """Set the allocation of one instance to its number of GPUs, if that is right without doubt.
 
     More are allocated only if the instance has what its flavor requests, and fewer only if it
     released its GPUs when it was stopped.
+
+    :param missing: how many more GPUs must be allocated, 0 if only the count by model is wrong
     """
     context = nova_context.get_admin_context()
     instance = objects.Instance.get_by_uuid(
         context, uuid, expected_attrs=["flavor", "system_metadata"]
     )
-    if is_short:
+    if missing > 0:
         devices = [device.parse(identifier) for _, identifier in counted]
         if gather.asked_of(records.request_of(instance), devices) != len(devices):
             return
-    elif counted or names.RELEASED not in instance.system_metadata:
+    elif missing and (counted or names.RELEASED not in instance.system_metadata):
         return  # left to nova-gpu verify and the operator
     _restore(context, uuid, counted, classes, reportclient)
-    LOG.warning(
+    LOG.log(
+        logging.WARNING if missing else logging.INFO,
         "Corrected the instance's allocation in Placement: it now has %d GPUs",
         len(counted),
         instance=instance,
@@ -126,7 +138,7 @@ def _restore(
     context: nova_context.RequestContext,
     uuid: str,
     counted: Counted,
-    classes: Mapping[str, str],
+    classes: Classes,
     reportclient: Any,
 ) -> None:
     """Set the allocation of an instance to the number of GPUs in *counted*, by provider.
@@ -150,7 +162,7 @@ def _restore(
             "compares it anew",
         )
     number = collections.Counter(provider for provider, _ in counted)
-    amounts = {it: {classes[it]: number[it]} for it in number if it in classes}
+    amounts = {it: dict.fromkeys(classes[it], number[it]) for it in number if it in classes}
     beside = functools.partial(_of_the_host, context, instance)
     if not placement_client.write_consumer(
         reportclient, instance, consumer, classes, amounts, beside
@@ -167,7 +179,6 @@ def _of_the_host(
     ``resources:PGPU``, because it would allocate the GPUs from the compute node itself.
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
-    resources = dict(scheduler_utils.resources_from_flavor(instance, instance.flavor))
-    for resource_class in names.RESOURCE_CLASSES:
-        resources.pop(resource_class, None)
-    return {node.uuid: {"resources": resources}}
+    resources = scheduler_utils.resources_from_flavor(instance, instance.flavor)
+    own = {name: amount for name, amount in resources.items() if not names.is_gpu_class(name)}
+    return {node.uuid: {"resources": own}}

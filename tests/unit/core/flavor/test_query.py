@@ -192,6 +192,25 @@ class ExtraSpecsTest(unittest.TestCase):
                 query.extra_specs(flavor, asked, KNOWN, image_says=image_says),
             )
 
+    def test_a_class_for_the_model_is_in_the_group_of_the_gpus(self) -> None:
+        """In the unsuffixed group another provider could serve it."""
+        a2 = "CUSTOM_GPU_MODEL_A2"
+        group = {"resources_nova_gpu:PGPU": "2", f"resources_nova_gpu:{a2}": "2"}
+        named = {"gpus": "2", "gpu:model": "A2"}
+        counted = named | {"resources:PGPU": "2", f"resources:{a2}": "2"}
+        for flavor, kwargs, expected in (
+            (named, {"by_model": True}, group),
+            (counted, {}, group),
+            (counted, {"image_says": True}, group),
+            (named, {"by_model": True, "image_says": True}, {"resources:PGPU": "2"}),
+            (named, {}, {"resources_nova_gpu:PGPU": "2"}),
+        ):
+            specs: dict[str, str] | None = flavor
+            for _ in range(2):
+                specs = query.extra_specs(specs or {}, whole(specs or {}), KNOWN, **kwargs)
+            found = {key: n for key, n in (specs or {}).items() if key.startswith("resources")}
+            self.assertEqual(expected, found)
+
     def test_what_the_host_itself_has_is_no_second_device(self) -> None:
         flavor = {"gpus": "2", "resources:VCPU": "4", "resources:VGPU": "0"}
         added = spelled_out(flavor)

@@ -128,6 +128,39 @@ class WholeTest(unittest.TestCase):
                 for part in parts:
                     self.assertIn(part, text)
 
+    def test_a_class_for_the_model(self) -> None:
+        a2, named = "CUSTOM_GPU_MODEL_A2", {"gpus": "2", "gpu:model": "A2"}
+        counted = {"resources:PGPU": "2", f"resources:{a2}": "2"}
+        for specs, by_model, expected, uncounted in (
+            (named, False, {"PGPU": 2}, {"PGPU": 2}),
+            (named, True, {"PGPU": 2, a2: 2}, {"PGPU": 2, a2: 2}),
+            ({"gpus": "2", "gpu:model": "<in> A2"}, True, {"PGPU": 2}, {"PGPU": 2}),
+            (named | {"resources:PGPU": "2"}, True, {"PGPU": 2, a2: 2}, {a2: 2}),
+            (named | counted, True, {"PGPU": 2, a2: 2}, {}),
+            (counted, False, {"PGPU": 2, a2: 2}, {}),
+            (
+                {f"resources{n}:{name}": "1" for n in (1, 2) for name in ("PGPU", f"{a2}{n}")},
+                *(False, {"PGPU": 2, f"{a2}1": 1, f"{a2}2": 1}, {}),
+            ),
+        ):
+            found = request.of(specs)
+            self.assertEqual(
+                (expected, uncounted),
+                (found.counts(by_model=by_model), found.uncounted(by_model=by_model)),
+            )
+        for specs, said in (
+            (named | {f"resources:{a2}": "2"}, "the same number in both, and one model"),
+            (counted | {f"resources:{a2}": "1"}, "the same number in both, and one model"),
+            (counted | {f"resources:{a2}0": "2"}, "the same number in both, and one model"),
+            ({f"resources:{a2}": "2"}, "the same number in both, and one model"),
+            (
+                counted | {"gpus": "2", "gpu:model": "A30"},
+                "allowed: resources:CUSTOM_GPU_MODEL_A30",
+            ),
+        ):
+            with self.assertRaisesRegex(exception.InvalidExtraSpec, said):
+                request.of(specs).check()
+
     def test_a_refusal_fits_into_a_fault(self) -> None:
         prefix = "No valid host was found. Scheduling failed: "
         for specs in (

@@ -44,6 +44,7 @@ class ProviderTreeTest(unittest.TestCase):
             inventory.inventory(len(GPUS), reserved),
             lambda present: provider_tree.traits(FERMI, "LXC", present),
             GPUS,
+            "CUSTOM_GPU_MODEL_TESLA_M2090",
         )
         provider_tree.publish(self.tree, uuid, KEY, offer, self.supply)
         return uuid
@@ -78,6 +79,21 @@ class ProviderTreeTest(unittest.TestCase):
 
     def test_reserved(self) -> None:
         self.assertEqual(1, self.tree.data(self._publish(reserved=1)).inventory["PGPU"]["reserved"])
+
+    def test_a_class_for_the_model_stays(self) -> None:
+        """Placement refuses to remove what instances have."""
+        record = self.tree.data(self._publish(reserved=1)).inventory["PGPU"]
+        of_then = {"PGPU": record, "CUSTOM_GPU_MODEL_TESLA_M2090": {}, "CUSTOM_GPU_MODEL_OLD": {}}
+        self.tree.update_inventory(NAME, of_then)
+        found = self.tree.data(self._publish(reserved=1)).inventory
+        self.assertEqual(
+            {
+                "PGPU": record,
+                "CUSTOM_GPU_MODEL_TESLA_M2090": record,
+                "CUSTOM_GPU_MODEL_OLD": record | {"reserved": 2},
+            },
+            found,
+        )
 
     def test_groups_of_earlier_times_are_found(self) -> None:
         uuid = self._publish()
