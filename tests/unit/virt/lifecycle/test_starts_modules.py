@@ -88,4 +88,4 @@ class ModulesTest(HostTestCase):
         self.useFixture(dividing_kernel.DividingKernel(self.host))
         compute = self.useFixture(Compute(self.host))
         had = compute.provider("1bb3", "nvidia-63"), f"{CARD}/nvidia-63/0"
-        self.assertPasses(60, compute, had, vgpus="1")
+        self.assertPasses(61, compute, had, vgpus="1")
