@@ -172,9 +172,9 @@ class CreateFlavor(base_command.ShowOne):
             parsed_args.properties,
         )
         connection = self.connection(parsed_args)
-        for model in request.of(specs).uncounted(by_model=True):
+        for model, count in request.of(specs).uncounted(by_model=True).items():
             if model in query.model_classes(connection):
-                specs[f"resources:{model}"] = str(parsed_args.gpus)
+                specs[f"resources:{model}"] = str(count)
         # The values of --property are not checked: they may name what the table does not know yet.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
         refuse_unknown(of_options, lambda: query.known_traits(connection))

@@ -224,10 +224,14 @@ class NoneFree(GuestCannotStart):
         self.args = (reason, remedy, others)
 
 
+# The client recognises the error by this text.
+QUOTA_REFUSES = "quota refuses the instance its GPUs"
+
+
 class QuotaExceeded(GuestError):
     """A new, resized or unshelved instance that quota does not allow its GPUs."""
 
-    _begin = "quota refuses the instance its GPUs: "
+    _begin = f"{QUOTA_REFUSES}: "
 
     def __init__(self, reason: str, remedy: str, others: str | None = None) -> None:
         super().__init__(None, reason, remedy, others)

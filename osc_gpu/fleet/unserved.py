@@ -98,6 +98,8 @@ def found_none(connection: Any, server: Any) -> bool:
     if server.status != "ERROR" or server.compute_host:
         return False
     fault = (server.fault or _fault(connection, server) or {}).get("message", "")
+    if exception.QUOTA_REFUSES in fault:
+        return False  # free GPUs would not help it
     return any(message in fault for message in _REFUSED)
 
 

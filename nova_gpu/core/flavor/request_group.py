@@ -72,8 +72,8 @@ def _models(
         if match is None or match[1] != "resources" or not names.is_model_class(match[3]):
             continue
         suffix = match[2] or ""
-        count = groups[suffix].count if suffix in groups else 0
-        if text.strip() != str(count) or suffix in models:
+        group = groups.get(suffix)
+        if group is None or text.strip() != str(group.count) or suffix in models:
             raise exception.InvalidExtraSpec(
                 key,
                 text,

@@ -153,6 +153,7 @@ class WholeTest(unittest.TestCase):
             (counted | {f"resources:{a2}": "1"}, "the same number in both, and one model"),
             (counted | {f"resources:{a2}0": "2"}, "the same number in both, and one model"),
             ({f"resources:{a2}": "2"}, "the same number in both, and one model"),
+            ({f"resources:{a2}": "0"}, "the same number in both, and one model"),
             (
                 counted | {"gpus": "2", "gpu:model": "A30"},
                 "allowed: resources:CUSTOM_GPU_MODEL_A30",

@@ -14,6 +14,10 @@ from openstack.compute.v2.server import Server
 from nova_gpu.core import exception
 from osc_gpu.fleet import unserved
 
+QUOTA = (
+    "No valid host was found. Scheduling failed: quota refuses the instance its GPUs: quota of "
+    "class:PGPU is 3, 3 in use, and 1 more asked for"
+)
 FAULT = "No valid host was found. Scheduling failed: no host can give the GPUs asked for now"
 
 
@@ -90,6 +94,7 @@ class UnservedTest(unittest.TestCase):
             started("a", 1),
             server("a", 1, compute_host="host1"),
             server("a", 1, fault={"message": "Exceeded maximum number of retries"}),
+            server("a", 1, fault={"message": QUOTA}),
             server("a", 1, fault=None),
             server("a", 1, status="BUILD"),
             server("a", 1, created_at="2026-11-24T14:59:59Z"),
