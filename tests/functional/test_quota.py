@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import fixtures
+from openstack.identity.v3 import limit, registered_limit
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
@@ -119,13 +120,16 @@ class QuotaTest(QuotaTestBase):
         first = self.boot(two)
         self._stop_server(first)
         spot = {"gpus": "= 8", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
+        of_project = self.limits.projlimits[self.api.project_id]
+        of_project["class:PGPU"] = 10
         taken = self.boot(self.flavor(**spot))
+        of_project["class:PGPU"] = 3
         said = self.refused({"os-start": None}, first)
         self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
         (_, rows), said = sdk.run(self, preemption.Preempt, "--project", self.api.project_id)
         self.assertEqual(([], "no request waits for GPUs\n"), (list(rows), said))
         # With room in its quota they are taken for it.
-        self.limits.projlimits[self.api.project_id]["class:PGPU"] = 10
+        of_project["class:PGPU"] = 10
         self.refused({"os-start": None}, first)
         (_, rows), _ = sdk.run(self, preemption.Preempt, "--project", self.api.project_id)
         self.assertEqual([taken["id"]], [row[0] for row in rows])
@@ -251,11 +255,21 @@ class ModelsTest(QuotaTestBase):
             f"class:{self.M2090}": 3,
         }
         self.start_host(machine="two-architectures")
-        identity = SimpleNamespace(
-            registered_limits=self.limits.get_reglimit_objects,
-            limits=self.limits.get_projlimit_objects,
+        keystone = SimpleNamespace(
+            registered_limits=self.registered_limits, limits=self.project_limits
         )
-        self.useFixture(fixtures.MonkeyPatch("tests.functional.sdk._Connection.identity", identity))
+        self.useFixture(fixtures.MonkeyPatch("tests.functional.sdk._Connection.identity", keystone))
+
+    def registered_limits(self) -> list[registered_limit.RegisteredLimit]:
+        limits = self.limits.reglimits.items()
+        return [
+            registered_limit.RegisteredLimit(resource_name=name, default_limit=value)
+            for name, value in limits
+        ]
+
+    def project_limits(self, project_id: str) -> list[limit.Limit]:
+        limits = self.limits.projlimits[project_id].items()
+        return [limit.Limit(resource_name=name, resource_limit=value) for name, value in limits]
 
     def used(self) -> list[int]:
         """What Placement counts for the project: GPUs, and those of each model"""
