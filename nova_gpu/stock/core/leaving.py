@@ -106,8 +106,8 @@ def _asks_for(classes: Collection[str], name: str) -> bool:
     match = _OF_GROUP.fullmatch(name)
     if match is None:
         return False
-    asked = match["resource_class"] or ""
-    return asked in ("", *classes) or names.is_model_class(asked)
+    resource_class = match["resource_class"] or ""
+    return resource_class in ("", *classes) or names.is_model_class(resource_class)
 
 
 def _asking(instance: Instance, alias: str, count: int) -> str:

@@ -63,7 +63,12 @@ class JudgeTest(unittest.TestCase):
 
     def test_request_groups(self) -> None:
         """Nothing is left that stock Nova would ask Placement for."""
-        words = ("resources1:PGPU", "trait1:CUSTOM_GPU_ARCH_AMPERE", "trait:CUSTOM_GPU_MODEL_A2")
+        words = (
+            "resources1:PGPU",
+            "resources1:CUSTOM_GPU_MODEL_A2",
+            "trait1:CUSTOM_GPU_ARCH_AMPERE",
+            "trait:CUSTOM_GPU_MODEL_A2",
+        )
         others = {"resources2:CUSTOM_FPGA": "1", "trait2:CUSTOM_X": "required"}
         specs = {**dict.fromkeys(words, "1"), **others}
         self.assertEqual(words, self.judge(instance(ONE, extra_specs=specs)).unset)
