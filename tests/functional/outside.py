@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import sqlalchemy
-from sqlalchemy import event, orm
+from sqlalchemy import engine, event, orm
 
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 _FILES = ("os.remove", "os.rename", "os.truncate")
@@ -53,8 +52,8 @@ class Outside:
     def watched(self) -> Iterator[None]:
         """While this lasts, the command runs in this thread."""
         listeners: list[tuple[Any, str, Callable[..., None]]] = [
-            (sqlalchemy.Engine, "before_cursor_execute", self._execute),
-            (sqlalchemy.Engine, "commit", self._commit),
+            (engine.Engine, "before_cursor_execute", self._execute),
+            (engine.Engine, "commit", self._commit),
             (orm.Session, "after_commit", self._committed),
         ]
         for listener in listeners:

@@ -28,7 +28,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.cmd import shadow as shadow_command
 from tests.fixtures import economy
-from tests.functional import held, outside, test_adopt
+from tests.functional import NOVA, held, outside, test_adopt
 from tests.functional.base import Server
 
 POINTS, SEED = "NOVA_GPU_TAKEOVERS", "NOVA_GPU_SEED"
@@ -59,6 +59,8 @@ class Crashing(held.HeldTestBase):
     SOME: ClassVar[int] = 0
 
     def setUp(self) -> None:
+        if NOVA < 34:
+            self.skipTest("Nova before 2026.2 runs on eventlet, and no test sees when it is idle")
         self.history: list[str] = []
         self.is_up, self.is_stock = True, self.FIRST == "adopt"
         self.flags(report_in_placement=self.REPORTED, group="pci")
