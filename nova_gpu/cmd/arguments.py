@@ -85,9 +85,9 @@ def add_commands(subparsers: Any) -> None:
             help="show it again and again, with this time in between (default: once)",
         )
         text = (
-            "take over the instances that have whole cards by an alias of stock Nova, as they run; "
-            "without --apply only show which, and why others stay; exits 1 if one stays, 3 if a "
-            "source does not answer"
+            "take over the instances that have GPUs by stock Nova, as they run: cards and virtual "
+            "functions by an alias, mediated devices; without --apply only show which, and why "
+            "others stay; exits 1 if one stays, 3 if a source does not answer"
         )
         adopt = add(subparsers, "adopt", extensions.ADOPT, text, formats=False)
         adopt.add_argument(
@@ -99,9 +99,9 @@ def add_commands(subparsers: Any) -> None:
             help="do it; nova-compute must be stopped, and its options already be nova-gpu's",
         )
         text = (
-            "give all instances of this host that have whole cards back to stock Nova, as they "
-            "run, by an alias; without --apply only show how, and what is in the way; exits 1 if "
-            "one cannot be given back, 3 if a source does not answer"
+            "give all instances of this host that have GPUs back to stock Nova, as they run, by an "
+            "alias or as its mediated devices; without --apply only show how, and what is in the "
+            "way; exits 1 if one cannot be given back, 3 if a source does not answer"
         )
         leave = add(subparsers, "leave", extensions.LEAVE, text, formats=False)
         leave.add_argument(
