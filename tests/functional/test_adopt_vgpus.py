@@ -94,6 +94,9 @@ class AdoptTest(Mediated):
         self._stop_server(servers[1])
         self._start_server(servers[1])
         self.assertAdopted(servers[1], had[servers[1]["id"]])
+        self.kernels["host1"].forget_all()  # the host boots
+        self.restart_host("host1")
+        self.assertEqual(made, self.kernels["host1"].made)
 
         self.computes["host1"].stop()
         self.divide()
