@@ -10,13 +10,13 @@ from nova import objects
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.vgpu import mdev
 from nova_gpu.stock.virt import providers
-from tests.functional import profiled, stock
+from tests.functional import divided, live, profiled, stock
 from tests.functional.readings import Server
 
 VGPU = "resources:VGPU"
 
 
-class Mediated(stock.StockMediatedTestBase):
+class Mediated(live.Moving, stock.StockMediatedTestBase):
     HOSTS = ("host1",)
 
     def boot_by_stock(self, count: int = 1) -> Server:
@@ -117,6 +117,16 @@ class AdoptTest(Mediated):
         self.assertEqual([], self.kernels["host1"].made)
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
+
+    def test_it_is_moved_as_it_runs(self) -> None:
+        """Its device there is one of nova-gpu's, and that of stock Nova is gone."""
+        server = self.boot_by_stock()
+        self.change_driver()
+        self.finish()
+        self.start_host("host2")
+        self.live_migrate(server, "host2")
+        self.assertVGPUs(server, divided.slots(divided.FIRST, 64, 0), "host2")
+        self.assertEqual([], self.kernels["host1"].made)
 
     def test_killed_after_each_step(self) -> None:
         """nova-compute is started in between, with nova-gpu's driver; nobody gets the vGPU."""
