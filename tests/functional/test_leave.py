@@ -66,27 +66,6 @@ class LeaveTest(Leaving):
             2, len(self.has(self.boot(self.flavor(**{"pci_passthrough:alias": "a2:2"}))))
         )
 
-    def test_what_is_done_with_it_afterwards(self) -> None:
-        """By stock Nova, on this host and on another one."""
-        server = self.boot(self.gpu_flavor(1))
-        had = self.recorded(server)
-        self.go_back()
-        self.finish_leaving()
-        self._stop_server(server)
-        self._start_server(server)
-        self.assertEqual(had, self.has(server))
-        self.start_host("host2", pci_info=test_kvm_aliases.devices())
-        for end in (self._revert_resize, lambda moved: self.confirm(moved, source="host1")):
-            self._migrate_server(server)
-            self._wait_for_state_change(server, "VERIFY_RESIZE")
-            end(server)
-        self.assertEqual("host2", self.host_of(server))
-        self.assertEqual(1, len(self.by_alias(server, "host2")))
-        self._shelve_server(server, expected_state="SHELVED_OFFLOADED")
-        self.periods()  # before that stock Nova counts the card that is given up, too
-        self._unshelve_server(server)
-        self.assertEqual(1, len(self.by_alias(server, self.host_of(server))))
-
     def test_there_and_back(self) -> None:
         server = self.boot(self.flavor(**{"gpus": "= 1", "gpu:model": "s== a2_a16"}))
         had = self.recorded(server)

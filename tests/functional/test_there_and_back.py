@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import types
-import unittest
 from collections.abc import Callable, Mapping
 
 from nova import objects
 
 from nova_gpu.conf import CONF
-from tests.functional import NOVA, dump, kvm, live, stock, test_kvm_aliases
+from tests.functional import dump, kvm, live, stock, test_kvm_aliases
 from tests.functional.base import Server
 
 NIC = {"vendor_id": "8086", "product_id": "1533"}
@@ -263,7 +262,6 @@ class ReportedThereAndBackTest(CloudOfStock):
         self.use(paused, driven, {ALIAS: "a2:1"}, {ALIAS: "a2:2"}, self.assertStocks)
 
 
-@unittest.skipIf(NOVA < 31, "Nova before 2025.1 makes mediated devices without libvirt")
 class MediatedThereAndBackTest(Trip, stock.StockMediatedTestBase):
     """The same with mediated devices by ``[devices]enabled_mdev_types``."""
 
