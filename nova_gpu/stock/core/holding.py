@@ -18,7 +18,7 @@ class NotTakenOver(exception.GPUError):
     """An instance that stays as it is for now, stock Nova's or nova-gpu's."""
 
     def __init__(self, uuid: str, reason: str, remedy: str) -> None:
-        super().__init__(f"the instance {uuid} is not taken over: {reason}; {remedy}")
+        super().__init__(f"the instance {uuid} stays as it is: {reason}; {remedy}")
         self.uuid = uuid
 
 
