@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nova import objects
@@ -37,7 +38,7 @@ def refuse_over(
         raise exception.OverQuota(error.reason, error.remedy, error.others) from error
 
 
-def recheck(client: Any, instance: objects.Instance, flavor: FlavorRequest) -> None:
+def recheck(client: Callable[[], Any], instance: objects.Instance, flavor: FlavorRequest) -> None:
     """Refuse a new instance if its allocation, with those made meanwhile, exceeds a limit.
 
     nova-scheduler judged it before Placement counted it, as the API does, after which
@@ -47,4 +48,5 @@ def recheck(client: Any, instance: objects.Instance, flavor: FlavorRequest) -> N
     """
     if instance.task_state == task_states.SPAWNING:
         deltas = flavor.uncounted(by_model=CONF.gpu.count_models)
-        quota.refuse_over(client, instance.project_id, dict.fromkeys(deltas, 0), _SERVICE)
+        if deltas:
+            quota.refuse_over(client(), instance.project_id, dict.fromkeys(deltas, 0), _SERVICE)

@@ -141,7 +141,7 @@ class Starts:
                     *(instance, flavor, held), spawning=spawning, arriving=arriving, again=again
                 )
                 if spawning:
-                    quota.recheck(self.assigned.placement(), instance, flavor)
+                    quota.recheck(self.assigned.placement, instance, flavor)
                 if spawning and not devices:
                     stranding.refuse(instance, flavor, self.free, self.left)
                 if spawning or arriving or again:
