@@ -246,9 +246,8 @@ def _aliases(aliases: tuple[Alias, ...]) -> str:
 
 
 def _in_words(properties: Mapping[str, str]) -> str:
-    return ", ".join(
-        f"{name}='{'= N' if name == names.GPUS else value}'" for name, value in properties.items()
-    )
+    numbers = dict.fromkeys(properties.keys() & {names.GPUS, names.VGPUS}, "= N")
+    return ", ".join(f"{name}='{numbers.get(name, properties[name])}'" for name in properties)
 
 
 def _holdings(holdings: tuple[Holding, ...]) -> str:

@@ -75,6 +75,12 @@ class TextTest(unittest.TestCase):
         unread = dataclasses.replace(EMPTY, unread=("libvirt: away",))
         self.assertEqual("Not read: libvirt: away", command.text(unread))
 
+    def test_alias_of_virtual_functions(self) -> None:
+        words = {"vgpus": "= 1", "vgpu_type": "s== nvidia-35"}
+        text = command.text(dataclasses.replace(EMPTY, aliases=(Alias("q", (ONE,), words),)))
+        expected = "pci_passthrough:alias=q:N says to nova-gpu: vgpus='= N', vgpu_type='s== "
+        self.assertIn(expected, text)
+
 
 class PlainTest(unittest.TestCase):
     def test_all_that_was_found(self) -> None:
