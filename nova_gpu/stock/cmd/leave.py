@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -27,7 +27,6 @@ from nova_gpu.stock.virt.giving_back import GivingBack
 from nova_gpu.stock.virt.shadow import Card
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.usage import domains
 
 _STOCK = "libvirt.LibvirtDriver"
 _STAYS, _UNREAD = 1, 3
@@ -56,8 +55,7 @@ def run(command: Any, line: list[str]) -> int:
     context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
     check_strangers(report.strangers, spec, sources.host.roots)
-    used = {function for item in domains.hostdevs(sources.libvirt).values() for function in item[0]}
-    check_companions(report.cards, used, spec, sources.host.roots)
+    check_companions(report.cards, spec, sources.host.roots)
     check_clean(report.cards, spec, sources.host)
     with adopt.alone(sources.host):
         with waiting.shown("waiting for a report of nova-compute, which must not come"):
@@ -137,19 +135,16 @@ def check_strangers(
                 )
 
 
-def check_companions(
-    cards: Iterable[Card], used: Collection[PciAddress], spec: Sequence[str], roots: Roots
-) -> None:
+def check_companions(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> None:
     """Check that stock Nova will not give other functions of the cards that guests have.
 
     A guest has all functions of its cards by nova-gpu, and only the first ones are given back.
 
-    :param used: the functions that domains have
     :raises NotReady: if it would
     """
     device_spec, products = DeviceSpec(spec), aliases.products(CONF.pci.alias)
     for card in cards:
-        for function in sorted({*card.gpu.functions}.intersection(used) - {card.gpu.address}):
+        for function in sorted(card.named - {card.gpu.address}):
             product = ":".join(sysfs.ids(sysfs.device(function, roots)))
             if product in products and device_spec.obstacle([function], roots):
                 raise NotReady(

@@ -53,17 +53,17 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
         if function in of_gpus
         and (function in instance.recorded or not {function, of_gpus[function]} & ours)
     }
-    given_whole = {function for function in functions if not _is_virtual(function, hardware)}
+    whole_functions = {function for function in functions if not _is_virtual(function, hardware)}
     counted = instance.counted if instance.unfinished else frozenset()
     missing = sorted(counted - hardware.gpus.keys())
-    own = {of_gpus[function] for function in given_whole} | (counted & hardware.gpus.keys())
+    own = {of_gpus[function] for function in whole_functions} | (counted & hardware.gpus.keys())
     cards = tuple(sorted(own))
     mediated = {
         uuid: hardware.mediated[uuid] for uuid in domain.mediated & hardware.mediated.keys()
     }
     slots = {
         **_mediated_slots(instance, domain, mediated),
-        **function_slots(functions - given_whole, hardware),
+        **function_slots(functions - whole_functions, hardware),
     }
     if instance.unfinished:
         slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
@@ -73,9 +73,9 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     obstacles = [
         *of_state(instance),
         *_of_records(instance, domain, functions, hardware),
-        *_of_cards(instance.uuid, given_whole, cards, domains, hardware),
-        *_of_companions(instance, given_whole, hardware),
-        *_of_virtual_functions(functions - given_whole - {s.parent for s in slots}, hardware),
+        *_of_cards(instance.uuid, whole_functions, cards, domains, hardware),
+        *_of_companions(instance, whole_functions, hardware),
+        *_of_virtual_functions(functions - whole_functions - {s.parent for s in slots}, hardware),
         *_of_slots(instance.uuid, slots, domains, hardware),
         *_of_products("cards", cards, hardware),
         *_of_products("vGPUs", set(slots.values()), hardware),

@@ -130,9 +130,9 @@ class Takeover:
         for group, amount in self._amounts(holding).items():
             provider = self._provider(group, tree)
             own[provider] = {"resources": {group.resource_class: amount}}
-            taken = used(allocations, provider, group.resource_class)
-            total = max(group.total, taken)
-            counts = inventory.inventory(total, total - taken, group.resource_class)
+            count = usage(allocations, provider, group.resource_class)
+            total = max(group.total, count)
+            counts = inventory.inventory(total, total - count, group.resource_class)
             # The class of the model stays: other instances may count by it.
             tree.update_inventory(provider, tree.data(provider).inventory | counts)
         return bool(before != own)
@@ -238,7 +238,7 @@ def recount(
     raise exception.PlacementFailed("/reshaper", reason, verb="POST")
 
 
-def used(allocations: Mapping[str, Any], provider: str, resource_class: str) -> int:
+def usage(allocations: Mapping[str, Any], provider: str, resource_class: str) -> int:
     """Return how much of a provider's resource the *allocations* of all consumers have."""
     of_provider = (item["allocations"].get(provider, {}) for item in allocations.values())
     return sum(item.get("resources", {}).get(resource_class, 0) for item in of_provider)

@@ -35,13 +35,8 @@ def read(
     :raises OSError, ValueError: if a function's PCI ids cannot be read
     """
     kinds: dict[str, set[tuple[str, str]]] = {}
-    for text in texts:
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-            spec = jsonutils.loads(text)
-            product = f"{spec['vendor_id']}:{spec['product_id']}".lower()
-            # Without a type Nova gives none that has virtual functions (_filter_pools_for_pfs).
-            device_type = spec.get("device_type") or fields.PciDeviceType.STANDARD
-            kinds.setdefault(spec["name"].strip(), set()).add((product, device_type))
+    for name, product, device_type in _parse(texts):
+        kinds.setdefault(name, set()).add((product, device_type))
     cards = {gpu.address: gpu.product for gpu in gpus}
     vgpus = {slot.parent: slot for slot in slots}
     kind_by_function = {
@@ -65,12 +60,18 @@ def read(
 
 def products(texts: Iterable[str]) -> set[str]:
     """Return the PCI ids that aliases name, each as ``<vendor>:<product>``."""
-    ids = set()
+    return {product for _, product, _ in _parse(texts)}
+
+
+def _parse(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the PCI ids and the device type of each alias that Nova can read."""
     for text in texts:
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             spec = jsonutils.loads(text)
-            ids.add(f"{spec['vendor_id']}:{spec['product_id']}".lower())
-    return ids
+            product = f"{spec['vendor_id']}:{spec['product_id']}".lower()
+            # Without a type Nova gives none that has virtual functions (_filter_pools_for_pfs).
+            device_type = spec.get("device_type") or str(fields.PciDeviceType.STANDARD)
+            yield spec["name"].strip(), product, device_type
 
 
 def device_type_of(function: PciAddress, roots: Roots) -> str:

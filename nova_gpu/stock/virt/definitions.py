@@ -14,10 +14,16 @@ from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
 
+from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.stock.core.holding import NotTakenOver
 
 _REMEDY = "run this command as root, while libvirt's daemon for node devices runs"
+
+
+def node_device(function: PciAddress) -> str:
+    """Return libvirt's name of a PCI function: ``pci_0000_3b_00_0``."""
+    return "pci_" + str(function).replace(":", "_").replace(".", "_")
 
 
 def remove(host: libvirt_host.Host, instance_uuid: str, slots: Collection[Slot]) -> None:
@@ -51,7 +57,7 @@ def add(host: libvirt_host.Host, instance_uuid: str, slots: Iterable[Slot]) -> N
     try:
         for slot in slots:
             description = vconfig.LibvirtConfigNodeDevice()
-            description.parent = "pci_" + str(slot.parent).replace(":", "_").replace(".", "_")
+            description.parent = node_device(slot.parent)
             description.mdev_information = vconfig.LibvirtConfigNodeDeviceMdevInformation()
             description.mdev_information.type = slot.type_id
             description.mdev_information.uuid = device_uuid(instance_uuid, slot)

@@ -131,7 +131,7 @@ class GivingBack:
         for function in leaving.functions:
             row = by_address.get(str(function))
             if row is None:
-                row = objects.PciDevice.create(self._context, self._described(function))
+                row = objects.PciDevice.create(self._context, self._facts(function))
             elif row.instance_uuid not in (None, instance.uuid):
                 raise NotTakenOver(
                     instance.uuid,
@@ -142,7 +142,7 @@ class GivingBack:
             row.instance_uuid, row.request_id = instance.uuid, self._request_id(instance)
             row.save()
 
-    def _described(self, function: PciAddress) -> dict[str, Any]:
+    def _facts(self, function: PciAddress) -> dict[str, Any]:
         """Return what libvirt tells Nova of a card or function (``Host._get_pcidev_info``).
 
         ``[pci]device_spec`` adds some, such as ``managed``; Nova before 2025.1 knows none.
@@ -150,10 +150,10 @@ class GivingBack:
         device = sysfs.device(function, self._roots)
         vendor_id, product_id = sysfs.ids(device)
         card = sysfs.link(device, "physfn")
-        described = {
+        facts = {
             "compute_node_id": self._node.id,
             "address": str(function),
-            "dev_id": "pci_" + str(function).replace(":", "_").replace(".", "_"),
+            "dev_id": definitions.node_device(function),
             "vendor_id": vendor_id,
             "product_id": product_id,
             "dev_type": aliases.device_type_of(function, self._roots),
@@ -161,10 +161,10 @@ class GivingBack:
             "numa_node": sysfs.numa_node(device),
             **({"parent_addr": card} if card else {}),
         }
-        spec = whitelist.Whitelist(CONF.pci.device_spec).device_assignable(described)
+        spec = whitelist.Whitelist(CONF.pci.device_spec).device_assignable(facts)
         if hasattr(spec, "enhanced_pci_device_with_spec_tags"):
-            spec.enhanced_pci_device_with_spec_tags(described)
-        return described
+            spec.enhanced_pci_device_with_spec_tags(facts)
+        return facts
 
     def define(self, leaving: Leaving) -> None:
         """Let libvirt define the instance's mediated devices, as those of stock Nova."""
@@ -201,7 +201,7 @@ class GivingBack:
             for uuid in tree.get_provider_uuids(self._node.uuid)
             if names.parse_provider_name(name, tree.data(uuid).name) is not None
         ]
-        counted = set()
+        pairs = set()
         for group in groups:
             for consumer, item in allocations.items():
                 if item["allocations"].pop(group, None) is None:
@@ -210,12 +210,12 @@ class GivingBack:
                 for (parent, resource_class), count in self._mediated.get(consumer, {}).items():
                     provider = self._provider(parent, tree)
                     item["allocations"][provider] = {"resources": {resource_class: count}}
-                    counted.add((provider, resource_class))
+                    pairs.add((provider, resource_class))
             tree.remove(group)
-        for provider, resource_class in counted:
-            used = adoption.used(allocations, provider, resource_class)
-            known = tree.data(provider).inventory.get(resource_class, {}).get("total", 0)
-            counts = inventory.inventory(max(known, used), 0, resource_class)
+        for provider, resource_class in pairs:
+            usage = adoption.usage(allocations, provider, resource_class)
+            total = tree.data(provider).inventory.get(resource_class, {}).get("total", 0)
+            counts = inventory.inventory(max(total, usage), 0, resource_class)
             tree.update_inventory(provider, dict(counts))
         return bool(groups)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.stock.core.holding import Provider
+from nova_gpu.stock.virt import definitions
 from nova_gpu.virt.inventory import placement_client
 
 # host1_0000:3B:00.0, and host1_pci_0000_3b_00_0 of mediated devices: Nova's
@@ -25,7 +26,7 @@ def function_of(name: str) -> PciAddress | None:
 
 def name_of(nodename: str, parent: PciAddress) -> str:
     """Return the name of the provider of mediated devices at a function."""
-    return f"{nodename}_pci_" + str(parent).replace(":", "_").replace(".", "_")
+    return f"{nodename}_{definitions.node_device(parent)}"
 
 
 def read(client: Any, name: str, uuid: str) -> Provider:

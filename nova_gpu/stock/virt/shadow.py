@@ -63,7 +63,8 @@ class Card:
     """What nova-gpu would do with a card; ``reason`` is why it would not offer it.
 
     ``holders`` are the uuids of the domains that have it or a part of it, ``providers`` the names
-    of stock Nova's resource providers for it. ``start``, ``release`` and ``cleaning`` are sentences
+    of stock Nova's resource providers for it. ``named`` are its functions that domains have.
+    ``start``, ``release`` and ``cleaning`` are sentences
     about a guest's start and end, empty for a card that is offered in parts.
     """
 
@@ -74,6 +75,7 @@ class Card:
     start: str = ""
     release: str = ""
     cleaning: str = ""
+    named: frozenset[PciAddress] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ def look(
     leavings: tuple[Leaving, ...] = ()
     strangers: dict[str, tuple[PciAddress, ...]] = {}
     users: dict[PciAddress, tuple[str, ...]] = {}
+    functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
@@ -152,7 +155,7 @@ def look(
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
-        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware))),
+        tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
         tuple(known_aliases),
         holdings,
         leavings,
@@ -286,10 +289,18 @@ def _cards(
     cards: Cards,
     users: Mapping[PciAddress, tuple[str, ...]],
     provider_names: Mapping[PciAddress, tuple[str, ...]],
+    functions: frozenset[PciAddress],
 ) -> Iterator[Card]:
+    """Yield the host's cards, whole ones first.
+
+    :param functions: those that domains have
+    """
     for address, card in sorted(cards.whole.items()):
         known = users.get(address, ()), provider_names.get(address, ())
-        yield Card(card.gpu, availability.text(card.unavailable), *known, *_steps(host, card.gpu))
+        start, release, cleaning = _steps(host, card.gpu)
+        named = functions.intersection(card.gpu.functions)
+        reason = availability.text(card.unavailable)
+        yield Card(card.gpu, reason, *known, start, release, cleaning, named)
     for gpu in cards.shared:
         yield Card(gpu, None, users.get(gpu.address, ()), provider_names.get(gpu.address, ()))
 

@@ -105,8 +105,8 @@ class CheckTest(test.NoDBTestCase):
         self.assertIn("a guest has 0000:5e:00.1 together with its card", str(refused))
 
     def check_companions(self, gpu: GPU, used: Collection[PciAddress], spec: list[str]) -> None:
-        card = Card(gpu, None, ("one",), ())
-        leave.check_companions([card], used, spec, self.host.roots)
+        card = Card(gpu, None, ("one",), (), named=frozenset(used))
+        leave.check_companions([card], spec, self.host.roots)
 
 
 class GiveBackTest(test.NoDBTestCase):
