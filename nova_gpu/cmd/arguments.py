@@ -105,7 +105,12 @@ def add_commands(subparsers: Any) -> None:
         )
         leave = add(subparsers, "leave", extensions.LEAVE, text, formats=False)
         leave.add_argument(
-            "--alias", metavar="NAME", help="alias to give cards by, if several give them"
+            "--alias",
+            metavar="NAME",
+            dest="aliases",
+            action="append",
+            default=[],
+            help="alias to give functions by, if several give one; may be repeated",
         )
         leave.add_argument(
             "--apply",

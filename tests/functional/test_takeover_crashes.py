@@ -14,7 +14,7 @@ import io
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
@@ -141,7 +141,7 @@ class Crashing(held.HeldTestBase):
     def _work(self, command: str) -> tuple[int, bool]:
         """Return the command's exit status, and whether it has refused to begin or to go on."""
         try:
-            words = SimpleNamespace(instances=[], alias=None, apply=True)
+            words = SimpleNamespace(instances=[], aliases=[], apply=True)
             return _COMMANDS[command](words, []), False
         except exception.GPUError as error:
             print(f"nova-gpu: {error}")
@@ -151,9 +151,9 @@ class Crashing(held.HeldTestBase):
     def _as_command(self, places: outside.Outside) -> Iterator[None]:
         """While this lasts, the commands of this package are on host1."""
 
-        def read(line: list[str], alias: str | None = None) -> Any:
+        def read(line: list[str], preferred: Collection[str] = ()) -> Any:
             with self.reading("host1") as sources:
-                report = shadow_command.look(sources, alias)
+                report = shadow_command.look(sources, preferred)
                 self.assertEqual((), report.unread)
             places.over(sources.placement)
             return sources, report

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -14,17 +14,14 @@ from nova import objects
 from nova_gpu.cmd import services, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, printable
-from nova_gpu.core.model import PciAddress
-from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.stock.cmd import adopt
 from nova_gpu.stock.cmd import shadow as shadow_command
 from nova_gpu.stock.cmd.adopt import NotReady
 from nova_gpu.stock.core.holding import Leaving
-from nova_gpu.stock.virt import aliases
 from nova_gpu.stock.virt.giving_back import GivingBack
-from nova_gpu.stock.virt.shadow import Card
+from nova_gpu.stock.virt.shadow import Card, Shadow
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import discovery
 
@@ -43,7 +40,7 @@ def run(command: Any, line: list[str]) -> int:
         options are still nova-gpu's
     :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
     """
-    if (reading := shadow_command.read(line, command.alias)) is None:
+    if (reading := shadow_command.read(line, command.aliases)) is None:
         return _UNREAD
     sources, report = reading
     leavings, spec = report.leavings, CONF.pci.device_spec
@@ -54,13 +51,12 @@ def run(command: Any, line: list[str]) -> int:
         return _STAYS if any(leaving.obstacles for leaving in leavings) else 0
     context = nova_context.get_admin_context()
     check(leavings, spec, sources.host.roots)
-    check_strangers(report.strangers, spec, sources.host.roots)
-    check_companions(report.cards, spec, sources.host.roots)
+    check_strangers(report, spec, sources.host.roots)
     check_clean(report.cards, spec, sources.host)
     with adopt.alone(sources.host):
         with waiting.shown("waiting for a report of nova-compute, which must not come"):
             adopt.check_stopped(context, time.sleep)
-            adopt.check_unchanged(report, shadow_command.look(sources, command.alias))
+            adopt.check_unchanged(report, shadow_command.look(sources, command.aliases))
         node = objects.ComputeNode.get_by_host_and_nodename(context, CONF.host, report.node)
         libvirt, roots = services.libvirt(read_only=False), sources.host.roots
         giving_back = GivingBack(context, sources.placement, node, libvirt, report, roots)
@@ -115,44 +111,22 @@ def unfit(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> Iterator[
             )
 
 
-def check_strangers(
-    strangers: Mapping[str, Sequence[PciAddress]], spec: Sequence[str], roots: Roots
-) -> None:
-    """Check that stock Nova will not give cards that other domains have.
+def check_strangers(report: Shadow, spec: Sequence[str], roots: Roots) -> None:
+    """Check that stock Nova will not give cards that other domains have, or functions of them.
 
     Such a domain may be of an instance that was deleted or evacuated while nova-compute was away.
 
     :raises NotReady: if it would
     """
     device_spec = DeviceSpec(spec)
-    for uuid, cards in strangers.items():
+    named = {card.gpu.address: card.named for card in report.cards}
+    for uuid, cards in report.strangers.items():
         for card in cards:
-            if device_spec.obstacle([card], roots):
+            if device_spec.obstacle([card, *named[card]], roots):
                 raise NotReady(
                     f"the domain {uuid} is no instance of this host and has {card}, which stock "
                     "Nova would take for free; start nova-compute with nova-gpu's driver until it "
                     "has removed the domain, or take the card out of [pci]device_spec"
-                )
-
-
-def check_companions(cards: Iterable[Card], spec: Sequence[str], roots: Roots) -> None:
-    """Check that stock Nova will not give other functions of the cards that guests have.
-
-    A guest has all functions of its cards by nova-gpu, and only the first ones are given back.
-
-    :raises NotReady: if it would
-    """
-    device_spec, products = DeviceSpec(spec), aliases.products(CONF.pci.alias)
-    for card in cards:
-        for function in sorted(card.named - {card.gpu.address}):
-            product = ":".join(sysfs.ids(sysfs.device(function, roots)))
-            if product in products and device_spec.obstacle([function], roots):
-                raise NotReady(
-                    f"a guest has {function} together with its card {card.gpu.address}, of which "
-                    "only the first function is given back, and stock Nova would give the other "
-                    f"one to any instance with an alias of {product}; take {function} out of "
-                    "[pci]device_spec (guests lose it when they are started anew), or resize the "
-                    "instance to a flavor without GPUs"
                 )
 
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import prettytable
@@ -62,14 +62,14 @@ def stock_left_out() -> Iterator[None]:
         CONF.set_override("enabled_mdev_types", types, "devices")
 
 
-def look(host_sources: gather.Sources, alias: str | None = None) -> Shadow:
+def look(host_sources: gather.Sources, preferred: Collection[str] = ()) -> Shadow:
     """Read the host without the options of stock Nova, which are for what is given back.
 
     The parameters are those of :func:`nova_gpu.stock.virt.shadow.look`.
     """
-    types = mdev_types.read()
+    types, device_spec = mdev_types.read(), CONF.pci.device_spec
     with stock_left_out():
-        return shadow.look(host_sources, alias, types)
+        return shadow.look(host_sources, preferred, types, device_spec)
 
 
 def sources(line: list[str]) -> gather.Sources | None:
@@ -96,7 +96,7 @@ def sources(line: list[str]) -> gather.Sources | None:
     )
 
 
-def read(line: list[str], alias: str | None = None) -> tuple[gather.Sources, Shadow] | None:
+def read(line: list[str], preferred: Collection[str] = ()) -> tuple[gather.Sources, Shadow] | None:
     """Read the host for a command that changes records, and by what it was read.
 
     Return ``None``, having said why, if a source does not answer. The parameters are those of
@@ -105,7 +105,7 @@ def read(line: list[str], alias: str | None = None) -> tuple[gather.Sources, Sha
     if (host_sources := sources(line)) is None:
         return None
     with waiting.shown(_WAITING):
-        report = look(host_sources, alias)
+        report = look(host_sources, preferred)
     if report.unread:
         print("\n".join(f"nova-gpu: {reason}" for reason in report.unread), file=sys.stderr)
         return None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
@@ -76,15 +77,21 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alias:
-    """An alias of ``[pci]alias`` that gives cards of the host.
+    """An alias of ``[pci]alias`` that gives functions of the host's cards.
 
-    ``set`` are the properties by which a flavor asks nova-gpu for one of them, empty if the alias
-    gives cards of several products.
+    ``cards`` are those that it gives by their first functions, and virtual functions;
+    ``companions`` are other functions of cards. ``set`` are the properties by which a flavor asks
+    nova-gpu for one of ``cards``, empty if they are of several products.
     """
 
     name: str
     cards: tuple[PciAddress, ...]
     set: Mapping[str, str]
+    companions: tuple[PciAddress, ...] = ()
+
+    @property
+    def functions(self) -> frozenset[PciAddress]:
+        return frozenset((*self.cards, *self.companions))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,16 +194,15 @@ class Holding:
 class Leaving:
     """An instance with GPUs of nova-gpu, and how it is given back to stock Nova.
 
-    ``functions`` are its whole cards and its virtual functions, which it gets by ``alias`` there,
-    ``None`` if there is none or several. ``mediated`` are its mediated devices, each with the
-    resource class of stock Nova. ``set`` and ``unset`` are the properties that the flavor gets and
-    loses.
+    ``functions`` are those of its whole cards and its virtual functions, each with the alias by
+    which it gets it there, ``None`` if there is none or several. ``mediated`` are its mediated
+    devices, each with the resource class of stock Nova. ``set`` and ``unset`` are the properties
+    that the flavor gets and loses.
     """
 
     instance: Instance
-    functions: tuple[PciAddress, ...]
+    functions: Mapping[PciAddress, str | None]
     mediated: Mapping[Slot, str]
-    alias: str | None
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
@@ -204,3 +210,8 @@ class Leaving:
     @property
     def devices(self) -> tuple[Device, ...]:
         return *self.functions, *self.mediated
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many functions it gets by each alias."""
+        return collections.Counter(filter(None, self.functions.values()))

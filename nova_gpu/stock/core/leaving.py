@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an instance with GPUs of nova-gpu can be given back to stock Nova, and by which alias."""
+"""Whether an instance with GPUs of nova-gpu can be given back to stock Nova, and how."""
 
 from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
@@ -39,13 +39,15 @@ def judge(
     hardware: Hardware,
     aliases: Collection[Alias],
     types: Collection[MdevType] = (),
+    preferred: Collection[str] = (),
 ) -> Leaving | None:
     """Return what the instance has by nova-gpu, and what is in the way of giving it back.
 
     Return ``None`` if it has nothing by nova-gpu and its flavor asks for nothing.
 
-    :param aliases: those that an operator allows, with the host's cards that each gives
+    :param aliases: those of the host, with the functions that each gives
     :param types: those of mediated devices that stock Nova will make on this host
+    :param preferred: the names of the aliases to give a function by, if several give it
     """
     if not (instance.counted or instance.slots or _asks(instance)):
         return None
@@ -56,32 +58,59 @@ def judge(
         if kind is Kind.MEDIATED
     }
     virtual = (slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS)
-    functions = (*sorted(instance.counted), *virtual)
     domain = domains.get(instance.uuid, Domain())
-    giving = sorted(item.name for item in aliases if functions and {*functions} <= {*item.cards})
-    alias = giving[0] if len(giving) == 1 else None
+    companions = _companions(instance, domain, hardware, aliases)
+    names_by_function = {
+        function: _giving(function, aliases, preferred)
+        for function in (*sorted(instance.counted), *virtual, *companions)
+    }
+    functions = {
+        function: giving[0] if len(giving) == 1 else None
+        for function, giving in names_by_function.items()
+    }
     own_devices: tuple[Device, ...] = (*instance.counted, *instance.slots)
     classes = set(map(device.resource_class, own_devices))
     removed = [name for name in instance.extra_specs if name in _OWN or _asks_for(classes, name)]
     properties = {}
-    if alias:
-        properties[names.PCI_ALIAS] = _asking(instance, alias, len(functions))
+    if by_alias := collections.Counter(filter(None, functions.values())):
+        properties[names.PCI_ALIAS] = _asking(instance, by_alias)
     counts = collections.Counter(filter(None, mediated.values()))
     properties |= {f"resources:{name}": str(count) for name, count in counts.items()}
     obstacles = [
         *takeover.of_state(instance),
         *_of_devices(instance, functions, mediated, kinds, domain),
-        *_of_aliases(functions, giving),
+        *_of_aliases(names_by_function),
     ]
     return Leaving(
         instance,
         functions,
         {slot: name for slot, name in mediated.items() if name},
-        alias,
         properties,
         tuple(name for name in removed if name not in properties),
         tuple(obstacles),
     )
+
+
+def _companions(
+    instance: Instance, domain: Domain, hardware: Hardware, aliases: Iterable[Alias]
+) -> list[PciAddress]:
+    """Return the other functions of its cards that its guest has and stock Nova would give away.
+
+    Those come too of which a takeover that has begun has left Nova's record.
+    """
+    cards = hardware.cards_by_function
+    own = {item for item in cards.keys() - instance.counted if cards[item] in instance.counted}
+    candidates = {item for alias in aliases for item in alias.companions} & domain.functions
+    records = {item for item, alias in instance.recorded.items() if alias is None}
+    return sorted(own & (candidates - instance.recorded.keys() | records))
+
+
+def _giving(
+    function: PciAddress, aliases: Iterable[Alias], preferred: Collection[str]
+) -> list[str]:
+    """Return the names of the aliases that give *function*, only *preferred* ones if some do."""
+    giving = sorted(item.name for item in aliases if function in item.functions)
+    return [name for name in giving if name in preferred] or giving
 
 
 def _kind(slot: Slot, hardware: Hardware) -> Kind | None:
@@ -110,16 +139,18 @@ def _asks_for(classes: Collection[str], name: str) -> bool:
     return resource_class in ("", *classes) or names.is_model_class(resource_class)
 
 
-def _asking(instance: Instance, alias: str, count: int) -> str:
-    """Return the flavor's ``pci_passthrough:alias`` with *count* functions by *alias* as well.
+def _asking(instance: Instance, counts: Mapping[str, int]) -> str:
+    """Return the flavor's ``pci_passthrough:alias`` with these counts of functions as well.
 
     The flavor may ask for them already, if nova-compute has written it after an earlier run took
-    its change back. What the instance has by the alias is counted in Nova's records.
+    its change back. What the instance has by an alias is counted in Nova's records.
+
+    :param counts: how many functions it gets, by alias
     """
     texts = instance.extra_specs.get(names.PCI_ALIAS, "").split(",")
-    others = [text for text in texts if text.partition(":")[0].strip() not in ("", alias)]
-    own = [function for function, by in instance.recorded.items() if by == alias]
-    return ",".join([*others, f"{alias}:{count + len(own)}"])
+    others = [text for text in texts if text.partition(":")[0].strip() not in ("", *counts)]
+    own = collections.Counter(instance.recorded.values())
+    return ",".join([*others, *(f"{name}:{count + own[name]}" for name, count in counts.items())])
 
 
 def _asks(instance: Instance) -> bool:
@@ -157,13 +188,17 @@ def _of_devices(
         )
 
 
-def _of_aliases(cards: Collection[PciAddress], giving: Collection[str]) -> Iterator[Obstacle]:
-    if cards and not giving:
-        yield Obstacle(
-            "no [pci]alias of this host gives all of its cards, by their PCI ids and device_type",
-            "add one for their product on this host and on nova-api's and nova-scheduler's",
+def _of_aliases(names_by_function: Mapping[PciAddress, Sequence[str]]) -> Iterator[Obstacle]:
+    for giving in sorted({tuple(giving) for giving in names_by_function.values()}):
+        functions = ", ".join(
+            str(function) for function, own in names_by_function.items() if tuple(own) == giving
         )
-    elif len(giving) > 1:
-        yield Obstacle(
-            f"several aliases give its cards, {', '.join(giving)}", "name one with --alias"
-        )
+        if not giving:
+            yield Obstacle(
+                f"no [pci]alias of this host gives {functions}, by PCI ids and device_type",
+                "add one on this host and on nova-api's and nova-scheduler's",
+            )
+        elif len(giving) > 1:
+            yield Obstacle(
+                f"several aliases give {functions}: {', '.join(giving)}", "name one with --alias"
+            )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from nova.objects import fields
 from oslo_serialization import jsonutils
@@ -22,7 +22,11 @@ _VIRTUAL = str(fields.PciDeviceType.SRIOV_VF)
 
 
 def read(
-    texts: Iterable[str], gpus: Iterable[GPU], slots: Iterable[Slot], roots: Roots
+    texts: Iterable[str],
+    gpus: Iterable[GPU],
+    slots: Iterable[Slot],
+    companions: Collection[PciAddress],
+    roots: Roots,
 ) -> list[Alias]:
     """Return the aliases that give some of *gpus* or functions, by their PCI ids and their type.
 
@@ -32,6 +36,7 @@ def read(
     :param texts: the values of ``[pci]alias``; what is no JSON object with a name is left out,
         because Nova boots no flavor with it
     :param slots: those of vGPUs at virtual functions
+    :param companions: other functions of *gpus* that stock Nova may give
     :raises OSError, ValueError: if a function's PCI ids cannot be read
     """
     kinds: dict[str, set[tuple[str, str]]] = {}
@@ -42,8 +47,8 @@ def read(
     kind_by_function = {
         **{card: (product.key, device_type_of(card, roots)) for card, product in cards.items()},
         **{
-            function: (":".join(sysfs.ids(sysfs.device(function, roots))), _VIRTUAL)
-            for function in vgpus
+            item: (":".join(sysfs.ids(sysfs.device(item, roots))), device_type_of(item, roots))
+            for item in (*vgpus, *companions)
         },
     }
     aliases = []
@@ -54,13 +59,10 @@ def read(
         alike = len(products) + len(types) == 1
         words = takeover.words([*products.values()], types.values()) if alike else {}
         if functions:
-            aliases.append(Alias(name, tuple(functions), words))
+            own = tuple(item for item in functions if item not in companions)
+            others = tuple(item for item in functions if item in companions)
+            aliases.append(Alias(name, own, words, others))
     return aliases
-
-
-def products(texts: Iterable[str]) -> set[str]:
-    """Return the PCI ids that aliases name, each as ``<vendor>:<product>``."""
-    return {product for _, product, _ in _parse(texts)}
 
 
 def _parse(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -15,6 +15,7 @@ between.
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,7 +28,6 @@ from nova.pci import request as pci_request
 from nova.pci import whitelist
 from nova.virt import hardware
 from nova.virt.libvirt import host as libvirt_host
-from oslo_utils import uuidutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
@@ -36,7 +36,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver
-from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
+from nova_gpu.stock.virt import adoption, aliases, definitions, providers
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
 
@@ -78,47 +78,41 @@ class GivingBack:
         yield Step("count no card for nova-gpu in Placement", self.uncount)
 
     def _first(self, leaving: Leaving) -> Iterator[Step]:
-        uuid = leaving.instance.uuid
+        own = leaving.instance.uuid
         if leaving.functions:
-            yield Step(f"{uuid}: add its request of an alias", lambda: self.ask(leaving))
-            yield Step(f"{uuid}: add stock Nova's records", lambda: self.remember(leaving))
+            yield Step(f"{own}: add its requests of aliases", lambda: self.ask(leaving))
+            yield Step(f"{own}: add stock Nova's records", lambda: self.remember(leaving))
         if leaving.mediated:
             yield Step(
-                f"{uuid}: let libvirt define its mediated devices", lambda: self.define(leaving)
+                f"{own}: let libvirt define its mediated devices", lambda: self.define(leaving)
             )
 
     def _then(self, leaving: Leaving) -> Iterator[Step]:
-        uuid = leaving.instance.uuid
-        yield Step(f"{uuid}: change its request spec", lambda: self.respecify(leaving))
-        yield Step(f"{uuid}: change its flavor and its records", lambda: self.record(leaving))
+        own = leaving.instance.uuid
+        yield Step(f"{own}: change its request spec", lambda: self.respecify(leaving))
+        yield Step(f"{own}: change its flavor and its records", lambda: self.record(leaving))
 
     def ask(self, leaving: Leaving) -> None:
-        """Add a request for the cards that Nova does not render yet, unless it is there."""
+        """Add a request of each alias that Nova does not render yet, unless it is there.
+
+        Those of a takeover that has begun stay until no row is of them.
+        """
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         adoption.request_spec(self._context, instance.uuid)
-        requests = adoption.other_requests(instance)
-        flavor = objects.Flavor(
-            extra_specs={names.PCI_ALIAS: f"{leaving.alias}:{len(leaving.functions)}"}
-        )
+        requests = adoption.requests_of(instance)
+        words = ",".join(f"{alias}:{count}" for alias, count in leaving.counts.items())
+        flavor = objects.Flavor(extra_specs={names.PCI_ALIAS: words})
         policy = hardware.get_pci_numa_policy_constraint(instance.flavor, instance.image_meta)
         with aliases.accepted():
-            (added,) = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
-        added.alias_name, added.requester_id = None, instance.uuid
-        added.request_id = self._request_id(instance) or uuidutils.generate_uuid()
-        requests.requests.append(added)
+            added = pci_request.get_pci_requests_from_flavor(flavor, policy).requests
+        for request in added:
+            request.request_id = _request_id(instance.uuid, request.alias_name)
+            request.alias_name, request.requester_id = None, instance.uuid
+        own = {request.request_id for request in added}
+        others = [request for request in requests.requests if request.request_id not in own]
+        requests.requests = [*others, *added]
         instance.pci_requests = requests
         instance.save()
-
-    def _request_id(self, instance: objects.Instance) -> str | None:
-        """Return the id of the request that :meth:`ask` has added before."""
-        return next(
-            (
-                str(request.request_id)
-                for request in instance.pci_requests.requests
-                if records.is_replaced(request, instance)
-            ),
-            None,
-        )
 
     def remember(self, leaving: Leaving) -> None:
         """Add Nova's row of each card and function, as allocated to the instance.
@@ -128,7 +122,7 @@ class GivingBack:
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
         by_address = {row.address: row for row in rows}
-        for function in leaving.functions:
+        for function, alias in leaving.functions.items():
             row = by_address.get(str(function))
             if row is None:
                 row = objects.PciDevice.create(self._context, self._facts(function))
@@ -139,7 +133,7 @@ class GivingBack:
                     "see nova-gpu shadow, and take that instance over first (nova-gpu adopt)",
                 )
             row.status = fields.PciDeviceStatus.ALLOCATED
-            row.instance_uuid, row.request_id = instance.uuid, self._request_id(instance)
+            row.instance_uuid, row.request_id = instance.uuid, _request_id(instance.uuid, alias)
             row.save()
 
     def _facts(self, function: PciAddress) -> dict[str, Any]:
@@ -178,7 +172,7 @@ class GivingBack:
         """
         instance = adoption.settled(self._context, leaving.instance.uuid, self._node.host)
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
-        requests = _by_alias(instance, leaving.alias)
+        requests = _by_alias(instance, leaving)
         adoption.respecify(self._context, instance.uuid, flavor, requests)
 
     def record(self, leaving: Leaving) -> None:
@@ -187,7 +181,7 @@ class GivingBack:
         own = set(map(str, (*leaving.instance.counted, *leaving.instance.slots)))
         others = [item for item in instance.resources or () if item.identifier not in own]
         flavor = adoption.renamed(instance.flavor, leaving.set, leaving.unset)
-        requests = _by_alias(instance, leaving.alias)
+        requests = _by_alias(instance, leaving)
         adoption.write(self._context, instance, flavor, requests, others)
 
     def uncount(self) -> None:
@@ -197,9 +191,9 @@ class GivingBack:
     def _uncounted(self, tree: provider_tree.ProviderTree, allocations: dict[str, Any]) -> bool:
         name = self._node.hypervisor_hostname
         groups = [
-            uuid
-            for uuid in tree.get_provider_uuids(self._node.uuid)
-            if names.parse_provider_name(name, tree.data(uuid).name) is not None
+            provider
+            for provider in tree.get_provider_uuids(self._node.uuid)
+            if names.parse_provider_name(name, tree.data(provider).name) is not None
         ]
         pairs = set()
         for group in groups:
@@ -226,7 +220,7 @@ class GivingBack:
             tree.new_child(name, self._node.uuid)
         return str(tree.data(name).uuid)
 
-    def _check_here(self, uuid: str) -> None:
+    def _check_here(self, consumer: str) -> None:
         """Check that an instance for which Placement counts GPUs is on this host.
 
         One that waits for nova-compute to be built would be started by stock Nova without them.
@@ -234,19 +228,26 @@ class GivingBack:
         :raises NotTakenOver: if it is not
         """
         with contextlib.suppress(nova_exception.InstanceNotFound):
-            if objects.Instance.get_by_uuid(self._context, uuid).host != self._node.host:
+            if objects.Instance.get_by_uuid(self._context, consumer).host != self._node.host:
                 raise NotTakenOver(
-                    uuid,
+                    consumer,
                     "Placement counts GPUs here for it, and it is not on this host",
                     "start nova-compute with nova-gpu's driver, which builds or removes it, and "
                     "run this command again then",
                 )
 
 
-def _by_alias(instance: objects.Instance, alias: str | None) -> Any:
-    """Return a copy of the instance's requests; stock Nova gives by *alias* what nova-gpu gave."""
+def _request_id(instance_uuid: str, alias: str | None) -> str:
+    """Return the id of the instance's request of an alias, the same in each run."""
+    return str(uuid.uuid5(uuid.UUID(instance_uuid), str(alias)))
+
+
+def _by_alias(instance: objects.Instance, leaving: Leaving) -> Any:
+    """Return a copy of the instance's requests; stock Nova gives by aliases what nova-gpu gave."""
+    aliases_by_id = {_request_id(instance.uuid, alias): alias for alias in leaving.counts}
     requests = adoption.requests_of(instance)
-    for request in requests.requests:
-        if records.is_replaced(request, instance):
-            request.alias_name, request.requester_id = alias, None
+    added = [request for request in requests.requests if request.request_id in aliases_by_id]
+    for request in added:
+        request.alias_name, request.requester_id = aliases_by_id[request.request_id], None
+    requests.requests = [*adoption.other_requests(instance).requests, *added]
     return requests

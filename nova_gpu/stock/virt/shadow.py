@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova import context as nova_context
@@ -37,6 +37,7 @@ from nova_gpu.stock.core.holding import (
     Provider,
 )
 from nova_gpu.stock.virt import aliases, providers, records
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify import gather, gather_host
@@ -104,12 +105,16 @@ class Shadow:
 
 
 def look(
-    sources: gather.Sources, alias: str | None = None, types: Collection[MdevType] = ()
+    sources: gather.Sources,
+    preferred: Collection[str] = (),
+    types: Collection[MdevType] = (),
+    device_spec: Sequence[str] = (),
 ) -> Shadow:
     """Read all sources and return what nova-gpu would do.
 
-    :param alias: the only alias by which instances may be given back to stock Nova; by default any
+    :param preferred: the names of the aliases to give functions back by, if several give one
     :param types: those of mediated devices that stock Nova makes on this host
+    :param device_spec: the values of ``[pci]device_spec`` for stock Nova
     """
     ask = gather.Questions(sources.ask)
     context = nova_context.get_admin_context()
@@ -121,7 +126,9 @@ def look(
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
     known_aliases = (
-        ask("sysfs", functools.partial(_aliases, hardware, host.roots)) if hardware else None
+        ask("sysfs", functools.partial(_aliases, hardware, device_spec, host.roots))
+        if hardware
+        else None
     ) or []
     instances = None
     if nodename is not None:
@@ -142,9 +149,9 @@ def look(
             whole = dataclasses.replace(hardware, providers=stock or {})
             judged = (takeover.judge(instance, named, whole) for instance in instances)
             holdings = tuple(holding for holding in judged if holding)
-            allowed = [item for item in known_aliases if alias in (None, item.name)]
             left = (
-                leaving.judge(instance, named, hardware, allowed, types) for instance in instances
+                leaving.judge(instance, named, hardware, known_aliases, types, preferred)
+                for instance in instances
             )
             leavings = tuple(item for item in left if item)
             known = {instance.uuid for instance in instances}
@@ -156,7 +163,7 @@ def look(
         nodename,
         tuple(_groups(nodename, host, cards)),
         tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
-        tuple(known_aliases),
+        tuple(alias for alias in known_aliases if alias.cards),
         holdings,
         leavings,
         strangers,
@@ -182,15 +189,19 @@ def _counts(
     return counts
 
 
-def _aliases(hardware: Hardware, roots: Roots) -> list[Alias]:
-    whole = (gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts)
+def _aliases(hardware: Hardware, device_spec: Sequence[str], roots: Roots) -> list[Alias]:
+    whole = [gpu for gpu in hardware.gpus.values() if gpu.address not in hardware.parts]
+    spec = DeviceSpec(device_spec)
+    companions = [
+        item for gpu in whole for item in gpu.companions if spec.obstacle([item], roots) is not None
+    ]
     virtual = {
         parent
         for card, divided in hardware.parts.items()
         for parent in divided.parents.keys() - {*hardware.gpus[card].functions}
     }
     slots = takeover.function_slots(virtual, hardware)
-    return aliases.read(CONF.pci.alias, whole, slots, roots)
+    return aliases.read(CONF.pci.alias, whole, slots, companions, roots)
 
 
 def _domains(sources: gather.Sources) -> dict[str, Domain]:

@@ -43,7 +43,7 @@ class JudgeTest(unittest.TestCase):
     def test_cards_of_one_product(self) -> None:
         item = self.judge(instance(ONE, TWO))
         self.assertEqual([], list(item.obstacles))
-        self.assertEqual(("a2", (ONE, TWO)), (item.alias, item.functions))
+        self.assertEqual({ONE: "a2", TWO: "a2"}, item.functions)
         self.assertEqual({"pci_passthrough:alias": "a2:2"}, item.set)
         self.assertEqual(("gpus", "gpu:model"), item.unset)
 
@@ -96,7 +96,7 @@ class JudgeTest(unittest.TestCase):
         domain = Domain(frozenset([FUNCTION]))
         item = leaving.judge(own, {"mine": domain}, host, [Alias("q", (FUNCTION,), {})])
         assert item
-        self.assertEqual(((), (FUNCTION,)), (item.obstacles, item.functions))
+        self.assertEqual(((), {FUNCTION: "q"}), (item.obstacles, item.functions))
         self.assertEqual({"pci_passthrough:alias": "q:1"}, item.set)
         self.assertEqual(("vgpus", "vgpu_type"), item.unset)
 
@@ -119,7 +119,7 @@ class JudgeTest(unittest.TestCase):
         types = (one, MdevType("nvidia-35", "VGPU"))
         item = leaving.judge(own, {MINE: domain}, HOST, (), types)
         assert item
-        self.assertEqual(((), None), (item.obstacles, item.alias))
+        self.assertEqual(((), {}), (item.obstacles, item.functions))
         self.assertEqual(dict(zip(slots, ("CUSTOM_Q", "VGPU"), strict=True)), item.mediated)
         self.assertEqual({"resources:CUSTOM_Q": "1", "resources:VGPU": "1"}, item.set)
         self.assertEqual(("vgpus", "trait:CUSTOM_GPU"), item.unset)
@@ -134,5 +134,38 @@ class JudgeTest(unittest.TestCase):
         self.assertObstacle(self.judge(instance(ONE), L4), "no [pci]alias", "add one")
         other = Alias("any", (*A2.cards, *L4.cards), {})
         item = self.judge(instance(ONE), A2, other)
-        self.assertObstacle(item, "a2, any", "--alias")
-        self.assertEqual((None, {}), (item.alias, item.set))
+        self.assertObstacle(item, f"several aliases give {ONE}: a2, any", "--alias")
+        self.assertEqual(({ONE: None}, {}), (item.functions, item.set))
+        domains = {"mine": Domain(frozenset([ONE]))}
+        item = leaving.judge(instance(ONE), domains, HOST, [A2, other], preferred=["any", "l4"])
+        assert item
+        self.assertEqual(((), {ONE: "any"}), (item.obstacles, item.functions))
+
+    def test_other_functions_of_a_card(self) -> None:
+        """Each comes by its own alias, if the guest has it and stock Nova would give it away."""
+        sounds = [dataclasses.replace(card, function=1) for card in (ONE, TWO)]
+        cards = {ONE: ONE, TWO: TWO, sounds[0]: ONE, sounds[1]: TWO}
+        host = dataclasses.replace(HOST, cards_by_function=cards)
+        alias = Alias("sound", (), {}, (*sounds,))
+        own, specs = instance(ONE, TWO), {"pci_passthrough:alias": "a2:2,sound:2"}
+        every = {ONE: "a2", TWO: "a2", **dict.fromkeys(sounds, "sound")}
+        has, only = [ONE, TWO, *sounds], {ONE: "a2", TWO: "a2", sounds[0]: "sound"}
+        for what, domain, known, functions in (
+            (own, has, [A2, alias], every),
+            (own, has[:3], [A2, alias], only),
+            (own, has, [A2], {ONE: "a2", TWO: "a2"}),
+            # A takeover that has begun has left Nova's record.
+            (dataclasses.replace(own, recorded={sounds[0]: None}), has, [A2, alias], every),
+            (dataclasses.replace(own, recorded={sounds[0]: "x"}), has[:3], [A2, alias], None),
+        ):
+            with self.subTest(domain=domain, recorded=what.recorded, known=known):
+                item = leaving.judge(what, {"mine": Domain(frozenset(domain))}, host, known)
+                assert item
+                self.assertEqual((), item.obstacles)
+                self.assertEqual(functions or {ONE: "a2", TWO: "a2"}, item.functions)
+                if functions is every:
+                    self.assertEqual(specs, item.set)
+        left = dataclasses.replace(own, recorded={sounds[0]: None})
+        item = leaving.judge(left, {"mine": Domain(frozenset(has))}, host, [A2])
+        assert item
+        self.assertObstacle(item, f"no [pci]alias of this host gives {sounds[0]}, by")

@@ -14,7 +14,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.stock.core.holding import Alias
 from nova_gpu.stock.virt import aliases
-from tests.fixtures import hosts
+from tests.fixtures import hosts, pci
 
 A2, L4 = Product("10de", "25b6", "A2"), Product("10de", "27b8", "L4")
 ONE, TWO = PciAddress(0, 1, 0, 0), PciAddress(0, 2, 0, 0)
@@ -29,10 +29,11 @@ class AliasesTest(test.NoDBTestCase):
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(str(ONE), "10de", "25b6")
         self.slots: list[Slot] = []
+        self.companions: list[PciAddress] = []
 
     def read(self, *own: dict[str, Any] | str) -> list[Alias]:
         texts = [text if isinstance(text, str) else json.dumps(text) for text in own]
-        return aliases.read(texts, GPUS, self.slots, self.host.roots)
+        return aliases.read(texts, GPUS, self.slots, self.companions, self.host.roots)
 
     def test_one_product(self) -> None:
         words = {"gpus": "= 1", "gpu:model": "s== A2"}
@@ -58,6 +59,18 @@ class AliasesTest(test.NoDBTestCase):
         self.assertEqual([], self.read({**spec, "device_type": "type-PF"}))
         self.slots.append(Slot(functions[2], "nvidia-36", 0))
         self.assertEqual([Alias("q", (*functions,), {})], self.read(spec))
+
+    def test_other_functions_of_cards(self) -> None:
+        """By the ids of their own, also with the name of an alias of cards."""
+        self.host.add_gpu(str(TWO), "10de", "27b8", companions=[pci.AUDIO])
+        self.companions = [PciAddress(0, 2, 0, 1)]
+        sound = {"vendor_id": "10de", "product_id": "10f0"}
+        words = {"gpus": "= 1", "gpu:model": "s== L4"}
+        found = self.read({**sound, "name": "l4"}, {**sound, "name": "s"}, {**OF_L4, "name": "l4"})
+        both = Alias("l4", (TWO,), words, (*self.companions,))
+        self.assertEqual([both, Alias("s", (), {}, (*self.companions,))], found)
+        self.companions = []
+        self.assertEqual([], self.read({**sound, "name": "s"}))
 
     def test_no_gpu(self) -> None:
         nic = {"vendor_id": "8086", "product_id": "1533", "name": "nic"}
