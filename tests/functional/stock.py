@@ -178,16 +178,19 @@ class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        alias = {**self.L40S, "device_type": "type-VF", "name": "q"}
-        self.flags(alias=[json.dumps(alias)], group="pci")
+        aliases = [
+            {**self.L40S, "device_type": device_type, "name": name}
+            for name, device_type in (("q", "type-VF"), ("whole", "type-PF"))
+        ]
+        self.flags(alias=list(map(json.dumps, aliases)), group="pci")
 
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver=STOCK)
         self.give()
 
     def give(self, *, by_stock: bool = True) -> None:
-        """Let stock Nova give the functions of the first card, or nova-gpu."""
-        place = {"domain": ".*", "bus": "3b", "slot": "00", "function": "[4-7]"}
+        """Let stock Nova give the first card and its functions, or nova-gpu."""
+        place = {"domain": ".*", "bus": "3b", "slot": "00", "function": "[04-7]"}
         spec = json.dumps({"address": place, "managed": "no"})
         self.device_spec(*([spec] if by_stock else []))
 
@@ -198,17 +201,16 @@ class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
 
     def start_host(self, name: str = "host1", machine: str = "", **kwargs: Any) -> None:
         cards = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
-        ids = {"vend_id": self.L40S["vendor_id"], "prod_id": self.L40S["product_id"]}
+        facts: dict[str, Any] = {
+            "bus": 0x3B,
+            "slot": 0,
+            "numa_node": 0,
+            "vf_ratio": 4,
+            "vend_id": self.L40S["vendor_id"],
+            "prod_id": self.L40S["product_id"],
+        }
+        cards.add_device("PF", function=0, iommu_group=9, **facts)
+        facts["parent"] = (0x3B, 0, 0)
         for number, function in enumerate(profiled.FIRST[:2]):
-            cards.add_device(
-                dev_type="VF",
-                bus=0x3B,
-                slot=0,
-                function=int(function[-1]),
-                iommu_group=number,
-                numa_node=0,
-                vf_ratio=4,
-                parent=(0x3B, 0, 0),
-                **ids,
-            )
+            cards.add_device("VF", function=int(function[-1]), iommu_group=number, **facts)
         profiled.ProfiledServersTestBase.start_host(self, name, machine, pci_info=cards)

@@ -172,6 +172,7 @@ class FunctionsTest(stock.StockFunctionsTestBase):
         server = self.boot(self.flavor(**{"pci_passthrough:alias": "q:1"}))
         before = self.guest(server).XMLDesc(0)
         (function,) = self.rows(server)
+        self.assertEqual("unavailable", self.statuses()["0000:3b:00.0"])
         (holding,) = self.look().holdings
         self.assertEqual((), holding.obstacles)
         self.computes["host1"].stop()
@@ -197,6 +198,9 @@ class FunctionsTest(stock.StockFunctionsTestBase):
         self.take_driver(stock.STOCK)
         self.period()
         self.assertEqual([function], self.rows(server))
+        # The card is in [pci]device_spec too, and instances have functions of it.
+        self.assertEqual("unavailable", self.statuses()["0000:3b:00.0"])
+        self.boot_refused(self.flavor(**{"pci_passthrough:alias": "whole:1"}))
         self.assertEqual(([], {}), (self.recorded(server), self.allocated(server, "VGPU")))
         self._reboot_server(server, hard=True)
         self.assertEqual([function], self.rows(server))
@@ -214,3 +218,30 @@ class FunctionsTest(stock.StockFunctionsTestBase):
         self._delete_server(server)
         self.assertNotIn(function, self.kernels["host1"].made)
         self.leaves = dict.fromkeys(("vgpu", "reserved"), "the operator has given it a type")
+
+    def test_virtual_functions_of_a_card_that_an_instance_has(self) -> None:
+        """Nova's tracker marks them as unavailable, and so does the way back."""
+        server = self.boot(self.flavor(**{"pci_passthrough:alias": "whole:1"}))
+        before = self.statuses()
+        self.assertEqual(["allocated", "unavailable", "unavailable"], sorted(before.values()))
+        self.computes["host1"].stop()
+        for row, status in zip(self._rows()[1:], ("available", "removed"), strict=True):
+            row.status = status
+            row.save()
+        self.giving_back().withhold()
+        # The host has two more, which this libvirt does not list.
+        others = dict.fromkeys(profiled.FIRST[2:], "unavailable")
+        self.assertEqual({**before, **others}, self.statuses())
+        self.restart_host("host1")
+        self._delete_server(server)
+        self.assertEqual({"available"}, {*self.statuses().values()})
+        self.leaves = dict.fromkeys(("vgpu", "reserved"), "the operator has given them a type")
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of stock Nova's row of each PCI function."""
+        return {row.address: row.status for row in self._rows()}
+
+    def _rows(self) -> list[objects.PciDevice]:
+        node = objects.ComputeNode.get_by_host_and_nodename(self.context, "host1", "host1")
+        rows = objects.PciDeviceList.get_by_compute_node(self.context, node.id)
+        return sorted(rows, key=lambda row: str(row.address))

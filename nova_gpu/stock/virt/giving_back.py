@@ -7,7 +7,8 @@ The guests stay as they are, and nova-compute does not run, as in
 :mod:`nova_gpu.stock.virt.adoption`. All instances of a host are given back together, because stock
 Nova takes every card in ``[pci]device_spec`` that it has no record of for free. So Nova's records
 of the PCI functions come first, for all instances, each after the request by which it is given.
-Then the instances' request specs and their own records are changed, and last what Placement counts.
+Then the instances' request specs and their own records are changed, and last what stock Nova would
+give besides and what Placement counts.
 Killed between, it goes on from there; nova-compute with nova-gpu's driver may be started in
 between.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from nova import context as nova_context
@@ -35,10 +36,12 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import sriov
 from nova_gpu.stock.core.holding import Leaving, NotTakenOver
-from nova_gpu.stock.virt import adoption, aliases, definitions, providers
+from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 
 
 class GivingBack:
@@ -75,6 +78,7 @@ class GivingBack:
             yield from self._first(leaving)
         for leaving in everybody:
             yield from self._then(leaving)
+        yield Step("withhold the cards of virtual functions, and those of cards", self.withhold)
         yield Step("count no card for nova-gpu in Placement", self.uncount)
 
     def _first(self, leaving: Leaving) -> Iterator[Step]:
@@ -135,6 +139,34 @@ class GivingBack:
             row.status = fields.PciDeviceStatus.ALLOCATED
             row.instance_uuid, row.request_id = instance.uuid, _request_id(instance.uuid, alias)
             row.save()
+
+    def withhold(self) -> None:
+        """Mark as unavailable what the functions of instances exclude, as Nova's tracker does.
+
+        That is the card of a virtual function, and the virtual functions of a card. Nova's records
+        are read, as those of instances that an earlier run has given back are among them.
+        """
+        rows = objects.PciDeviceList.get_by_compute_node(self._context, self._node.id)
+        by_address = {row.address: row for row in rows}
+        spec = DeviceSpec(CONF.pci.device_spec)
+        for function in sorted({item for row in rows for item in self._excluded(row)}):
+            row = by_address.get(str(function))
+            if row is None and spec.obstacle([function], self._roots):
+                row = objects.PciDevice.create(self._context, self._facts(function))
+            if row is not None and row.status == fields.PciDeviceStatus.AVAILABLE:
+                row.status = fields.PciDeviceStatus.UNAVAILABLE
+                row.save()
+
+    def _excluded(self, row: objects.PciDevice) -> Collection[PciAddress]:
+        """Return the functions that Nova gives to no instance while one has that of *row*."""
+        if row.status not in records.TAKEN:
+            return ()
+        if row.dev_type == fields.PciDeviceType.SRIOV_VF and row.parent_addr:
+            return (PciAddress.parse(row.parent_addr),)
+        if row.dev_type == fields.PciDeviceType.SRIOV_PF:
+            device = sysfs.device(PciAddress.parse(row.address), self._roots)
+            return sriov.virtual_functions(device).values()
+        return ()
 
     def _facts(self, function: PciAddress) -> dict[str, Any]:
         """Return what libvirt tells Nova of a card or function (``Host._get_pcidev_info``).

@@ -17,7 +17,7 @@ from nova_gpu.stock.core.holding import Instance
 
 # What is read of an instance, and what a takeover changes
 ATTRIBUTES = ["flavor", "pci_requests", "resources"]
-_TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
+TAKEN = (fields.PciDeviceStatus.ALLOCATED, fields.PciDeviceStatus.CLAIMED)
 
 
 def read(context: nova_context.RequestContext, host: str, nodename: str) -> list[Instance]:
@@ -29,7 +29,7 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> list
     node = objects.ComputeNode.get_by_host_and_nodename(context, host, nodename)
     rows: dict[str, list[objects.PciDevice]] = {}
     for row in objects.PciDeviceList.get_by_compute_node(context, node.id):
-        if row.status in _TAKEN and row.instance_uuid:
+        if row.status in TAKEN and row.instance_uuid:
             rows.setdefault(row.instance_uuid, []).append(row)
     migrations = {
         migration.instance_uuid: migration.status
