@@ -184,6 +184,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, dest: Any, flavor: Any, *args: Any, **kwargs: Any
     ) -> Any:
         self._gpus.refusals.resize(instance, flavor)
+        self._gpus.refusals.resize_here(context, instance)
         return super().migrate_disk_and_power_off(context, instance, dest, flavor, *args, **kwargs)
 
     # Live migration

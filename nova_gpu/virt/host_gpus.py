@@ -108,7 +108,7 @@ class HostGPUs:
             *(assigned, ledger, usage, reporter, releases, reconciliation, repeats),
             hypervisor_type,
         )
-        self.refusals = Refusals(ways, assigned, vgpus.cards)
+        self.refusals = Refusals(ways, assigned, vgpus.cards, ledger)
         self.starts = Starts(
             *(assigned, ways, vgpus, proofs, ledger, usage, reporter, stops, self.refusals),
             *(hypervisor_type, self.publication.free, left, neighbours.had_by, lost_reasons),

@@ -139,6 +139,50 @@ class AliasesTest(AliasesTestBase):
         self.assertEqual(2, len(self.rendered(self.boot(self.gpu_flavor(2), host="host1"))))
 
 
+class ResizedAliasesTest(AliasesTestBase):
+    """An instance with a card by an alias is resized on the same host to one of nova-gpu's."""
+
+    # Called instead of cast, the destination would take the source's error for its own.
+    CAST_AS_CALL = False
+
+    def test_its_card_is_given_to_no_other_before_it_is_confirmed(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.device_spec(spec_of("3b"), spec_of("5e"))
+        self.start_host(pci_info=devices())
+        booted = self.boot_by_alias(), self.boot_by_alias()
+        servers = {self.by_alias(server)[0]: server for server in booted}
+        kept, server = servers["0x5e"], servers["0x3b"]
+        self._resize_server(server, self.gpu_flavor(1))
+        self.period()
+        self.assertInventory(total=2, used=1)
+        self.boot_refused(self.gpu_flavor(2))
+        self._revert_resize(server)
+        self.assertEqual(["0x3b"], self.by_alias(server))
+        self.period()
+        self.assertInventory(total=2)
+
+        # Without the specification the card would be offered while no domain has it.
+        self.device_spec(spec_of("5e"))
+        self.restart_host("host1")
+        self.period()
+        self.assertInventory(total=3, reserved=1)
+        self.api.post_server_action(server["id"], {"resize": {"flavorRef": self.gpu_flavor(1)}})
+        self._wait_for_assert(lambda: self.assertIn("resize it to another host, or", self.log()))
+        self._wait_until_settled(server)
+        self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(server)))
+        self.period()
+        self.assertInventory(total=3, reserved=1)
+        self.assertEqual(["0x3b"], self.by_alias(server))
+        self._resize_server(kept, self.gpu_flavor(1))
+        self.confirm(kept, source="host1")
+        self.assertEqual([], self.by_alias(kept))
+        self.start_host("host2")
+        self.flags(allow_resize_to_same_host=False)
+        self._resize_server(server, self.gpu_flavor(1))
+        self.confirm(server, source="host1")
+        self.assertEqual(1, len(self.rendered(server, "host2")))
+
+
 class ReportedAliasesTest(AliasesTestBase):
     """The same where Nova has the devices of its aliases in Placement, each as a provider."""
 

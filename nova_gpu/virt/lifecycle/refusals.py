@@ -13,6 +13,7 @@ import logging as python_logging
 from collections.abc import Iterable
 from typing import TypeVar
 
+from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
@@ -24,6 +25,7 @@ from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import records
+from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class Refusals:
     ways: Ways
     assigned: Assigned
     cards: VGPUCards
+    ledger: Ledger
     # The error of each refused rescue or hard reboot, and the vm_state before it, by instance uuid
     _refused_starts: dict[str, tuple[nova_exception.NovaException, str]] = dataclasses.field(
         default_factory=dict
@@ -163,6 +166,33 @@ class Refusals:
             raise nova_exception.InstanceFaultRollback(
                 expected(nova_exception.ResizeError(reason=str(error)))
             ) from error
+
+    def resize_here(self, context: nova_context.RequestContext, instance: objects.Instance) -> None:
+        """Refuse a resize on the same host of an instance that has cards of this host by an alias.
+
+        Nova keeps the cards until the resize is confirmed or reverted, and no domain names them
+        meanwhile. Other instances would get those that ``[pci]device_spec`` no longer has.
+
+        :raises nova.exception.InstanceFaultRollback: if it is refused; the instance stays as it was
+        """
+        now, uuid = self.ledger.now, instance.uuid
+        reached = now.reached.get(uuid, frozenset())
+        cards = sorted(
+            str(dev) for dev, user in now.strangers().items() if user == uuid and dev not in reached
+        )
+        if not cards:
+            return
+        moving = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
+        if moving.dest_compute == instance.host:
+            reason = (
+                f"Nova's database counts {', '.join(cards)} for it by an alias, and "
+                "[pci]device_spec of its host no longer has that: other instances would get it "
+                "before the resize is confirmed or reverted; resize it to another host, or let the "
+                "operator take it over first (nova-gpu adopt)"
+            )
+            raise nova_exception.InstanceFaultRollback(
+                expected(nova_exception.ResizeError(reason=reason))
+            )
 
     def live_migration_from(self, instance: objects.Instance) -> None:
         """Refuse, at the source, a live migration if a device of the instance rules it out.

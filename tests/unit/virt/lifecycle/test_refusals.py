@@ -22,6 +22,7 @@ from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.lifecycle import refusals
+from nova_gpu.virt.usage.ledger import Ledger
 from tests.fixtures.compute import resource
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -73,7 +74,7 @@ class RefusalsTest(base.BaseTestCase):
         found = ways.Ways(Roots(), lambda _: None)
         kind = Kind.INSTANCE if virt_type == "lxc" else Kind.MEDIATED
         cards = mock.Mock(look=mock.Mock(kind=lambda _: kind))
-        return refusals.Refusals(found, self.Assigned(slots, has_gpus), cards)
+        return refusals.Refusals(found, self.Assigned(slots, has_gpus), cards, Ledger())
 
     @dataclasses.dataclass
     class Assigned:
