@@ -286,6 +286,11 @@ def write(
 
     :raises NotTakenOver: if it became busy in the same moment; then it has its records back
     """
+    # Whatever else can fail has been done. This cannot depend on the task, which tells that a user
+    # asks for something: Instance.save writes these columns in a transaction of their own, before
+    # the one that compares expected_task_state. So the task is read again, and what was written is
+    # undone, as the user's request has most often loaded the records of before. One that has loaded
+    # those in between lets nova-compute write their flavor again, and the next run takes that.
     before = instance.flavor, instance.pci_requests, instance.resources
     own = list(resources)
     changed = flavor, requests, objects.ResourceList(objects=own) if own else None
