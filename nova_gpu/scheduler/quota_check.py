@@ -10,11 +10,11 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler.client import report
 
-from nova_gpu import quota
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.quota import limits
 from nova_gpu.scheduler import multi_create
 
 
@@ -29,7 +29,7 @@ def refuse_over(
     :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read
     """
     uncounted = flavor.uncounted(by_model=CONF.gpu.count_models)
-    if not (uncounted and quota.is_unified()):
+    if not (uncounted and limits.is_unified()):
         return
     instances, held = multi_create.to_create(ctxt, spec), _held(ctxt, spec)
     deltas = {
@@ -38,7 +38,7 @@ def refuse_over(
         if instances * count > held.get(name, 0)
     }
     client = report.report_client_singleton()
-    quota.refuse_over(client, spec.project_id, deltas, "nova-scheduler")
+    limits.refuse_over(client, spec.project_id, deltas, "nova-scheduler")
 
 
 def _held(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> Mapping[str, int]:

@@ -9,10 +9,10 @@ from typing import Any
 from nova import objects
 from nova.compute import task_states
 
-from nova_gpu import quota
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.quota import limits
 
 _SERVICE = "nova-compute"
 
@@ -28,7 +28,7 @@ def refuse_over(
     """
     deltas = flavor.counts(by_model=CONF.gpu.count_models)
     try:
-        quota.refuse_over(
+        limits.refuse_over(
             client,
             instance.project_id,
             dict.fromkeys(deltas, 0) if has_them else deltas,
@@ -49,4 +49,4 @@ def recheck(client: Callable[[], Any], instance: objects.Instance, flavor: Flavo
     if instance.task_state == task_states.SPAWNING:
         deltas = flavor.uncounted(by_model=CONF.gpu.count_models)
         if deltas:
-            quota.refuse_over(client(), instance.project_id, dict.fromkeys(deltas, 0), _SERVICE)
+            limits.refuse_over(client(), instance.project_id, dict.fromkeys(deltas, 0), _SERVICE)
