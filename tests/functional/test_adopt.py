@@ -169,6 +169,28 @@ class AdoptTest(Adopting):
         self.assertAdopted(server, had)
         self.assertInventory(total=4, used=2)
 
+    def test_a_card_that_only_placement_counts(self) -> None:
+        """Nova counts one beside that of a resize, which it has taken from another provider."""
+        server = self.boot_by_alias()
+        had = self.has(server)
+        (free, *_) = sorted({*kvm.ALL} - {*had})
+        root = self.compute_rp_uuids["host1"]
+        body = {"name": f"host1_{free.upper()}", "parent_provider_uuid": root}
+        provider = self.placement.post("/resource_providers", body, version="1.20").body["uuid"]
+        inventories = {"CUSTOM_PCI": {"total": 1}}
+        self.placement.put("/resource_classes/CUSTOM_PCI", None, version="1.7")
+        url = f"/resource_providers/{provider}/inventories"
+        body = {"inventories": inventories, "resource_provider_generation": 0}
+        self.placement.put(url, body)
+        url = f"/allocations/{server['id']}"
+        counted = self.placement.get(url, version="1.28").body
+        counted["allocations"][provider] = {"resources": {"CUSTOM_PCI": 1}}
+        self.placement.put(url, counted, version="1.28")
+        self.change_driver()
+        self.finish()
+        self.assertAdopted(server, had)
+        self.assertNotIn(provider, self.allocations(server))
+
     def test_gpus_by_nova_gpu_as_well(self) -> None:
         self.device_spec(test_kvm_aliases.spec_of("3b"))
         self.take_driver()

@@ -72,6 +72,8 @@ class Takeover:
         self._host = host
         self._groups = report.groups
         self._mediating = report.mediating
+        cards = (card.gpu for card in report.cards)
+        self._functions = frozenset(function for card in cards for function in card.functions)
 
     def steps(self, holding: Holding) -> Iterator[Step]:
         """Yield the steps of one instance's takeover, in their order.
@@ -121,7 +123,9 @@ class Takeover:
         counted_at |= {*holding.slots.values()}
         for provider in tree.get_provider_uuids(self._node.uuid):
             function = providers.function_of(tree.data(provider).name)
-            if function in counted_at:
+            # A resize of stock Nova takes any card, and Placement may go on to count another one
+            # (``ResourceTracker._move_claim``).
+            if function in counted_at | self._functions:
                 own.pop(provider, None)
             if function in counted_at | self._mediating and not any(
                 provider in item["allocations"] for item in allocations.values()
