@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import json
@@ -18,10 +19,11 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova_gpu.cmd import host_check
 from nova_gpu.conf import CONF
 from nova_gpu.host.pci import sysfs
+from nova_gpu.host.vgpu import mdev
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.cmd import shadow as command
 from nova_gpu.stock.core.holding import Holding, Leaving
-from nova_gpu.stock.virt import adoption, giving_back, shadow
+from nova_gpu.stock.virt import adoption, giving_back, providers, shadow
 from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
@@ -169,6 +171,12 @@ class StockMediatedTestBase(StockTestBase, divided.DividedServersTestBase):
         """Return the names of stock Nova's providers of mediated devices."""
         names = (provider["name"] for provider in self._get_all_providers())
         return sorted(name for name in names if name.startswith(f"{host}_pci_"))
+
+    def counted_by_stock(self, mediated: Iterable[str]) -> dict[str, int]:
+        """Return how many of these devices stock Nova counts, by its provider of their card."""
+        devices = mdev.devices(self.hosts["host1"].roots)
+        parents = collections.Counter(devices[uuid].parent for uuid in mediated)
+        return {providers.name_of("host1", parent): n for parent, n in parents.items() if parent}
 
 
 class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):

@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import collections
-
 from nova import objects
 
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.vgpu import mdev
-from nova_gpu.stock.virt import providers
 from tests.functional import divided, live, profiled, stock
 from tests.functional.readings import Server
 
@@ -59,12 +55,6 @@ class Mediated(live.Moving, stock.StockMediatedTestBase):
         self.assertEqual([{VGPU: str(len(mediated))}] * 2, self.specs(server))
         self.assertEqual({}, self.inventories())
         self.assertEqual(self.counted_by_stock(mediated), self.allocated(server, "VGPU"))
-
-    def counted_by_stock(self, mediated: list[str]) -> dict[str, int]:
-        """Return how many of these devices stock Nova counts, by its provider of their card."""
-        devices = mdev.devices(self.hosts["host1"].roots)
-        parents = collections.Counter(devices[uuid].parent for uuid in mediated)
-        return {providers.name_of("host1", parent): n for parent, n in parents.items() if parent}
 
 
 class AdoptTest(Mediated):
@@ -154,6 +144,32 @@ class AdoptTest(Mediated):
         self.assertEqual(before, self.guest(server).XMLDesc(0))
         self.change_driver()
         self.finish()  # stock Nova would remove no mediated device at the end of its guest
+
+    def test_killed_and_back(self) -> None:
+        """Each command takes back what the other one has begun."""
+        server = self.boot_by_stock()
+        had, defined = self.mediated(server), self.devices["host1"].defined
+        self.change_driver()
+        for holding in self.look().holdings:
+            for step in list(self.takeover().steps(holding))[:3]:
+                step.do()
+        self.assertEqual(set(), defined)
+        self.divide()
+        self.finish_leaving()
+        self.assertLeft(server, had)
+        self.assertEqual({*had}, defined)
+
+        self.change_driver()
+        self.finish()
+        self.computes["host1"].stop()
+        self.divide()
+        for step in list(self.giving_back().steps(self.look().leavings))[:2]:
+            step.do()
+        self.assertEqual({*had}, defined)
+        self.divide(by_stock=False)
+        self.finish()
+        self.assertAdopted(server, had)
+        self.assertEqual(set(), defined)
 
     def start_killed(self, server: Server, mediated: list[str]) -> None:
         """Start nova-compute with nova-gpu's driver, boot what has room without it, and stop it."""

@@ -254,12 +254,15 @@ def do(step: Step) -> None:
 def take_over(takeover: Takeover, holdings: Iterable[Holding]) -> int:
     """Take over the instances without obstacles one by one; return the exit status."""
     status = 0
+    steps = [*takeover.begun()]
     for holding in holdings:
         if holding.obstacles:
             status = _LEFT
-            continue
+        else:
+            steps.append(takeover.steps(holding))
+    for of_instance in steps:
         try:
-            for step in takeover.steps(holding):
+            for step in of_instance:
                 do(step)
         except exception.GPUError as error:
             print(f"nova-gpu: {error}", file=sys.stderr)

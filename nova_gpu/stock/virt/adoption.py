@@ -20,6 +20,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -74,6 +75,16 @@ class Takeover:
         self._mediating = report.mediating
         cards = (card.gpu for card in report.cards)
         self._functions = frozenset(function for card in cards for function in card.functions)
+        own = {leaving.instance.uuid: leaving.instance.slots for leaving in report.leavings}
+        for holding in report.holdings:
+            own.pop(holding.instance.uuid, None)
+        self._own = own
+
+    def begun(self) -> Iterator[Iterator[Step]]:
+        """Yield by instance the steps that take back what a way back, killed, has begun."""
+        for uuid, slots in self._own.items():
+            undefine = functools.partial(definitions.remove, self._host, uuid, slots)
+            yield restoring(self._context, uuid, self._node.host, undefine)
 
     def steps(self, holding: Holding) -> Iterator[Step]:
         """Yield the steps of one instance's takeover, in their order.
@@ -318,6 +329,37 @@ def respecify(
     if (spec := request_spec(context, uuid)) is not None:
         spec.flavor, spec.pci_requests = flavor, requests
         spec.save()
+
+
+def restoring(
+    context: nova_context.RequestContext, uuid: str, host: str, define: Callable[[], None]
+) -> Iterator[Step]:
+    """Yield the step that takes back what the command the other way has begun for an instance.
+
+    That command changes the request spec before all else of an instance that would be missed, and
+    the instance's own records last.
+
+    :param define: make libvirt's definitions of its mediated devices what they were
+    """
+    spec = request_spec(context, uuid)
+    try:
+        flavor = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"]).flavor
+    except nova_exception.InstanceNotFound:
+        return
+    # The flavor of a resize has another id.
+    if (
+        spec is None
+        or spec.flavor.flavorid != flavor.flavorid
+        or spec.flavor.extra_specs == flavor.extra_specs
+    ):
+        return
+
+    def restore() -> None:
+        instance = settled(context, uuid, host)
+        define()
+        respecify(context, uuid, instance.flavor, requests_of(instance))
+
+    yield Step(f"{uuid}: take back what was begun the other way", restore)
 
 
 def request_spec(context: nova_context.RequestContext, uuid: str) -> objects.RequestSpec | None:

@@ -16,6 +16,7 @@ between.
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -37,7 +38,7 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import sriov
-from nova_gpu.stock.core.holding import Leaving, NotTakenOver
+from nova_gpu.stock.core.holding import Leaving, NotTakenOver, Way
 from nova_gpu.stock.virt import adoption, aliases, definitions, providers, records
 from nova_gpu.stock.virt.adoption import Step
 from nova_gpu.stock.virt.shadow import Shadow
@@ -65,6 +66,7 @@ class GivingBack:
         self._client = client
         self._node = node
         self._host = host
+        self._holdings = report.holdings
         self._mediated = report.mediated
         self._roots = roots
 
@@ -74,6 +76,12 @@ class GivingBack:
         :param leavings: all instances with GPUs of nova-gpu on the host, without obstacles
         """
         everybody = list(leavings)
+        leaving_too = {leaving.instance.uuid for leaving in everybody}
+        for holding in self._holdings:
+            if (own := holding.instance.uuid) not in leaving_too:
+                slots = holding.slots if holding.ways == (Way.MEDIATED,) else ()
+                define = functools.partial(definitions.add, self._host, own, slots)
+                yield from adoption.restoring(self._context, own, self._node.host, define)
         for leaving in everybody:
             yield from self._first(leaving)
         for leaving in everybody:
@@ -86,14 +94,14 @@ class GivingBack:
         if leaving.functions:
             yield Step(f"{own}: add its requests of aliases", lambda: self.ask(leaving))
             yield Step(f"{own}: add stock Nova's records", lambda: self.remember(leaving))
-        if leaving.mediated:
-            yield Step(
-                f"{own}: let libvirt define its mediated devices", lambda: self.define(leaving)
-            )
 
     def _then(self, leaving: Leaving) -> Iterator[Step]:
         own = leaving.instance.uuid
         yield Step(f"{own}: change its request spec", lambda: self.respecify(leaving))
+        if leaving.mediated:
+            yield Step(
+                f"{own}: let libvirt define its mediated devices", lambda: self.define(leaving)
+            )
         yield Step(f"{own}: change its flavor and its records", lambda: self.record(leaving))
 
     def ask(self, leaving: Leaving) -> None:

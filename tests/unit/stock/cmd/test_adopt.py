@@ -107,10 +107,15 @@ class TakeOverTest(test.NoDBTestCase):
         super().setUp()
         self.done: list[str] = []
         self.errors: dict[str, Exception] = {}
+        self.given_back: list[str] = []
 
     def steps(self, taken: Holding) -> Iterator[Step]:
         for name in ("first", "second"):
             yield Step(name, functools.partial(self._do, taken.instance.uuid, name))
+
+    def begun(self) -> Iterator[Iterator[Step]]:
+        for uuid in self.given_back:
+            yield iter([Step("back", functools.partial(self._do, uuid, "back"))])
 
     def _do(self, uuid: str, name: str) -> None:
         if error := self.errors.get(uuid):
@@ -126,6 +131,13 @@ class TakeOverTest(test.NoDBTestCase):
     def test_all(self) -> None:
         self.assertEqual((0, "first\nsecond\n", ""), self.take_over(holding("one")))
         self.assertEqual(["one first", "one second"], self.done)
+
+    def test_what_was_begun_the_other_way(self) -> None:
+        self.given_back = ["one", "two"]
+        self.errors = {"one": NotTakenOver("one", "it is busy", "wait")}
+        status, *_ = self.take_over(holding("three"))
+        self.assertEqual(1, status)
+        self.assertEqual(["two back", "three first", "three second"], self.done)
 
     def test_what_stays(self) -> None:
         status, *_ = self.take_over(holding("one", BUSY), holding("two"))
