@@ -170,6 +170,17 @@ class AdoptTest(Mediated):
         self.finish()
         self.assertAdopted(server, had)
         self.assertEqual(set(), defined)
+        self._reboot_server(server, hard=True)  # nova-gpu writes its slot into the domain
+        self.computes["host1"].stop()
+        self.divide()
+        for step in list(self.giving_back().steps(self.look().leavings))[:3]:
+            step.do()
+        self.divide(by_stock=False)
+        self.take_driver()
+        self._reboot_server(server, hard=True)
+        self.assertEqual(had, self.mediated(server))
+        self.computes["host1"].stop()
+        self.finish()
 
     def start_killed(self, server: Server, mediated: list[str]) -> None:
         """Start nova-compute with nova-gpu's driver, boot what has room without it, and stop it."""

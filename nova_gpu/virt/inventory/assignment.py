@@ -123,9 +123,11 @@ class Assigned:
         if instance is None:
             return uuids if CONF.devices.enabled_mdev_types else {}
         self.ask_for_providers()
-        # The instance's vGPUs, and those that its domain names, or named until its removal
-        named = device.slots(ledger.now.kept_by(instance.uuid))
-        slots = named | self.parts.devices(instance.resources)
+        slots = self.parts.devices(instance.resources)
+        # Its domain names what it has, or had until its removal; and what it has by stock Nova,
+        # if it was given back and nova-compute is started before that is done for all instances.
+        if slots or not _asks_stock_alone(instance.flavor):
+            slots |= device.slots(ledger.now.kept_by(instance.uuid))
         ours = {device_uuid(instance.uuid, slot) for slot in slots}
         return {uuid: guest for uuid, guest in uuids.items() if uuid not in ours}
 
@@ -165,3 +167,10 @@ class Assigned:
         for key, uuid in uuids.items():
             supply: Supply = self.parts if key.is_in_parts else self.whole
             supply.provider_uuids[key] = uuid
+
+
+def _asks_stock_alone(flavor: objects.Flavor) -> bool:
+    """Return whether the flavor asks for vGPUs, and not in nova-gpu's words."""
+    specs = flavor.extra_specs
+    own = any(name in (names.VGPUS, names.GPUS) or name.startswith("gpu:") for name in specs)
+    return not own and any(name.startswith("resources") for name in specs)

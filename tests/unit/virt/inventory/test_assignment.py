@@ -123,6 +123,14 @@ class NovasVGPUsTest(AssignedTestCase):
         config.config(group="devices", enabled_mdev_types=["nvidia-64"])
         self.assertEqual(found, self.of_others(found), "of all instances all")
 
+    def test_mediated_devices_of_an_instance_that_was_given_back(self) -> None:
+        """Nova keeps those that the domain names."""
+        for specs, others in (({"resources:VGPU": "1"}, 1), ({"vgpus": "= 1"}, 0)):
+            instance = self.compute.instance(specs)
+            self.compute.gpus.ledger.saw_domains({instance.uuid: frozenset({NAMED})})
+            found = {device_uuid(instance.uuid, NAMED): instance.uuid}
+            self.assertEqual(others, len(self.of_others(found, instance)), specs)
+
     def test_plain_instance_needs_nobody(self) -> None:
         """Also while Placement is down"""
         for supply in self.assigned.supplies:
