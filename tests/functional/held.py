@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import fixtures
@@ -12,6 +12,8 @@ from lxml import etree
 from nova import objects
 from nova.compute import task_states
 
+from nova_gpu.conf import CONF
+from nova_gpu.core import names
 from nova_gpu.core.model import GPU
 from nova_gpu.stock.virt import providers
 from nova_gpu.virt.lifecycle import cleaning
@@ -25,24 +27,95 @@ _RESIZES = task_states.resizing_states
 
 
 class HeldTestBase(stock.StockTestBase):
-    """A host with four cards and a network function, whose nova-compute is of either driver.
+    """A host whose nova-compute is of either driver.
 
-    ``is_stock``: whether it is stock Nova's now. ``own``: by instance, the cards that it has, and
+    ``is_stock``: whether it is stock Nova's now. ``own``: by instance, the GPUs that it has, and
     keeps while nothing moves it. ``failed``: the instances that Nova has given up to move.
     """
 
     is_stock: bool
 
     def setUp(self) -> None:
-        # By card: the instance that has had it since it was cleaned
-        self.dirty: dict[str, str] = {}
         self.own: dict[str, list[str]] = {}
         self.failed: set[str] = set()
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", self._cleaned()))
 
     def _setup_compute_service(self) -> None:
         self.take_options()
+
+    def take_options(self, *, is_stock: bool | None = None) -> None:
+        """Take the options of stock Nova's driver or nova-gpu's; by default those of now."""
+        is_stock = self.is_stock if is_stock is None else is_stock
+        self.flags(compute_driver=stock.STOCK if is_stock else stock.OURS)
+        self.give_to(is_stock=is_stock)
+
+    def give_to(self, *, is_stock: bool) -> None:
+        """Take the options by which stock Nova has the GPUs, or nova-gpu."""
+        raise NotImplementedError
+
+    def words(self, count: int, *, is_stock: bool, and_more: bool = False) -> dict[str, str]:
+        """Return a flavor's properties for *count* GPUs, and for something else of Nova's."""
+        raise NotImplementedError
+
+    def by_domain(self) -> dict[str, set[str]]:
+        """Return by instance the GPUs that its domain has."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Check what is always true, whatever was interrupted."""
+        raise NotImplementedError
+
+    def check_end(self) -> None:
+        """Check that every GPU is of the instance that has it, or free and offered."""
+        raise NotImplementedError
+
+    def expect_free_are_clean(self) -> None:
+        """Check what stock Nova is given, which cleans nothing."""
+
+    def gpus_of(self, server: Server) -> list[str]:
+        return sorted(self.by_domain().get(server["id"], ()))
+
+    def tearDown(self) -> None:
+        """Leave everything as it is: :meth:`check_end` has seen it."""
+        super(leftovers.LeavesNothing, self).tearDown()
+
+    def _instances(self) -> objects.InstanceList:
+        attributes = ["resources", "migration_context"]
+        return objects.InstanceList.get_by_filters(
+            self.context, {"deleted": False}, expected_attrs=attributes
+        )
+
+    def _written_down(self, instance: objects.Instance) -> Iterator[str]:
+        """Yield what ``instance.resources`` has of this host, of both ends of a move."""
+        # What is offloaded, and what has moved, keeps what it had written down.
+        kept = [instance.resources] if instance.host == "host1" else []
+        is_moving = instance.vm_state == "resized" or (
+            instance.vm_state in ("active", "stopped") and instance.task_state in _RESIZES
+        )
+        if is_moving and (moving := instance.migration_context) is not None:
+            kept += [moving.old_resources, moving.new_resources]
+        yield from (item.identifier for items in kept for item in items or ())
+
+    def _check_own(self, domains: Mapping[str, set[str]], instances: objects.InstanceList) -> None:
+        states = {instance.uuid: instance.vm_state for instance in instances}
+        for uuid, gpus in list(self.own.items()):
+            state = states.get(uuid)
+            if state is None:
+                del self.own[uuid]
+            elif state == "active":
+                self.assertEqual(gpus, sorted(domains.get(uuid, ())), f"GPUs of {uuid}")
+
+
+class HeldCardsTestBase(HeldTestBase):
+    """Four cards and a network function, by an alias or by nova-gpu."""
+
+    def setUp(self) -> None:
+        # By card: the instance that has had it since it was cleaned
+        self.dirty: dict[str, str] = {}
+        super().setUp()
+        aliases = [*CONF.pci.alias, json.dumps({**test_adopt.NIC, "name": "nic"})]
+        self.flags(alias=aliases, group="pci")
+        self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", self._cleaned()))
 
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
         functions = test_kvm_aliases.devices()
@@ -54,12 +127,14 @@ class HeldTestBase(stock.StockTestBase):
         super().prepare(host)
         host.add_device(_NIC, *test_adopt.NIC.values(), class_code=0x020000)
 
-    def take_options(self, *, is_stock: bool | None = None) -> None:
-        """Take the options of stock Nova's driver or nova-gpu's; by default those of now."""
-        is_stock = self.is_stock if is_stock is None else is_stock
+    def give_to(self, *, is_stock: bool) -> None:
         cards = [test_kvm_aliases.ALL_A2] if is_stock else []
-        self.flags(compute_driver=stock.STOCK if is_stock else stock.OURS)
         self.device_spec(*cards, json.dumps(test_adopt.NIC))
+
+    def words(self, count: int, *, is_stock: bool, and_more: bool = False) -> dict[str, str]:
+        by_alias = ["nic:1"] * and_more + [f"a2:{count}"] * is_stock
+        properties = {} if is_stock else {names.GPUS: f"= {count}"}
+        return properties | ({names.PCI_ALIAS: ",".join(by_alias)} if by_alias else {})
 
     def _cleaned(self) -> Callable[[cleaning.Cleaning, GPU], bool]:
         clean = cleaning.Cleaning.clean
@@ -72,16 +147,9 @@ class HeldTestBase(stock.StockTestBase):
 
         return cleaned
 
-    def tearDown(self) -> None:
-        """Leave everything as it is: :meth:`check_end` has seen it."""
-        super(leftovers.LeavesNothing, self).tearDown()
-
     # Who says what
 
-    def cards_of(self, server: Server) -> list[str]:
-        return sorted(self._domain_cards().get(server["id"], ()))
-
-    def _domain_cards(self) -> dict[str, set[str]]:
+    def by_domain(self) -> dict[str, set[str]]:
         """Return by instance the cards that its domain has, whichever of their functions."""
         found: dict[str, set[str]] = {}
         for domain in self._domains("host1"):
@@ -94,15 +162,9 @@ class HeldTestBase(stock.StockTestBase):
                     found.setdefault(domain.UUIDString(), set()).add(card)
         return found
 
-    def _instances(self) -> objects.InstanceList:
-        attributes = ["resources", "migration_context"]
-        return objects.InstanceList.get_by_filters(
-            self.context, {"deleted": False}, expected_attrs=attributes
-        )
-
     def claims(self) -> dict[str, dict[str, set[str]]]:
         """Return by card and instance who says that it is the instance's."""
-        return self._claims(self._domain_cards(), self._instances())
+        return self._claims(self.by_domain(), self._instances())
 
     def _claims(
         self, domains: Mapping[str, set[str]], instances: objects.InstanceList
@@ -121,15 +183,8 @@ class HeldTestBase(stock.StockTestBase):
             if row.status in _TAKEN:
                 claim(row.address, str(row.instance_uuid), "row")
         for instance in instances:
-            # What is offloaded, and what has moved, keeps what it had written down.
-            kept = [instance.resources] if instance.host == "host1" else []
-            is_moving = instance.vm_state == "resized" or (
-                instance.vm_state in ("active", "stopped") and instance.task_state in _RESIZES
-            )
-            if is_moving and (moving := instance.migration_context) is not None:
-                kept += [moving.old_resources, moving.new_resources]
-            for resource in (item for items in kept for item in items or ()):
-                claim(resource.identifier, instance.uuid, "resources")
+            for card in self._written_down(instance):
+                claim(card, instance.uuid, "resources")
         for provider, allocations in self._of_stock().items():
             for consumer in allocations:
                 claim(provider, self._instance_of(consumer), "Placement")
@@ -142,6 +197,9 @@ class HeldTestBase(stock.StockTestBase):
             for row in objects.PciDeviceList.get_by_compute_node(self.context, node.id)
             if row.address in kvm.ALL
         ]
+
+    def are_several_free(self) -> bool:
+        return [row.status for row in self._rows()].count("available") > 1
 
     def _providers(self) -> list[dict[str, Any]]:
         url = f"/resource_providers?in_tree={self.compute_rp_uuids['host1']}"
@@ -170,8 +228,7 @@ class HeldTestBase(stock.StockTestBase):
         return consumer
 
     def check(self) -> None:
-        """Check what is always true, whatever was interrupted."""
-        domains = self._domain_cards()
+        domains = self.by_domain()
         instances = self._instances()
         found = self._claims(domains, instances)
         for card, claims in found.items():
@@ -188,13 +245,7 @@ class HeldTestBase(stock.StockTestBase):
             for row in self._rows():
                 if row.status == "available":
                     self.assertEqual({}, found[row.address], f"stock Nova offers {row.address}")
-        states = {instance.uuid: instance.vm_state for instance in instances}
-        for uuid, cards in list(self.own.items()):
-            state = states.get(uuid)
-            if state is None:
-                del self.own[uuid]
-            elif state == "active":
-                self.assertEqual(cards, sorted(domains.get(uuid, ())), f"cards of {uuid}")
+        self._check_own(domains, instances)
 
     def _check_dirty(self, found: dict[str, dict[str, set[str]]]) -> None:
         for card, claims in found.items():
@@ -211,10 +262,9 @@ class HeldTestBase(stock.StockTestBase):
         self.assertEqual(set(), self.dirty.keys() - claimed, "stock Nova gets it uncleaned")
 
     def check_end(self) -> None:
-        """Check that every card is of the instance that has it, or free and offered."""
         found = self.claims()
         taken = {card for card, claims in found.items() if claims}
-        domains = self._domain_cards()
+        domains = self.by_domain()
         resized = any(server["status"] == "VERIFY_RESIZE" for server in self._servers())
         for server in self._servers():
             # What Nova has given up to move it leaves as it was then.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that a command does to the outside, which is interrupted at one place, by its number.
 
-The outside are Nova's databases, which the conductor writes, Placement, and files. A place is
-before a statement that writes, before a commit and after it; before a request to Placement that
-writes and after it; and before a file is written or removed.
+The outside are Nova's databases, which the conductor writes, Placement, files, and libvirt. A place
+is before a statement that writes, before a commit and after it; before a request to Placement that
+writes and after it; before a file is written or removed; and before a call of libvirt that changes
+something and after it.
 """
 
 from __future__ import annotations
@@ -77,16 +78,26 @@ class Outside:
     def _request(self, verb: str, send: Callable[..., Any]) -> Callable[..., Any]:
         def request(url: str, *args: Any, **kwargs: Any) -> Any:
             what = f"{verb.upper()} {url.partition('/')[2].partition('/')[0]}"
+            return self.around(what, send)(url, *args, **kwargs)
+
+        return request
+
+    def around(self, what: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *do*, a call of another process that writes, with a place before it and after."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_mine():
+                return do(*args, **kwargs)
             self._reach(f"before {what}")
             self._is_inside = False
             try:
-                answer = send(url, *args, **kwargs)
+                answer = do(*args, **kwargs)
             finally:
                 self._is_inside = True
             self._reach(f"after {what}")
             return answer
 
-        return request
+        return called
 
     def _execute(self, connection: Any, cursor: Any, statement: str, *args: Any) -> None:
         if self._is_mine() and statement.startswith(_WRITES):

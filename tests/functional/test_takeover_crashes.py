@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import random
 from collections.abc import Callable, Collection, Iterator
@@ -27,25 +26,32 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.stock.cmd import adopt, leave
 from nova_gpu.stock.cmd import shadow as shadow_command
-from tests.fixtures import economy
-from tests.functional import NOVA, held, outside, test_adopt
+from tests.fixtures import economy, mediated
+from tests.functional import NOVA, held, held_mediated, outside
 from tests.functional.base import Server
 
 POINTS, SEED = "NOVA_GPU_TAKEOVERS", "NOVA_GPU_SEED"
 _COMMANDS = {"adopt": adopt.run, "leave": leave.run}
+# What changes libvirt's definitions of mediated devices
+_DEFINITIONS = (
+    (mediated.Devices, "define"),
+    (mediated.Device, "undefine"),
+    (mediated.Device, "setAutostart"),
+)
 _OTHER = {"adopt": "leave", "leave": "adopt"}
 _SETTLED = ("ACTIVE", "SHUTOFF", "VERIFY_RESIZE", "SHELVED_OFFLOADED", "ERROR")
 _MOVES = ("resize", "confirm", "revert", "shelve", "unshelve")
 _ASKED = (
-    *("boot alias", "boot gpus", "reboot", "reboot", "stop", "start", "resize"),
+    *("boot stock", "boot own", "reboot", "reboot", "stop", "start", "resize"),
     *_MOVES,
     *("delete", "live"),
 )
+_OWN = {names.GPUS, names.VGPUS}
 _QUIET_S = 30.0
 
 
 class Crashing(held.HeldTestBase):
-    """An instance with two cards, one with a card and a network function, and a free card.
+    """An instance with two GPUs, one with a GPU and something else of Nova's, and a free GPU.
 
     ``FIRST`` is the command that is killed first, ``PLACES`` about as many as it passes
     (:class:`tests.functional.outside.Outside`), ``SOME`` the deaths if the environment names no
@@ -67,19 +73,15 @@ class Crashing(held.HeldTestBase):
         super().setUp()
         self.flags(pci_in_placement=self.REPORTED, group="filter_scheduler")
         self.flags(allow_resize_to_same_host=True, report_interval=0, shelved_offload_time=0)
-        aliases = [*CONF.pci.alias, json.dumps({**test_adopt.NIC, "name": "nic"})]
-        self.flags(alias=aliases, group="pci")
         self.start_host()
-        stock, own = {names.PCI_ALIAS: "a2:1"}, {"gpus": "= 1"}
-        pair, one = {
-            "adopt": ({names.PCI_ALIAS: "a2:2"}, {names.PCI_ALIAS: "nic:1,a2:1"}),
-            "leave": ({"gpus": "= 2"}, {"gpus": "= 1", names.PCI_ALIAS: "nic:1"}),
-        }[self.FIRST]
+        is_stock = self.is_stock
         self.first = {}
-        for words in (pair, one):
+        for count, and_more in ((2, False), (1, True)):
+            words = self.words(count, is_stock=is_stock, and_more=and_more)
             server = self.boot(self.flavor(**words))
-            self.first[server["id"]] = self.own[server["id"]] = self.cards_of(server)
-        self.small = {"boot alias": self.flavor(**stock), "boot gpus": self.flavor(**own)}
+            self.first[server["id"]] = self.own[server["id"]] = self.gpus_of(server)
+        stock, own = (self.words(1, is_stock=by_stock) for by_stock in (True, False))
+        self.small = {"boot stock": self.flavor(**stock), "boot own": self.flavor(**own)}
         self.large_stock, self.large_own = (
             self._create_flavor(memory_mb=256, vcpu=1, disk=1, ephemeral=0, extra_spec=words)
             for words in (stock, own)
@@ -242,14 +244,11 @@ class Crashing(held.HeldTestBase):
         if servers:
             self.ask(what, self.chance.choice(servers))
 
-    def are_several_free(self) -> bool:
-        return [row.status for row in self._rows()].count("available") > 1
-
     def ask(self, what: str, server: Server) -> None:
         """Ask for it; the API may refuse."""
         uuid, larger = (
             server["id"],
-            self.large_own if "gpus" in _words(server) else self.large_stock,
+            self.large_own if _OWN & _words(server).keys() else self.large_stock,
         )
         actions: dict[str, dict[str, Any]] = {
             "reboot": {"reboot": {"type": "HARD"}},
@@ -320,28 +319,62 @@ def _words(server: Server) -> dict[str, str]:
     return words
 
 
-class AdoptTest(Crashing):
+class Cards(Crashing, held.HeldCardsTestBase):
+    """The instances have whole cards; the second one has a network function by an alias."""
+
+
+class AdoptTest(Cards):
     FIRST = "adopt"
     PLACES = 43
 
 
-class ReportedAdoptTest(Crashing):
+class ReportedAdoptTest(Cards):
     FIRST = "adopt"
     REPORTED = True
     PLACES = 59
-    SOME = 3
+    SOME = 1
 
 
-class LeaveTest(Crashing):
+class LeaveTest(Cards):
     FIRST = "leave"
     PLACES = 36
-    SOME = 3
+    SOME = 1
 
 
-class ReportedLeaveTest(Crashing):
+class ReportedLeaveTest(Cards):
     FIRST = "leave"
     REPORTED = True
     PLACES = 38
+
+
+class Mediated(Crashing, held_mediated.HeldMediatedTestBase):
+    """The instances have mediated devices of one type."""
+
+    @contextlib.contextmanager
+    def _as_command(self, places: outside.Outside) -> Iterator[None]:
+        with super()._as_command(places), contextlib.ExitStack() as stack:
+            for owner, name in _DEFINITIONS:
+                call = places.around(f"libvirt's {name}", getattr(owner, name))
+                stack.enter_context(mock.patch.object(owner, name, call))
+            yield
+
+
+class MediatedAdoptTest(Mediated):
+    FIRST = "adopt"
+    PLACES = 29
+    SOME = 1
+
+
+class MediatedLeaveTest(Mediated):
+    FIRST = "leave"
+    PLACES = 39
+    SOME = 1
+
+
+_CASES: tuple[type[Crashing], ...] = (
+    *(AdoptTest, ReportedAdoptTest, LeaveTest, ReportedLeaveTest),
+    *(MediatedAdoptTest, MediatedLeaveTest),
+)
 
 
 def _point(number: int, of: int, seed: int) -> Callable[[Crashing], None]:
@@ -350,9 +383,9 @@ def _point(number: int, of: int, seed: int) -> Callable[[Crashing], None]:
 
 def _add_tests() -> None:
     """Give each class a test for each of its points, of which each is a fork of its own."""
-    seed, classes = int(os.environ.get(SEED, "0")), Crashing.__subclasses__()
-    for case in classes:
-        of = int(os.environ.get(POINTS, "0")) // len(classes) or case.SOME
+    seed = int(os.environ.get(SEED, "0"))
+    for case in _CASES:
+        of = int(os.environ.get(POINTS, "0")) // len(_CASES) or case.SOME
         for number in range(of):
             setattr(case, f"test_point_{number:04}", _point(number, of, seed))
 
