@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from nova_gpu.core import names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.stock.core.holding import Provider
 from nova_gpu.stock.virt import definitions
@@ -32,9 +33,12 @@ def name_of(nodename: str, parent: PciAddress) -> str:
 def read(client: Any, name: str, uuid: str) -> Provider:
     """Return the provider with its resource classes and traits.
 
+    One that a takeover was about to remove has no inventory any more; it had Nova's own class.
+
     :raises PlacementFailed: if Placement does not have it
     """
     url = f"/resource_providers/{uuid}"
     inventories = placement_client.get(client, f"{url}/inventories")["inventories"]
     traits = placement_client.get(client, f"{url}/traits")["traits"]
-    return Provider(name, frozenset(inventories), frozenset(traits))
+    classes = frozenset(inventories or [names.VGPU_RESOURCE_CLASS])
+    return Provider(name, classes, frozenset(traits))

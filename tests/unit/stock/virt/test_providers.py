@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import unittest
+from unittest import mock
 
 from nova_gpu.core import names
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
@@ -20,3 +21,20 @@ class FunctionTest(unittest.TestCase):
         own = names.provider_name("host1", GroupKey("10de", "25b6", DeliveryMode.PCI))
         for name in ("host1", own, "host1_pci_0000_3b_00", "0000:3b:00.0", "host1_0000:3b:00.8"):
             self.assertIsNone(providers.function_of(name), name)
+
+
+class ReadTest(unittest.TestCase):
+    def read(self, inventories: dict[str, object]) -> frozenset[str]:
+        answers = {"inventories": {"inventories": inventories}, "traits": {"traits": []}}
+
+        def get(client: object, url: str) -> object:
+            return answers[url.rpartition("/")[2]]
+
+        with mock.patch.object(providers.placement_client, "get", get):
+            return providers.read(None, "host1_pci_0000_3b_00_0", "uuid").resource_classes
+
+    def test_its_classes(self) -> None:
+        self.assertEqual({"CUSTOM_LARGE"}, self.read({"CUSTOM_LARGE": {}}))
+
+    def test_one_that_a_takeover_was_about_to_remove(self) -> None:
+        self.assertEqual({"VGPU"}, self.read({}))
