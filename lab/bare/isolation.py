@@ -61,6 +61,9 @@ def script(root: Path, bound: Iterable[Path]) -> str:
         "mount --rbind /dev dev",
         "mount -t proc proc proc",
         "mount -t tmpfs -o mode=0755 tmpfs run",
+        # As on an installed Debian 13, because the suites make many small files. If a file of the
+        # machine was copied there, it must stay visible.
+        """test "$(ls -A tmp)" || mount -t tmpfs -o mode=1777,nosuid tmpfs tmp""",
         "mkdir -p run/lock .old",
     ]
     for path in bound:

@@ -62,8 +62,10 @@ class RunTest(testtools.TestCase):
             self.skipTest(reason)
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.root = self.folder / "root"
-        for name in ("dev", "proc", "run", "sys", "tmp", isolation.CHECKOUT.strip("/")):
-            (self.root / name).mkdir(parents=True)
+        self.checkout = self.root / isolation.CHECKOUT.strip("/")
+        self.checkout.mkdir(parents=True)
+        for name in ("dev", "proc", "run", "sys", "tmp"):
+            (self.root / name).mkdir()
         for name in ("bin", "lib", "lib64", "sbin"):
             (self.root / name).symlink_to(f"usr/{name}")
 
@@ -77,6 +79,7 @@ class RunTest(testtools.TestCase):
             'test -z "${PYTHONPATH-}";'
             'test "$(cat /proc/1/comm)" = python3; test ! -e /etc; test ! -e /.old;'
             "test -c /dev/null; test -d /run/lock; ! touch /usr/x 2>/dev/null;"
+            'test "$(stat -f -c %T /tmp)" = tmpfs; test -k /tmp;'
             "mkdir /tmp/m; mount -t tmpfs tmpfs /tmp/m; exit 5"
         )
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", "/x"))
@@ -95,15 +98,15 @@ class RunTest(testtools.TestCase):
         self.assertEqual([], self.inside())
 
     def test_is_asked_to_end(self) -> None:
-        script = "trap 'echo asked >/tmp/asked; exit 3' TERM; echo ready >/tmp/ready; "
+        script = "trap 'echo asked >asked; exit 3' TERM; echo ready >ready; "
         with self.started(f"{script} while :; do sleep 0.05; done") as child:
             child.terminate()
             self.assertEqual(128 + signal.SIGTERM, child.wait(60))
-        self.assertEqual("asked\n", (self.root / "tmp/asked").read_text())
+        self.assertEqual("asked\n", (self.checkout / "asked").read_text())
         self.assertEqual([], self.inside())
 
     def test_is_killed_with_who_runs_it(self) -> None:
-        with self.started("echo ready >/tmp/ready; sleep 600") as child:
+        with self.started("echo ready >ready; sleep 600") as child:
             self.assertNotEqual([], self.inside())
             child.kill()
             child.wait()
@@ -122,7 +125,7 @@ class RunTest(testtools.TestCase):
         argv = [sys.executable, "-c", code, str(self.root), script]
         child = subprocess.Popen(argv, env=environ)
         self.addCleanup(child.kill)
-        ready = self.root / "tmp/ready"
+        ready = self.checkout / "ready"
         deadline = time.monotonic() + 200
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
