@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 from collections.abc import Collection
 
@@ -55,9 +56,11 @@ def _copy(venv: pathlib.Path, tree: pathlib.Path) -> None:
     for name in ("python", "python3", _PYTHON):
         (tree / "bin" / name).symlink_to(f"/usr/bin/{_PYTHON}")
     (tree / "pyvenv.cfg").write_text(_CONFIGURATION)
-    # The files keep their times: otherwise Python would compile all of them under emulation.
     site = tree / _SITE
     shutil.copytree(venv / _SITE, site, symlinks=True, ignore=_ignored)
+    # Python would compile them under emulation. Some templates are not Python 3, and stay.
+    argv = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-p", "/opt/nova"]
+    subprocess.run([*argv, "-s", str(tree), str(site)], stdout=subprocess.DEVNULL, check=False)
     shutil.copytree(venv / "etc", tree / "etc")
     # Nova's fixtures expect it next to the package nova.
     (site / "etc").unlink(missing_ok=True)
