@@ -9,6 +9,7 @@ from nova_gpu.cmd import this_host, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.domains import Named
@@ -35,7 +36,8 @@ def by_domain(
     deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
     """Return the devices of each domain by its uuid, and why they are unknown, or ``None``."""
-    parts = domains.parts(whole, host.roots, divided)
+    made_vgpus = MadeVGPUs(host.vgpus).by_instance()
+    parts = domains.parts(whole, host.roots, divided, vgpus=made_vgpus)
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import fixtures
 from nova import objects
 
+from nova_gpu.cmd import holders
 from nova_gpu.core.vgpu.vgpu import Slot
 from tests.functional import divided, live, profiled, stock
 from tests.functional.readings import Server
@@ -39,6 +41,15 @@ class Mediated(live.Moving, stock.StockMediatedTestBase):
         spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
         return [self.instance(server).flavor.extra_specs, spec.flavor.extra_specs]
 
+    def shown(self) -> dict[str, tuple[str, ...]]:
+        """Return the guests of each card as ``nova-gpu list`` shows them."""
+        libvirt = self.computes["host1"].driver._host
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.cmd.this_host.Reader", lambda: libvirt))
+        with self.reading("host1") as sources:
+            held, unknown = holders.read(sources.host, sources.host.find())
+        self.assertIsNone(unknown)
+        return {str(function): guests for function, guests in held.items()}
+
     def assertAdopted(self, server: Server, mediated: list[str]) -> None:
         """Check that the guest has *mediated*, and that all count them for nova-gpu."""
         self.assertEqual(mediated, self.mediated(server))
@@ -70,6 +81,7 @@ class AdoptTest(Mediated):
             self.assertEqual(before[server["id"]], self.guest(server).XMLDesc(0))
             self.assertAdopted(server, had[server["id"]])
         self.assertEqual((made, set()), (self.kernels["host1"].made, defined))
+        self.assertEqual(set(had), {uuid for guests in self.shown().values() for uuid in guests})
         self.assertEqual([], self.providers())
         self.assertEqual((8, 0, 3), self.inventories()[64])
         self.assertEqual((), self.judge().differences)
