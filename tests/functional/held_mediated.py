@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from lxml import etree
-from nova import objects
 
 from nova_gpu.core import names
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
@@ -125,8 +124,8 @@ class HeldMediatedTestBase(held.HeldTestBase, stock.StockMediatedTestBase):
 
     def _check_records(self, server: Server, devices: set[str]) -> None:
         wanted = server["flavor"]["extra_specs"]
-        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
-        self.assertEqual(wanted, spec.flavor.extra_specs)
+        if (spec := self.request_spec(server)) is not None:
+            self.assertEqual(wanted, spec.flavor.extra_specs)
         own = int(wanted.get(names.VGPUS, "= 0").removeprefix("= "))
         count = own + int(wanted.get(_VGPU, 0))  # nova-gpu knows Placement's words, too
         self.assertFalse(self.is_stock and own, wanted)
