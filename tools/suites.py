@@ -68,6 +68,7 @@ SUITES = {
     "vfio": Suite(("python -m tests.vfio",), "vm", "-k"),
     "moves": Suite(_VFIO, "vm", "-k"),
     "bars": Suite(_VFIO, "vm", "-k"),
+    "takeover": Suite(_VFIO, "vm", "-k"),
     "unit": Suite(_STESTR, pick=""),
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k"),
     "style": Suite((*_tox("pep8"), *_tox("docs"))),
@@ -75,7 +76,7 @@ SUITES = {
     "gpu": Suite(("python -m tests.gpu",), pick="-k"),
 }
 # They take too long for each change, or need a real card, and run only by their names.
-ON_REQUEST = ("bars", "gpu")
+ON_REQUEST = ("bars", "takeover", "gpu")
 
 
 @dataclasses.dataclass

@@ -45,15 +45,16 @@ class Line:
 class VM:
     """A VM: its files and its variants.
 
-    ``iommu`` False: the kernel does not use the IOMMU. ``bare``: the VM has neither udev nor
-    libvirtd. ``prepared``: the module that it imports before it is saved. ``saved``: the folder
-    from which it is resumed, made by :mod:`lab.vm.saved`.
+    ``name`` is its hostname. ``iommu`` False: the kernel does not use the IOMMU. ``bare``: the VM
+    has neither udev nor libvirtd. ``prepared``: the module that it imports before it is saved.
+    ``saved``: the folder from which it is resumed, made by :mod:`lab.vm.saved`.
     """
 
     emulator: pathlib.Path
     system: pathlib.Path
     environment: pathlib.Path
     tree: pathlib.Path
+    name: str = "labvm"
     memory_mib: int = 3072
     iommu: bool = True
     bare: bool = False
@@ -94,10 +95,6 @@ class VM:
             *(_incoming(self.saved / STATE) if self.saved else ()),
         ]
 
-    @property
-    def name(self) -> str:
-        return f"labvm{self.line.number}" if self.line else "labvm"
-
     def told(self) -> list[str]:
         """Return what a resumed VM must be told: its hostname and its network line."""
         return [self.name, *((self.line.address, self.line.mac) if self.line else ())]
@@ -117,8 +114,10 @@ class VM:
         if self.prepared:
             words.append(f"labvm.prepared={self.prepared}")
             words.append(f"labvm.away={','.join(cards.FORGOTTEN)}")
-        elif self.line:
-            words += [f"labvm.name={self.name}", f"labvm.address={self.line.address}"]
+        else:
+            words.append(f"labvm.name={self.name}")
+            if self.line:
+                words.append(f"labvm.address={self.line.address}")
         return " ".join([*words, self.append]).strip()
 
 

@@ -13,7 +13,7 @@ from nova import context as nova_context
 from nova import objects
 
 from nova_gpu.conf import CONF
-from tests.cloud import base, bus, wire
+from tests.cloud import base, bus, images, wire
 from tests.cloud import fixtures as cloud_fixtures
 
 _POLL_S = 0.1
@@ -22,9 +22,10 @@ _POLL_S = 0.1
 class _Service:
     """One nova-compute: what it and the rest of the cloud say to each other, while it lives."""
 
-    def __init__(self, listener: connection.Listener) -> None:
+    def __init__(self, listener: connection.Listener, snapshots: images.Snapshots) -> None:
         self._acceptor = wire.Acceptor(listener)
         self._exchange = bus.Exchange()
+        self._snapshots = snapshots
         self.link: wire.Link
         self._started: threading.Event
         self._serving: threading.Thread | None = None
@@ -41,6 +42,7 @@ class _Service:
             "send": self._exchange.send,
             "listen": self._exchange.listen,
             "started": self._started.set,
+            images.VERB: self._snapshots.answer,
         }
         self.link = wire.Link(stream, handlers)
         self._exchange.attach(self.link)
@@ -112,7 +114,8 @@ class Apart(base.Cloud):
 
     def _setup_compute_service(self) -> None:
         self._placement = self._serve_placement()
-        self._services = {host: _Service(self.listener(host)) for host in self.HOSTS}
+        snapshots = images.Snapshots(self.glance)
+        self._services = {host: _Service(self.listener(host), snapshots) for host in self.HOSTS}
         for host in self.HOSTS:
             self._map_host(host)
             self._launch(host)

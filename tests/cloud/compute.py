@@ -32,7 +32,7 @@ from oslo_log import log as logging
 from oslo_messaging.rpc import transport
 
 import nova_gpu.virt.driver  # noqa: F401
-from tests.cloud import bus, wire
+from tests.cloud import bus, images, wire
 from tests.fixtures import economy
 
 economy.economize()
@@ -111,11 +111,12 @@ class Compute:
         """There is no Glance, and no Neutron."""
         test = _Test()
         test.setUp()
-        self._serve_images(test.useFixture(glance.GlanceFixture(test)))
+        self._images = test.useFixture(images.Images(test))
+        self._serve_images(self._images)
         test.useFixture(neutron.NeutronFixture(test))
 
     def _connect(self, stream: connection.Connection[Any, Any]) -> wire.Link:
-        link = join_bus(stream, self.handlers())
+        link = self._images.link = join_bus(stream, self.handlers())
         nova.db.main.api.DISABLE_DB_ACCESS = True
         objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
         objects.Service.enable_min_version_cache()

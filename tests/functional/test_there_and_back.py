@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from nova import objects
 
 from nova_gpu.conf import CONF
+from tests.cloud import databases, takeover
 from tests.functional import dump, kvm, live, stock, test_kvm_aliases
 from tests.functional.base import Server
 
@@ -25,34 +26,17 @@ _COUNTS = {
     "stopped-plain": 0,
 }
 
-# What differs at the end, by patterns of lines of dump.differences()
-_SPEC = r"api\.request_specs\[.*\]\.spec"
+# What differs at the end, by patterns of lines of databases.differences()
 _REMAINS = (
-    # Nova itself writes a request spec so when the instance moves (RequestSpec.save): with fields
-    # that it left out at first, and without those that count for the first host alone.
-    rf"{_SPEC}\.(id|pci_requests\.instance_uuid): \(nothing\) -> .*",
-    rf"{_SPEC}\.pci_requests\.requests\.\d\.(is_new: \(nothing\) -> False"
-    r"|requester_id: \(nothing\) -> None)",
-    rf"{_SPEC}\.(requested_destination: None|requested_resources: \[\]) -> \(nothing\)",
-    # The row of a function was removed and made anew. Nova writes the provider, which it made anew
-    # as well, with the row's first write only, and finds it out whenever nova-compute starts.
-    r"cell1\.pci_devices\[.*\]\.uuid: .*",
-    r"cell1\.pci_devices\[.*\]\.extra_info(\.rp_uuid: .* -> \(nothing\)|: \(nothing\) -> \{\})",
-    # Placement knows a trait for good. No provider has these.
-    r"placement\.traits\[CUSTOM_GPU\w*\]\.\w+: \(nothing\) -> .*",
+    *takeover.REMAINS,
     # On a host: how many cards were cleaned, and empty folders.
     r"host\d:/state/gpu-counters\.json( \(mode\))?: \(nothing\) -> .*",
     r"host\d:/(state/gpu-clean|state/gpu-vgpus|gpu-bindings) \(mode\): \(nothing\) -> drwxr-xr-x",
 )
 # What differs while nova-gpu has the instances
 _MEANWHILE = (
-    rf"{_SPEC}\.(flavor\.extra_specs|pci_requests)\..*",
-    rf"{_SPEC}\.pci_requests\.requests: \(nothing\) -> \[\]",
-    r"cell1\.instance_extra\[.*\]\.(flavor\.cur\.extra_specs|pci_requests|resources)[.:].*",
-    r"cell1\.pci_devices\[.*\].* -> \(nothing\)",
-    r"cell1\.compute_nodes\[.*\]\.(pci_stats|stats\.nova_gpu)\..*",
-    # Of providers below a compute node's own
-    r"placement\.\w+\[(\w+ )?host\d_.*\]\..*",
+    *_REMAINS,
+    *takeover.MEANWHILE,
     r"host\d:/state/gpu-(providers|clean/.*|vgpus/.*)( \(mode\))?: \(nothing\) -> .*",
     # Mediated devices stay; libvirt makes none of them after a boot of the host.
     r"host\d\.mdev\[.*\]\.persistent: True -> False",
@@ -72,9 +56,9 @@ class Trip(stock.StockTestBase):
         """Take the cloud over and give it back, and compare all that it keeps each time."""
         before = dump.dump(self)
         self.take_over()
-        self.assertEqual([], dump.differences(before, dump.dump(self), (*_REMAINS, *_MEANWHILE)))
+        self.assertEqual([], databases.differences(before, dump.dump(self), _MEANWHILE))
         self.give_back()
-        self.assertEqual([], dump.differences(before, dump.dump(self), _REMAINS))
+        self.assertEqual([], databases.differences(before, dump.dump(self), _REMAINS))
 
     def take_over(self) -> None:
         """Take over the instances, host by host."""

@@ -54,13 +54,13 @@ class VFIOTestCase(unittest.TestCase):
 
     # The guest
 
-    def seen_in(self, server: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    def seen_in(self, server: dict[str, Any], host: str = wire.HOST) -> dict[str, tuple[str, str]]:
         """(product, class) of the displays and audio devices that the guest sees, by address there,
         since it was started last."""
         self.cloud.wait_for(
-            f"{server['id']} is up to its shell", lambda: READY in self.cloud.console(server)
+            f"{server['id']} is up to its shell", lambda: READY in self.cloud.console(server, host)
         )
-        said = self.cloud.console(server)
+        said = self.cloud.console(server, host)
         return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(said)}
 
     def reset(self, server: dict[str, Any]) -> None:
@@ -136,6 +136,14 @@ class VFIOTestCase(unittest.TestCase):
         self.addCleanup(self.cloud._delete_everything)
         self.offer(_TREE, len(held))
 
+    def be_stock_only(self) -> None:
+        """Become a cloud in which nova-gpu never was; nova-compute does not run."""
+        for provider in self.cloud._get_all_providers():
+            if "_gpu_" in provider["name"]:
+                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
+        for kept in self.cloud.kept.values():
+            kept.forget_nova_gpu()
+
     def bring_back(self, card: str) -> None:
         """A card that was taken off the bus"""
         self.host.rescan()
@@ -155,7 +163,7 @@ class VFIOTestCase(unittest.TestCase):
         """The host's addresses in the domain's XML there, in its order."""
         xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
         found = []
-        for device in re.findall(r"<hostdev .*?</hostdev>", xml, re.DOTALL):
+        for device in re.findall(r"<hostdev [^>]*type='pci'.*?</hostdev>", xml, re.DOTALL):
             source = re.search(r"<source>(.*?)</source>", device, re.DOTALL)
             assert source is not None
             words = dict(re.findall(r"(\w+)='0x(\w+)'", source[1]))

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from lab.vm import build_cache, debian, modules, saved
 from lab.vm import vm as vms
@@ -27,12 +27,13 @@ class Bench:
 
 ONE = Bench((wire.HOST,))
 PAIR = Bench((wire.HOST, "other"), modules.LINE, "QEMU 7.2 of Debian 12 moves no VFIO device")
+TRIO = Bench((wire.HOST, "second", "third"))
 UEFI = Bench(
     (wire.HOST,), not_on_bookworm="libvirt 9.0 of Debian 12 starts no UEFI guest of Nova's"
 )
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
-_OF_FOLDER = {"tests/bars": UEFI, "tests/moves": PAIR}
+_OF_FOLDER = {"tests/bars": UEFI, "tests/moves": PAIR, "tests/takeover": TRIO}
 
 
 def of(folders: Iterable[str]) -> Bench:
@@ -49,25 +50,31 @@ def obstacle(bench: Bench) -> str | None:
 
 
 def build(bench: Bench) -> Mapping[str, vms.VM]:
-    """The VM of each host; where there are two, each has a line to the other.
+    """The VM of each host; those of a pair have a line to each other.
 
     :raises lab.cloud.steps.Failed: with the log of what failed
     :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
     made = vms.build(build_cache.STATE, build_cache.ROOT, pathlib.Path(sys.prefix))
-    plain = [made] if len(bench.hosts) == 1 else _joined(made)
+    several = _numbered(made, len(bench.hosts)) if len(bench.hosts) > 1 else [made]
+    plain = _joined(*several) if bench == PAIR else several
     return {
         host: saved.build(build_cache.STATE, vm, IMPORTED)
         for host, vm in zip(bench.hosts, plain, strict=True)
     }
 
 
-def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:
+def _numbered(made: vms.VM, count: int) -> Sequence[vms.VM]:
+    names = (f"{made.name}{number}" for number in range(1, count + 1))
+    return [dataclasses.replace(made, name=name) for name in names]
+
+
+def _joined(first: vms.VM, second: vms.VM) -> tuple[vms.VM, vms.VM]:
     with _port() as one, _port() as other:
         ports = one.getsockname()[1], other.getsockname()[1]
     return (
-        dataclasses.replace(made, line=vms.Line(1, *ports)),
-        dataclasses.replace(made, line=vms.Line(2, *reversed(ports))),
+        dataclasses.replace(first, line=vms.Line(1, *ports)),
+        dataclasses.replace(second, line=vms.Line(2, *reversed(ports))),
     )
 
 

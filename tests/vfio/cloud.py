@@ -10,8 +10,9 @@ from __future__ import annotations
 import pathlib
 import secrets
 import threading
+import types
 import unittest
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
 
@@ -106,12 +107,15 @@ class Cloud(apart.Apart):
     vms: Mapping[str, VM]
     # The module that divides their cards
     sample: str
+    # By host: lines of nova-compute's configuration, before which others do not count
+    further: Mapping[str, Sequence[str]] = types.MappingProxyType({})
 
     def setUp(self) -> None:
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir("/var/tmp")).path)
         self.HOSTS = tuple(self.vms)
         self.hosts = {name: Remote(vm.ask, "tests.vfio.host") for name, vm in self.vms.items()}
         self.host = self.hosts[wire.HOST]
+        self.kept = {name: Remote(vm.ask, "tests.vfio.kept") for name, vm in self.vms.items()}
         self.containers = Remote(self.vms[wire.HOST].ask, "tests.vfio.containers")
         super().setUp()
 
@@ -174,6 +178,7 @@ class Cloud(apart.Apart):
                 # Of a guest that comes Nova takes the kernel for a disk, of no known format.
                 "disable_deep_image_inspection = true",
             )
+        yield from self.further.get(host, ())
 
     # nova-compute
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,11 +17,8 @@ from nova import objects
 from lab.vm import cards
 from nova_gpu.conf import CONF
 from tests.cloud import wire
-from tests.vfio import base, host
+from tests.vfio import base, host, page
 
-_PAGE = pathlib.Path(__file__).parents[2] / "doc/source/admin/migrating.rst"
-_PROMPT = "root@compute# "
-_CONFIGURATION = "/etc/nova/nova.conf"
 # nova-compute's log of a soft reboot that has not become a hard one
 _SOFTLY = "Instance soft rebooted successfully"
 CARD = cards.WHOLE[0]
@@ -39,22 +34,6 @@ _REPORT_S, _USUAL_REPORT_S = 2, 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Guest:
-    """A guest as libvirt and the kernel have it, with all that it has printed.
-
-    ``process`` is what :func:`tests.vfio.host.guest_process` returns, ``drivers`` are those of the
-    card's functions.
-    """
-
-    xml: str
-    state: str
-    domain_id: str
-    process: tuple[int, str, dict[str, str]]
-    drivers: Sequence[str]
-    console: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Records:
     """An instance in Nova's database and in Placement.
 
@@ -67,17 +46,6 @@ class Records:
     functions: Sequence[str]
     aliases: Sequence[str | None]
     extra_specs: Sequence[dict[str, str]]
-
-
-def _lines(title: str) -> tuple[list[str], list[str]]:
-    """Return what is typed in a section of the page: until tomorrow, and from then on."""
-    _, _, section = _PAGE.read_text().partition(f"\n{title}\n---")
-    block = re.search(r"::\n\n((?:   .*\n)+)", section)
-    assert block is not None
-    lines = [line.strip().removeprefix(_PROMPT) for line in block[1].splitlines()]
-    (tomorrow,) = (number for number, line in enumerate(lines) if line.endswith("# tomorrow"))
-    typed = [line.partition("#")[0].strip() for line in lines]
-    return typed[:tomorrow], typed[tomorrow:]
 
 
 def _options() -> dict[str, Any]:
@@ -132,7 +100,7 @@ class AdoptTest(base.VFIOTestCase):
         server = self.boot_by_alias("gpu:1")
         records = self.records(server)
         self.assertEqual([CARD], records.functions)
-        tonight, tomorrow = _lines("Try it tonight")
+        tonight, tomorrow = page.commands("Try it tonight")
         self.type(tonight, server)
         self.assertTakenOver(server)
         self.cloud.reboot(server, "HARD")
@@ -163,9 +131,7 @@ class AdoptTest(base.VFIOTestCase):
     def boot_by_alias(self, words: str) -> dict[str, Any]:
         """Boot an instance with stock Nova, in a cloud without nova-gpu's providers."""
         self.cloud.kill_compute()
-        for provider in self.cloud._get_all_providers():
-            if "_gpu_" in provider["name"]:
-                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
+        self.be_stock_only()
         self.cloud.start_compute()
         server = self.cloud.boot(self.cloud.flavor(**{"pci_passthrough:alias": words}))
         self.assertFalse(self.cloud.has_gpu_provider())
@@ -179,8 +145,8 @@ class AdoptTest(base.VFIOTestCase):
         seen = self.seen_in(server)
         self.assertEqual(len(functions), len(seen))
         self.assertEqual(functions, self.hostdevs(server))
-        guest, records = self.look(server), self.records(server)
-        self.assertEqual("running", guest.state)
+        guest, records = self.look(), self.records(server)
+        self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
         self.assertEqual(([], 0, functions), (records.cards, records.allocated, records.functions))
 
         self.cloud.kill_compute()
@@ -188,12 +154,12 @@ class AdoptTest(base.VFIOTestCase):
         self.cloud.flags(device_spec=[], group="pci")
         status, output = self.cloud.command("adopt", "--apply")
         self.assertEqual(0, status, output)
-        self.assertEqual(guest, self.look(server))
+        self.assertEqual(guest, self.look())
         # The other card is offered once nova-compute has found it.
         self.assertEqual((2, 1, 1), self.counts())
         self.cloud.start_compute()
         self.offer(cards.PRODUCT_ID, len(cards.WHOLE))
-        self.assertEqual(guest, self.look(server))
+        self.assertEqual(guest, self.look())
         self.assertTakenOver(server)
 
     def assertTakenOver(self, server: dict[str, Any]) -> None:
@@ -202,14 +168,13 @@ class AdoptTest(base.VFIOTestCase):
         extra_specs = {"gpus": "= 1", "gpu:model": "s== Tesla M2090"}
         self.assertEqual(Records([CARD], 1, [], [], [extra_specs] * 2), self.records(server))
 
-    def type(self, lines: Sequence[str], server: dict[str, Any]) -> None:
+    def type(self, commands: Sequence[str], server: dict[str, Any]) -> None:
         """Do what is typed on the host; the guest does not notice."""
         self.seen_in(server)
-        guest = self.look(server)
-        for line in lines:
-            for command in line.split(" && "):
-                self._do(command.split())
-                self.assertEqual(guest, self.look(server), command)
+        guest = self.look()
+        for command in commands:
+            self._do(command.split())
+            self.assertEqual(guest, self.look(), command)
 
     def _do(self, words: Sequence[str]) -> None:
         match words:
@@ -227,8 +192,8 @@ class AdoptTest(base.VFIOTestCase):
                 self.assertEqual(0, status, output)
             case _:
                 self.assertEqual(["pip", "install"], words[:2])  # nova-gpu is there
-        if _CONFIGURATION in self.files:
-            options = self.files[_CONFIGURATION]
+        if page.CONFIGURATION in self.files:
+            options = self.files[page.CONFIGURATION]
             self.cloud.flags(compute_driver=options["compute_driver"])
             self.cloud.flags(device_spec=options["device_spec"], group="pci")
 
@@ -243,14 +208,9 @@ class AdoptTest(base.VFIOTestCase):
         self.assertNotEqual(before[:2], self.host.guest_process(domain)[:2])
         self.assertEqual(done + 1, self.cloud.compute_log().count(_SOFTLY))
 
-    def look(self, server: dict[str, Any]) -> Guest:
-        domain = self.cloud.domain(server)
-        return Guest(
-            *(self.host.virsh(word, domain) for word in ("dumpxml", "domstate", "domid")),
-            self.host.guest_process(domain),
-            self.host.drivers(CARD),
-            self.cloud.console(server),
-        )
+    def look(self) -> tuple[Any, Sequence[str]]:
+        """Return how the guest is, and which drivers the functions of its card have."""
+        return self.cloud.kept[wire.HOST].guests(), self.host.drivers(CARD)
 
     def records(self, server: dict[str, Any]) -> Records:
         context = nova_context.get_admin_context()

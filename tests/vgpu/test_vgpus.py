@@ -13,6 +13,7 @@ from nova.virt.libvirt import utils
 
 from lab.vm import cards
 from nova_gpu.core.vgpu import vgpu
+from tests.cloud import wire
 from tests.vfio import base
 
 # Of a function that no driver has, the kernel puts the bus in front of a type's name.
@@ -74,9 +75,7 @@ class StockTest(base.VFIOTestCase):
 
     def test_there_and_back(self) -> None:
         self.cloud.kill_compute()
-        for provider in self.cloud._get_all_providers():
-            if "_gpu_" in provider["name"]:
-                self.cloud.placement.delete(f"/resource_providers/{provider['uuid']}")
+        self.be_stock_only()
         self.take(STOCK)
         self.cloud.start_compute()
         server = self.cloud.boot(self.cloud.flavor(**{"resources:VGPU": "1"}))
@@ -103,24 +102,16 @@ class StockTest(base.VFIOTestCase):
 
     def change(self, server: dict[str, Any], word: str, driver: str) -> None:
         """Stop nova-compute, run ``nova-gpu`` *word*, and start it with *driver*."""
-        before = self.look(server)
-        self.assertEqual("running", before[1])
+        kept = self.cloud.kept[wire.HOST]
+        before = kept.guests()
+        self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
         self.cloud.kill_compute()
         self.take(driver)
         status, output = self.cloud.command(word, "--apply")
         self.assertEqual(0, status, output)
-        self.assertEqual(before, self.look(server))
+        self.assertEqual(before, kept.guests())
         self.cloud.start_compute()
-        self.assertEqual(before, self.look(server))
-
-    def look(self, server: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the guest as libvirt and the kernel have it, with all that it has printed."""
-        domain = self.cloud.domain(server)
-        return (
-            *(self.host.virsh(word, domain) for word in ("dumpxml", "domstate", "domid")),
-            self.host.guest_process(domain),
-            self.cloud.console(server),
-        )
+        self.assertEqual(before, kept.guests())
 
     def defined(self) -> list[str]:
         """Return the uuids of the mediated devices that libvirt makes when the host boots."""

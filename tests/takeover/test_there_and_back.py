@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten instances of stock Nova on three hosts are taken over as they run, used, and given back.
+
+One host has cards that libvirt binds, one has them bound at boot, one has mediated devices.
+:class:`ReportedTest` has PCI in Placement. What an operator types is what :doc:`/admin/migrating`
+shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lab.vm import cards
+from tests.cloud import databases, takeover
+from tests.takeover import base
+from tests.takeover.base import ALIAS, FIRST, HOSTS, SECOND, THIRD, TYPE
+from tests.vfio import page
+
+_CARD, _OTHER = cards.WHOLE
+_SOUND = f"{_CARD[:-1]}1"
+_STOCK_CARD, _STOCK_VGPU = {ALIAS: "gpu:1"}, {"resources:VGPU": "1"}
+_CARD_OF_OURS = {"gpus": "= 1"}
+_VGPU_OF_OURS = {"vgpus": "= 1", "vgpu_type": f"s== {TYPE}"}
+_INSTANCES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    FIRST: {"both": {ALIAS: "gpu:1,sound:1"}, "plain": {}, "stopped plain": {}},
+    SECOND: {"single": _STOCK_CARD, "network": {ALIAS: "network:1,gpu:1"}, "other plain": {}},
+    THIRD: {
+        "vgpu": _STOCK_VGPU,
+        "vgpus": {"resources:VGPU": "2"},
+        "stopped": _STOCK_VGPU,
+        "third plain": {},
+    },
+}
+_STOPPED = ("stopped plain", "stopped")
+# Cards, or vGPUs, of the others none
+_COUNTS = {"both": 1, "single": 1, "network": 1, "vgpu": 1, "vgpus": 2, "stopped": 1}
+# Of a host: how long it has been up, how many cards were cleaned, and empty folders
+_REMAINS = (
+    *takeover.REMAINS,
+    r"cell1\.compute_nodes\[.*\]\.stats\.uptime: .*",
+    r"\w+:/var/tmp/nova/gpu-counters\.json( \(mode\))?: \(nothing\) -> .*",
+    r"\w+:/var/tmp/nova/gpu-(bindings|clean|vgpus) \(mode\): \(nothing\) -> drwxr-xr-x",
+)
+_MEANWHILE = (
+    *takeover.MEANWHILE,
+    r"\w+:/var/tmp/nova/gpu-(providers|clean/.*|vgpus/.*)( \(mode\))?: \(nothing\) -> .*",
+    r"\w+:mdev\[.*\]\.(persistent|autostart): .* -> .*",
+)
+
+
+def _without_words(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: ({**server, "flavor": {**server["flavor"], "extra_specs": None}}, actions)
+        for name, (server, actions) in shown.items()
+    }
+
+
+class ThereAndBackTest(base.TakeoverTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.specs = {FIRST: (_CARD, _SOUND), SECOND: cards.WHOLE, THIRD: ()}
+        self.divided = {THIRD}
+        self.bind_at_boot(SECOND)
+        self.begin()
+        self.together(lambda host: self.boot_at(host, _INSTANCES[host]))
+        self.perform("os-stop", "SHUTOFF", *_STOPPED)
+        # Whoever starts nova-compute counts its pools of devices anew.
+        self.together(self.cloud.kill_compute)
+        self.together(self.start)
+
+    def test_there_and_back_and_used(self) -> None:
+        self.assertEqual(10, len(self.servers))
+        self.assertStocks()
+        self.look()
+        tonight, tomorrow = page.commands("Try it tonight")
+        before, shown = self.dump(), self.shown()
+
+        self.on_each_host(tonight)
+        self.assertOurs()
+        expected = (*_REMAINS, *_MEANWHILE)
+        self.assertEqual([], databases.differences(before, self.dump(), expected))
+        self.assertShown(shown)
+
+        self.on_each_host(tomorrow)
+        self.assertStocks()
+        self.assertEqual([], databases.differences(before, self.dump(), _REMAINS))
+        self.assertEqual(shown, self.shown())
+
+        self.on_each_host(tonight)
+        self.use(_CARD_OF_OURS, _VGPU_OF_OURS, deleted="network", to=(FIRST, FIRST))
+        self.assertOurs()
+
+        # Where two of them are now
+        self.specs[FIRST] = (_CARD, _SOUND, _OTHER)
+        self.divided.add(FIRST)
+        self.on_each_host(tomorrow)
+        self.assertStocks()
+        self.use(_STOCK_CARD, _STOCK_VGPU, deleted="both", to=(SECOND, THIRD))
+        self.assertStocks()
+        for name in list(self.servers):
+            self.cloud.delete(self.servers.pop(name))
+        self.assertBound(SECOND)
+
+    def look(self) -> None:
+        """Look before the takeover, which finds nothing in the way."""
+
+        def look(host: str) -> list[str]:
+            self._choose(host)
+            status, output = self.cloud.command("shadow", "--json", host=host)
+            self.assertEqual(0, status, output)
+            found = json.loads(output[output.index("\n{") :])  # after what is logged
+            return [each["uuid"] for each in found["instances"]]
+
+        found = sorted(uuid for uuids in self.together(look).values() for uuid in uuids)
+        self.assertEqual(sorted(self.servers[name]["id"] for name in _COUNTS), found)
+
+    def on_each_host(self, commands: Sequence[str]) -> None:
+        self.together(lambda name: self.type(name, commands))
+
+    def use(
+        self,
+        card: Mapping[str, str],
+        vgpu: Mapping[str, str],
+        *,
+        deleted: str,
+        to: tuple[str, str],
+    ) -> None:
+        """Do with the instances all that their owners and operators do.
+
+        :param card: the properties of a flavor with a card, *vgpu* with a vGPU
+        :param deleted: gives the card up without which the other one's host has no free card
+        :param to: where the two that are evacuated go
+        """
+        used = ("single", "vgpu")
+        self.perform("reboot", "ACTIVE", "vgpus", deleted, type="HARD")
+        self.remove(deleted)
+        self.resize({"single": card, "vgpu": vgpu})
+        self.perform("revertResize", "ACTIVE", "single")
+        self.perform("confirmResize", "ACTIVE", "vgpu")
+        self.periods()
+        self.assertHave()
+        self.reboot_softly(*used)
+        self.perform("os-stop", "SHUTOFF", *used)
+        self.assertHave()
+        self.perform("os-start", "ACTIVE", *used, *_STOPPED)
+        self.perform("os-stop", "SHUTOFF", *_STOPPED)
+        self.assertHave()
+        self.shelve(*used)
+        self.assertHave()
+        self.evacuate(dict(zip(used, to, strict=True)))
+        self.assertHave()
+
+    def assertHave(self) -> None:
+        """Check that guests have what their instances ask for, each alone."""
+        self.assertAlone()
+        for name in self.servers:
+            cards_ = [each for each in self.has(name) if not each.endswith(".1")]
+            nics = int(name == "network")
+            self.assertEqual(_COUNTS.get(name, 0) + nics, len(cards_), name)
+
+    def assertOurs(self) -> None:
+        """Check that nova-gpu has the cards of each instance, and stock Nova none."""
+        self.assertHave()
+        for name in self.servers:
+            self.assertEqual(_COUNTS.get(name, 0), len(self.recorded(name)), name)
+            nics = [cards.NETWORK] if name == "network" else []
+            self.assertEqual(nics, self.rows(name), name)
+        for host in HOSTS:
+            status, output = self.cloud.command("verify", host=host)
+            self.assertEqual(0, status, output)
+
+    def assertStocks(self) -> None:
+        """Check that stock Nova has the cards of each instance, and nothing is nova-gpu's."""
+        self.assertHave()
+        for name in self.servers:
+            self.assertEqual([], self.recorded(name), name)
+            functions = self.rows(name)
+            mediated = self.named(self.servers[name], self.places[name])
+            self.assertLessEqual(set(functions), set(self.has(name)), name)
+            nics = int(name == "network")
+            found = [each for each in (*functions, *mediated) if not each.endswith(".1")]
+            self.assertEqual(_COUNTS.get(name, 0) + nics, len(found), name)
+        self.assertFalse(self.cloud.has_gpu_provider())
+
+    def assertShown(self, before: Mapping[str, Any]) -> None:
+        """Check that their owners see another flavor's words, and nothing else."""
+        self.assertEqual(_without_words(before), _without_words(self.shown()))
+
+
+class ReportedTest(ThereAndBackTest):
+    """The same where Nova has the devices of its aliases in Placement."""
+
+    REPORTED = True
