@@ -325,9 +325,14 @@ def respecify(
     flavor: objects.Flavor,
     requests: objects.InstancePCIRequests,
 ) -> None:
-    """Write a flavor and requests into the request by which Nova schedules the instance."""
+    """Write a flavor and requests into the request by which Nova schedules the instance.
+
+    The providers that an instance's own requests name are left out: Placement chooses others.
+    """
     if (spec := request_spec(context, uuid)) is not None:
-        spec.flavor, spec.pci_requests = flavor, requests
+        spec.flavor, spec.pci_requests = flavor, copy.deepcopy(requests)
+        for item in (item for request in spec.pci_requests.requests for item in request.spec):
+            item.pop("rp_uuids", None)
         spec.save()
 
 
