@@ -236,8 +236,8 @@ class ReportedThereAndBackTest(CloudOfStock):
 
     def setUp(self) -> None:
         self.flags(report_in_placement=True, group="pci")
-        super().setUp()
         self.flags(pci_in_placement=True, group="filter_scheduler")
+        super().setUp()
 
     def test_nothing_differs_and_it_is_used_afterwards(self) -> None:
         self.go_there_and_back()
