@@ -114,6 +114,7 @@ class Apart(base.Cloud):
 
     def _setup_compute_service(self) -> None:
         self._placement = self._serve_placement()
+        self.useFixture(cloud_fixtures.KeptUploads())
         snapshots = images.Snapshots(self.glance)
         self._services = {host: _Service(self.listener(host), snapshots) for host in self.HOSTS}
         for host in self.HOSTS:

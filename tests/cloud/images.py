@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any, BinaryIO
 
 from nova import exception
@@ -14,7 +15,10 @@ VERB = "image"
 
 
 class Snapshots:
-    """The answers of the Glance of the cloud's API to :class:`Images`."""
+    """The answers of the Glance of the cloud's API to :class:`Images`.
+
+    It keeps what is uploaded, as :class:`tests.cloud.fixtures.KeptUploads` lets it.
+    """
 
     def __init__(self, images: glance.GlanceFixture) -> None:
         self._images = images
@@ -30,10 +34,8 @@ class Snapshots:
         return found
 
     def _update(self, image_id: str, metadata: dict[str, Any], content: bytes | None) -> Any:
-        if content is not None:
-            self._images._imagedata[image_id] = content
-            metadata = {**metadata, "size": len(content)}
-        return self._images.update(None, image_id, metadata)
+        data = None if content is None else io.BytesIO(content)
+        return self._images.update(None, image_id, metadata, data)
 
     def _content(self, image_id: str) -> bytes:
         return bytes(self._images._imagedata.get(image_id, b""))

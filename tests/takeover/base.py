@@ -274,10 +274,6 @@ class TakeoverTestCase(base.VFIOTestCase):
 
     # What is where
 
-    def guests(self) -> dict[str, Any]:
-        """Return how all guests are, by host."""
-        return {host: self.kept[host].guests() for host in HOSTS}
-
     def dump(self) -> databases.Dump:
         """Return all that the cloud and its hosts keep."""
         kept = self.together(lambda host: self.kept[host].kept())

@@ -16,9 +16,9 @@ from tests.vfio import host, place
 
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
 _MEDIATED = pathlib.Path("/sys/bus/mdev/devices")
-# What nova-compute is told and what it says, and what a guest says
-_NOT_KEPT = {place.CONFIGURATION.name, "command.log", "console.log", "locks"}
 _CONSOLE = "console.log"
+# What nova-compute is told and what it says, and what a guest says
+_NOT_KEPT = {place.CONFIGURATION.name, "command.log", _CONSOLE, "locks"}
 _LARGEST = 1 << 16
 
 
