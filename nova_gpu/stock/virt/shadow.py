@@ -125,47 +125,39 @@ def look(
     nodename = ask("libvirt", sources.libvirt.get_hostname)
     named = ask("libvirt", lambda: _domains(sources))
     hardware = ask("sysfs", lambda: _hardware(host, cards))
-    known_aliases = (
-        ask("sysfs", functools.partial(_aliases, hardware, device_spec, host.roots))
-        if hardware
-        else None
-    ) or []
-    instances = None
+    instances = stock = known_aliases = None
     if nodename is not None:
-        node = nodename
-        instances = ask("Nova's database", lambda: records.read(context, CONF.host, node))
-    stock = None
+        read_instances = functools.partial(records.read, context, CONF.host, nodename)
+        instances = ask("Nova's database", read_instances)
+    if hardware is not None:
+        read_aliases = functools.partial(_aliases, hardware, device_spec, host.roots)
+        known_aliases = ask("sysfs", read_aliases)
     if nodename is not None and hardware is not None:
-        root, known_as = nodename, hardware
-        stock = ask("Placement", lambda: _providers(sources.placement, context, root, known_as))
-    holdings: tuple[Holding, ...] = ()
-    leavings: tuple[Leaving, ...] = ()
-    strangers: dict[str, tuple[PciAddress, ...]] = {}
-    users: dict[PciAddress, tuple[str, ...]] = {}
-    functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
+        client = sources.placement
+        read_providers = functools.partial(_providers, client, context, nodename, hardware)
+        stock = ask("Placement", read_providers)
+    holdings: Iterable[Holding | None] = ()
+    leavings: Iterable[Leaving | None] = ()
+    users: Mapping[PciAddress, tuple[str, ...]] = {}
+    strangers: Mapping[str, tuple[PciAddress, ...]] = {}
     if named is not None and hardware is not None:
         users = _users(named, hardware)
         if instances is not None:
             whole = dataclasses.replace(hardware, providers=stock or {})
-            judged = (takeover.judge(instance, named, whole) for instance in instances)
-            holdings = tuple(holding for holding in judged if holding)
-            left = (
-                leaving.judge(instance, named, hardware, known_aliases, types, preferred)
+            holdings = (takeover.judge(instance, named, whole) for instance in instances)
+            leavings = (
+                leaving.judge(instance, named, hardware, known_aliases or (), types, preferred)
                 for instance in instances
             )
-            leavings = tuple(item for item in left if item)
-            known = {instance.uuid for instance in instances}
-            strangers = {
-                uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
-                for uuid in sorted({u for uuids in users.values() for u in uuids} - known)
-            }
+            strangers = _strangers(users, {instance.uuid for instance in instances})
+    functions = frozenset[PciAddress]().union(*(it.functions for it in (named or {}).values()))
     return Shadow(
         nodename,
         tuple(_groups(nodename, host, cards)),
         tuple(_cards(host, cards, users, _names_by_card(stock or {}, hardware), functions)),
-        tuple(alias for alias in known_aliases if alias.cards),
-        holdings,
-        leavings,
+        tuple(alias for alias in known_aliases or () if alias.cards),
+        tuple(holding for holding in holdings if holding),
+        tuple(item for item in leavings if item),
         strangers,
         ask.unread,
         frozenset(
@@ -176,6 +168,17 @@ def look(
         ),
         _counts(named or {}, hardware, types) if hardware else {},
     )
+
+
+def _strangers(
+    users: Mapping[PciAddress, Collection[str]], instances: Collection[str]
+) -> dict[str, tuple[PciAddress, ...]]:
+    """Return the cards of each domain that is none of the *instances*, which are UUIDs."""
+    strangers = {uuid for uuids in users.values() for uuid in uuids if uuid not in instances}
+    return {
+        uuid: tuple(sorted(card for card, uuids in users.items() if uuid in uuids))
+        for uuid in sorted(strangers)
+    }
 
 
 def _counts(
