@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 import unittest
-from unittest import mock
+
+from nova import test
+from nova.scheduler.client import report
+from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import names
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.stock.virt import providers
+from tests.fixtures import placement
 
 
 class FunctionTest(unittest.TestCase):
@@ -23,18 +27,21 @@ class FunctionTest(unittest.TestCase):
             self.assertIsNone(providers.function_of(name), name)
 
 
-class ReadTest(unittest.TestCase):
-    def read(self, inventories: dict[str, object]) -> frozenset[str]:
-        answers = {"inventories": {"inventories": inventories}, "traits": {"traits": []}}
+class ReadTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.api = self.useFixture(placement.Placement()).api
+        body = {"name": "host1_pci_0000_3b_00_0", "uuid": uuids.provider}
+        self.api.post("/resource_providers", body, version="1.20")
 
-        def get(client: object, url: str) -> object:
-            return answers[url.rpartition("/")[2]]
-
-        with mock.patch.object(providers.placement_client, "get", get):
-            return providers.read(None, "host1_pci_0000_3b_00_0", "uuid").resource_classes
+    def read(self) -> frozenset[str]:
+        client = report.SchedulerReportClient()
+        return providers.read(client, "host1_pci_0000_3b_00_0", uuids.provider).resource_classes
 
     def test_its_classes(self) -> None:
-        self.assertEqual({"CUSTOM_LARGE"}, self.read({"CUSTOM_LARGE": {}}))
+        body = {"resource_provider_generation": 0, "inventories": {"CUSTOM_LARGE": {"total": 1}}}
+        self.api.put(f"/resource_providers/{uuids.provider}/inventories", body)
+        self.assertEqual({"CUSTOM_LARGE"}, self.read())
 
     def test_one_that_a_takeover_was_about_to_remove(self) -> None:
-        self.assertEqual({"VGPU"}, self.read({}))
+        self.assertEqual({"VGPU"}, self.read())
