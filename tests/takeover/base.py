@@ -228,26 +228,18 @@ class TakeoverTestCase(base.VFIOTestCase):
         for name in names:
             self.cloud.wait_until(self.servers[name], "ACTIVE")
 
-    def evacuate(self, targets: Mapping[str, str]) -> None:
-        """Let the hosts of instances die, evacuate these, and bring the hosts back."""
-        sources = sorted({self.places[name] for name in targets})
-        for source in sources:
-            self.cloud.kill_compute(source)
-            self._set_service(source, forced_down=True)
-        for name in targets:
-            domain = self.cloud.domain(self.servers[name])
-            self.cloud.hosts[self.places[name]].kill_guest(domain)
-        for name, target in targets.items():
-            self._post(name, "evacuate", {"host": target})
-        for name, target in targets.items():
-            self.cloud.wait_for(f"{name} is evacuated", lambda n=name, t=target: self._is_at(n, t))
-            self.places[name] = target
-        self.together(self.start, sources)
-        for source in sources:
-            self._set_service(source, forced_down=False)
-        self.perform("os-start", "ACTIVE", *targets)
-        for name in targets:
-            self.seen(name)
+    def evacuate(self, name: str, target: str) -> None:
+        """Let the host of an instance die, evacuate the instance, and bring the host back."""
+        source, self.places[name] = self.places[name], target
+        self.cloud.kill_compute(source)
+        self._set_service(source, forced_down=True)
+        self.cloud.hosts[source].kill_guest(self.cloud.domain(self.servers[name]))
+        self._post(name, "evacuate", {"host": target})
+        self.cloud.wait_for(f"{name} is evacuated", lambda: self._is_at(name, target))
+        self.start(source)
+        self._set_service(source, forced_down=False)
+        self.perform("os-start", "ACTIVE", name)
+        self.seen(name)
         self.periods()
 
     def _is_at(self, name: str, host: str) -> bool:

@@ -70,8 +70,16 @@ def text(leavings: Sequence[Leaving]) -> str:
     """Return what would be done with *leavings*, as text for people."""
     if not leavings:
         return "No instance of this host has a GPU by nova-gpu: nothing is to be given back."
-    plans = (adopt.lines(leaving, *_WORDS) for leaving in leavings)
-    return printable.lines("\n".join(line for plan in plans for line in plan))
+    return printable.lines("\n".join(line for leaving in leavings for line in _lines(leaving)))
+
+
+def _lines(leaving: Leaving) -> Iterator[str]:
+    yield from adopt.lines(leaving, *_WORDS)
+    for function in leaving.lost:
+        yield (
+            f"    stock Nova will start it without {function}; if that is not bound to vfio-pci "
+            "at boot, add an alias and a [pci]device_spec for it, or no start succeeds"
+        )
 
 
 def check(leavings: Iterable[Leaving], spec: Sequence[str], roots: Roots) -> None:

@@ -59,7 +59,8 @@ def judge(
     }
     virtual = (slot.parent for slot, kind in kinds.items() if kind in _VIRTUAL_FUNCTIONS)
     domain = domains.get(instance.uuid, Domain())
-    companions = _companions(instance, domain, hardware, aliases)
+    others = _others(instance, hardware)
+    companions = _companions(instance, others, domain, aliases)
     names_by_function = {
         function: _giving(function, aliases, preferred)
         for function in (*sorted(instance.counted), *virtual, *companions)
@@ -88,21 +89,30 @@ def judge(
         properties,
         tuple(name for name in removed if name not in properties),
         tuple(obstacles),
+        tuple(sorted((others & domain.functions) - functions.keys() - instance.recorded.keys())),
     )
 
 
+def _others(instance: Instance, hardware: Hardware) -> frozenset[PciAddress]:
+    """Return the other functions of the instance's cards, such as their audio."""
+    cards = hardware.cards_by_function
+    own = (function for function, card in cards.items() if card in instance.counted)
+    return frozenset(own) - instance.counted
+
+
 def _companions(
-    instance: Instance, domain: Domain, hardware: Hardware, aliases: Iterable[Alias]
+    instance: Instance,
+    others: Collection[PciAddress],
+    domain: Domain,
+    aliases: Iterable[Alias],
 ) -> list[PciAddress]:
-    """Return the other functions of its cards that its guest has and stock Nova would give away.
+    """Return those of *others* that its guest has and stock Nova would give away.
 
     Those come too of which a takeover that has begun has left Nova's record.
     """
-    cards = hardware.cards_by_function
-    own = {item for item in cards.keys() - instance.counted if cards[item] in instance.counted}
     candidates = {item for alias in aliases for item in alias.companions} & domain.functions
     records = {item for item, alias in instance.recorded.items() if alias is None}
-    return sorted(own & (candidates - instance.recorded.keys() | records))
+    return sorted((candidates - instance.recorded.keys() | records).intersection(others))
 
 
 def _giving(

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import pathlib
@@ -42,6 +43,11 @@ class TextTest(test.NoDBTestCase):
             leave.text([leaving("one"), leaving("two", BUSY)]).splitlines(),
         )
         self.assertIn("nothing is to be given back", leave.text([]))
+
+    def test_what_its_guest_loses(self) -> None:
+        audio = dataclasses.replace(CARD, function=1)
+        (*_, line) = leave.text([dataclasses.replace(leaving("one"), lost=(audio,))]).splitlines()
+        self.assertIn("stock Nova will start it without 0000:3b:00.1; if that is not bound", line)
 
 
 class CheckTest(test.NoDBTestCase):
