@@ -111,6 +111,7 @@ class TakeoverTestCase(base.VFIOTestCase):
         self.cloud.flags(alias=[], group="pci")
         self.cloud.further = {}
         self.together(self.cloud.start_compute)
+        self.together(lambda host: self._set_service(host, status="enabled", forced_down=False))
         self.cloud._run_periodics()
 
     def type(self, host: str, commands: Sequence[str]) -> None:
