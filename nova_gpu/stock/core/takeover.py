@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import availability, exception, names
-from nova_gpu.core.flavor import parsers
+from nova_gpu.core.flavor import parsers, request, validation
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.topology import choose, nearness, topology
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Kind, Slot, device_uuid
@@ -39,8 +39,9 @@ _PATHS = (
 def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware) -> Holding | None:
     """Return what the instance has by stock Nova and what is in the way of taking it over.
 
-    Return ``None`` if it has no GPU of this host by stock Nova. A takeover that has begun may have
-    left no more than requests to remove: the cards are those that it has counted, too.
+    Return ``None`` if it has no GPU of this host by stock Nova, and lacks none. A takeover that has
+    begun may have left no more than requests to remove: the cards are those that it has counted,
+    too.
 
     :param domains: all domains of the host by uuid, those of other programs included
     """
@@ -67,11 +68,13 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     }
     if instance.unfinished:
         slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
-    if not functions and not cards and not slots and not instance.unfinished:
+    lacking = [*_of_lacking(instance, domain)]
+    if not (functions or cards or slots or instance.unfinished or lacking):
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
         *of_state(instance),
+        *lacking,
         *_of_records(instance, domain, functions, hardware),
         *_of_cards(instance.uuid, whole_functions, cards, domains, hardware),
         *_of_companions(instance, whole_functions, hardware),
@@ -200,6 +203,20 @@ def of_state(instance: Instance) -> Iterator[Obstacle]:
         yield Obstacle(
             f"its state is {instance.vm_state}",
             f"bring it into one of {', '.join(SETTLED)}, or delete it",
+        )
+
+
+def _of_lacking(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
+    """Yield that the instance should have vGPUs of stock Nova and has none.
+
+    So stock Nova reverts a resize on the same host (LibvirtDriver.finish_revert_migration).
+    """
+    specs = instance.extra_specs
+    asks = request.of(specs).asks_for_vgpus and not any(map(validation.is_own, specs))
+    if asks and not (instance.slots or instance.recorded or domain.mediated or domain.functions):
+        yield Obstacle(
+            "its flavor asks for vGPUs, and its domain has none",
+            "shelve and unshelve it, or let stock Nova's driver reboot it hard",
         )
 
 

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.conf import CONF
@@ -21,6 +22,10 @@ from nova_gpu.virt.inventory.vgpu_inventory import VGPUInventory
 from nova_gpu.virt.usage.ledger import Ledger
 
 Supply: TypeAlias = Published[Any, Any]
+
+_SCHEDULED_TO_STOCK = (
+    "it was scheduled to vGPUs of a driver that this host does not run any more; schedule it anew"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +99,12 @@ class Assigned:
     def allocations_of_others(self, allocations: Any) -> Any:
         """Return an instance's *allocations*, except those from nova-gpu's vGPU providers here.
 
-        The result is for Nova's driver, which makes a mediated device for each vGPU in it.
+        The result is for Nova's driver, which makes a mediated device for each vGPU in it. Where
+        [devices]enabled_mdev_types is empty, it would make none, and start the guest without. So
+        an instance is refused that was scheduled to stock Nova's vGPUs of this host, before
+        nova-gpu took its cards over.
+
+        :raises nova.exception.ComputeResourcesUnavailable: if so
         """
         has_any = any(
             names.VGPU_RESOURCE_CLASS in allocation["resources"]
@@ -104,6 +114,8 @@ class Assigned:
             return allocations
         self.ask_for_providers()
         ours = set(self.parts.provider_uuids.values())
+        if not ours & allocations.keys() and not CONF.devices.enabled_mdev_types:
+            raise nova_exception.ComputeResourcesUnavailable(reason=_SCHEDULED_TO_STOCK)
         return {uuid: allocations[uuid] for uuid in allocations if uuid not in ours}
 
     def devices_of_others(

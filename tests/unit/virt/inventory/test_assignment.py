@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nova import exception as nova_exception
 from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
 
@@ -109,6 +110,15 @@ class NovasVGPUsTest(AssignedTestCase):
     def test_allocations(self) -> None:
         both = {self.parts: {"resources": {"VGPU": 1}}, OTHER: {"resources": {"VGPU": 2}}}
         self.assertEqual({OTHER: both[OTHER]}, self.assigned.allocations_of_others(both))
+
+    def test_allocations_from_nobody_here(self) -> None:
+        """Nova would start the guest without its vGPUs."""
+        foreign = {OTHER: {"resources": {"VGPU": 1}}}
+        error = nova_exception.ComputeResourcesUnavailable
+        self.assertRaises(error, self.assigned.allocations_of_others, foreign)
+        config = self.useFixture(config_fixture.Config(CONF))
+        config.config(group="devices", enabled_mdev_types=["nvidia-64"])
+        self.assertEqual(foreign, self.assigned.allocations_of_others(foreign))
 
     def test_mediated_devices(self) -> None:
         """Ours are what it has, and what its domain named until it was taken away."""
