@@ -98,7 +98,8 @@ class HeldTestBase(stock.StockTestBase):
     def _written_down(self, instance: objects.Instance) -> Iterator[str]:
         """Yield what ``instance.resources`` has of this host, of both ends of a move."""
         # What is offloaded, and what has moved, keeps what it had written down.
-        kept = [instance.resources] if instance.host == "host1" else []
+        is_here = instance.host == "host1" and instance.vm_state != "shelved_offloaded"
+        kept = [instance.resources] if is_here else []
         is_moving = instance.vm_state == "resized" or (
             instance.vm_state in ("active", "stopped") and instance.task_state in _RESIZES
         )

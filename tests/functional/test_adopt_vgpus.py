@@ -8,6 +8,7 @@ from nova import objects
 
 from nova_gpu.cmd import holders
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.stock.cmd import adopt
 from tests.functional import divided, live, profiled, stock
 from tests.functional.readings import Server
 
@@ -119,6 +120,18 @@ class AdoptTest(Mediated):
         self.assertEqual([], self.kernels["host1"].made)
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
+
+    def test_one_alone(self) -> None:
+        """Nobody gets what stock Nova could give from the provider of the other one."""
+        first, second = self.boot_by_stock(), self.boot_by_stock()
+        self.change_driver()
+        own = [each for each in self.look().holdings if each.instance.uuid == first["id"]]
+        self.assertEqual(0, adopt.take_over(self.takeover(), own))
+        (name,) = self.allocated(second, "VGPU")
+        uuid = self._get_provider_uuid_by_name(name)
+        inventory = self._get_provider_inventory(uuid)["VGPU"]
+        self.assertEqual(1, inventory["total"] - inventory["reserved"])
+        self.finish()
 
     def test_it_is_moved_as_it_runs(self) -> None:
         """Its device there is one of nova-gpu's, and that of stock Nova is gone."""

@@ -304,8 +304,10 @@ class Crashing(held.HeldTestBase):
             self.api.delete_server(uuid)
             economy.wait_for_quiet(_QUIET_S)
             return
-        # So Nova leaves an instance that has found no room in a resize.
-        self.assertTrue([text for text in self.history if text.startswith(f"resize {uuid}")])
+        # So Nova leaves an instance that has found no room in a resize, or whose allocations have
+        # changed while its move began.
+        moves = tuple(f"{move} {uuid}" for move in ("resize", "live"))
+        self.assertTrue([text for text in self.history if text.startswith(moves)])
         self.failed.add(uuid)
         self.api.post_server_action(uuid, {"os-resetState": {"state": "active"}})
 

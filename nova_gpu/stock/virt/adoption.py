@@ -138,10 +138,11 @@ class Takeover:
             # (``ResourceTracker._move_claim``).
             if function in counted_at | self._functions:
                 own.pop(provider, None)
-            if function in counted_at | self._mediating and not any(
-                provider in item["allocations"] for item in allocations.values()
-            ):
-                tree.remove(provider)
+            if function in counted_at | self._mediating:
+                if any(provider in item["allocations"] for item in allocations.values()):
+                    _reserve_rest(tree, allocations, provider)
+                else:
+                    tree.remove(provider)
         for group, amount in self._amounts(holding).items():
             provider = self._provider(group, tree)
             own[provider] = {"resources": {group.resource_class: amount}}
@@ -251,6 +252,17 @@ def recount(
             return
     reason = f"other processes changed the providers during each of {_ATTEMPTS} attempts"
     raise exception.PlacementFailed("/reshaper", reason, verb="POST")
+
+
+def _reserve_rest(
+    tree: provider_tree.ProviderTree, allocations: Mapping[str, Any], provider: str
+) -> None:
+    """Let Placement give nothing more of a provider that others still have something of."""
+    counts = copy.deepcopy(tree.data(provider).inventory)
+    for resource_class, count in counts.items():
+        rest = count["total"] - usage(allocations, provider, resource_class)
+        count["reserved"] = max(rest, 0)
+    tree.update_inventory(provider, counts)
 
 
 def usage(allocations: Mapping[str, Any], provider: str, resource_class: str) -> int:
