@@ -75,7 +75,7 @@ def text(leavings: Sequence[Leaving]) -> str:
 
 def _lines(leaving: Leaving) -> Iterator[str]:
     yield from adopt.lines(leaving, *_WORDS)
-    for function in leaving.lost:
+    for function in leaving.losses:
         yield (
             f"    stock Nova will start it without {function}; if that is not bound to vfio-pci "
             "at boot, add an alias and a [pci]device_spec for it, or no start succeeds"

@@ -197,8 +197,8 @@ class Leaving:
     ``functions`` are those of its whole cards and its virtual functions, each with the alias by
     which it gets it there, ``None`` if there is none or several. ``mediated`` are its mediated
     devices, each with the resource class of stock Nova. ``set`` and ``unset`` are the properties
-    that the flavor gets and loses. ``lost`` are the functions of its cards that its guest has, and
-    that stock Nova will not give it.
+    that the flavor gets and loses. ``losses`` are the functions of its cards that its guest has,
+    and that stock Nova will not give it.
     """
 
     instance: Instance
@@ -207,7 +207,7 @@ class Leaving:
     set: Mapping[str, str]
     unset: tuple[str, ...]
     obstacles: Sequence[Obstacle]
-    lost: tuple[PciAddress, ...] = ()
+    losses: tuple[PciAddress, ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:

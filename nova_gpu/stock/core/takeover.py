@@ -68,13 +68,13 @@ def judge(instance: Instance, domains: Mapping[str, Domain], hardware: Hardware)
     }
     if instance.unfinished:
         slots |= {slot: of_gpus.get(slot.parent, slot.parent) for slot in instance.slots}
-    lacking = [*_of_lacking(instance, domain)]
-    if not (functions or cards or slots or instance.unfinished or lacking):
+    absence = [*_of_absent_vgpus(instance, domain)]
+    if not (functions or cards or slots or instance.unfinished or absence):
         return None
     aliases = {instance.recorded.get(function) for function in functions} - {None}
     obstacles = [
         *of_state(instance),
-        *lacking,
+        *absence,
         *_of_records(instance, domain, functions, hardware),
         *_of_cards(instance.uuid, whole_functions, cards, domains, hardware),
         *_of_companions(instance, whole_functions, hardware),
@@ -206,10 +206,11 @@ def of_state(instance: Instance) -> Iterator[Obstacle]:
         )
 
 
-def _of_lacking(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
+def _of_absent_vgpus(instance: Instance, domain: Domain) -> Iterator[Obstacle]:
     """Yield that the instance should have vGPUs of stock Nova and has none.
 
-    So stock Nova reverts a resize on the same host (LibvirtDriver.finish_revert_migration).
+    Stock Nova has started such a guest when it has reverted a resize on the same host
+    (LibvirtDriver.finish_revert_migration).
     """
     specs = instance.extra_specs
     asks = request.of(specs).asks_for_vgpus and not any(map(validation.is_own, specs))

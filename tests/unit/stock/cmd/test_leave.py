@@ -46,7 +46,7 @@ class TextTest(test.NoDBTestCase):
 
     def test_what_its_guest_loses(self) -> None:
         audio = dataclasses.replace(CARD, function=1)
-        (*_, line) = leave.text([dataclasses.replace(leaving("one"), lost=(audio,))]).splitlines()
+        (*_, line) = leave.text([dataclasses.replace(leaving("one"), losses=(audio,))]).splitlines()
         self.assertIn("stock Nova will start it without 0000:3b:00.1; if that is not bound", line)
 
 

@@ -165,7 +165,7 @@ class JudgeTest(unittest.TestCase):
                 self.assertEqual(functions or {ONE: "a2", TWO: "a2"}, item.functions)
                 if functions is every:
                     self.assertEqual(specs, item.set)
-                self.assertEqual(tuple(sounds) if known == [A2] else (), item.lost)
+                self.assertEqual(tuple(sounds) if known == [A2] else (), item.losses)
         left = dataclasses.replace(own, recorded={sounds[0]: None})
         item = leaving.judge(left, {"mine": Domain(frozenset(has))}, host, [A2])
         assert item

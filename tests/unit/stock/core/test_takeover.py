@@ -229,17 +229,17 @@ class JudgeTest(unittest.TestCase):
 
     def test_vgpus_that_it_lacks(self) -> None:
         specs = {"resources:VGPU": "1"}
-        lacking = instance(extra_specs=specs)
-        holding = self.judge(lacking, mediating())
+        own = instance(extra_specs=specs)
+        holding = self.judge(own, mediating())
         self.assertObstacle(holding, "asks for vGPUs, and its domain has none", "shelve")
-        for own, domain in (
-            (lacking, has(mediated=MDEV)),
-            (dataclasses.replace(lacking, slots=frozenset([SLOT])), has()),
-            (dataclasses.replace(lacking, extra_specs=specs | {"vgpus": "= 1"}), has()),
-            (dataclasses.replace(lacking, extra_specs={}), has()),
+        for other, domain in (
+            (own, has(mediated=MDEV)),
+            (dataclasses.replace(own, slots=frozenset([SLOT])), has()),
+            (dataclasses.replace(own, extra_specs=specs | {"vgpus": "= 1"}), has()),
+            (dataclasses.replace(own, extra_specs={}), has()),
         ):
-            found = takeover.judge(own, {"mine": domain}, mediating())
-            self.assertEqual([], list(found.obstacles) if found else [], own)
+            found = takeover.judge(other, {"mine": domain}, mediating())
+            self.assertEqual([], list(found.obstacles) if found else [], other)
 
     def test_what_the_flavor_says_of_mediated_devices(self) -> None:
         """The operator has named another class, and told cards from each other by a trait."""
