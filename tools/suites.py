@@ -11,7 +11,6 @@ import configparser
 import dataclasses
 import itertools
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -19,15 +18,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from pathlib import Path
 
 from lab import packages
-from tools import environments
+from tools import environments, figures, outcomes
 from tools.environments import LOG, NEWEST, RELEASES, ROOT, STATE
+from tools.outcomes import SKIPPED as SKIPPED
+from tools.outcomes import TEST_LINE as TEST_LINE
+from tools.outcomes import Outcome
+from tools.progress import Progress
 
-# The exit status of a suite that this machine cannot run, after a line "SKIP: reason" (automake's
-# convention), and those of timeout(1) for a command that it ended
-SKIPPED, TIMED_OUT = 77, (124, 137)
+_KEPT = STATE / "figures.json"
+_LIMIT_S, _AGAIN_LIMIT_S = 4800, 900
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +38,17 @@ class Suite:
     ``lane``: suites with the same one run one after another, because they use the same libvirtd or
     VM; empty for none. ``pick``: the option before the name of a test to run, empty for none,
     ``None`` if tests cannot be picked.
+
+    ``short`` and ``long`` are the arguments with which the tiers run the last command: empty for
+    all of its tests, ``None`` if a tier has none of them. ``on_request`` says why neither has any.
     """
 
     commands: tuple[str, ...]
     lane: str = ""
     pick: str | None = None
+    short: str | None = None
+    long: str | None = None
+    on_request: str = ""
 
 
 def _tox(environment: str) -> tuple[str, ...]:
@@ -51,136 +58,174 @@ def _tox(environment: str) -> tuple[str, ...]:
     return tuple(ini[f"testenv:{environment}"]["commands"].strip().splitlines())
 
 
+def _these(*patterns: str) -> str:
+    """Return the arguments that pick the tests with one of *patterns* in their names."""
+    return shlex.join(word for pattern in patterns for word in ("-k", pattern))
+
+
 # Each suite and release has a repository, because two runs at once would lock each other. The tests
 # of a class run in one process. Suites that wait for their guests come first.
 _STESTR = (
-    r"nice -n 5 stestr --test-path tests/{suite} --top-dir . --group_regex '([^\.]+\.)+' "
-    "--repo-url .tools/stestr/{suite}-{release} run",
+    "nice -n 5 stestr --test-path tests/{folder} --top-dir . --group_regex '([^\\.]+\\.)+' "
+    "--repo-url .tools/stestr/{suite}-{release} run"
 )
 _GUIDE = ("sh -c 'test $(id -u) = 0 && exec tools/lab guide; echo SKIP: needs root; exit 77'",)
-_VFIO = ("python -m tests.vfio --tests tests/{suite}",)
-# The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is.
+_VFIO = "python -m tests.vfio --tests tests/{suite}"
+
+
+def _stestr(folder: str, inputs: int = 0) -> str:
+    """Return the command that runs the tests of a folder side by side.
+
+    :param inputs: of each property, for as long as they take; by default a few
+    """
+    variables = f"env NOVA_GPU_FUZZ_EXAMPLES={inputs} OS_TEST_TIMEOUT=0 " if inputs else ""
+    return variables + _STESTR.replace("{folder}", folder)
+
+
+# What the short tier leaves out of the functional suite: the classes that cost most for what only
+# they find, by test and by module. The long tier has them, and .ci/run has the whole suite.
+_COSTLY = (
+    r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
+    r"|test_(lost_writes|lost_repairs|preemption|operations_moves|cross_cell)[.]"
+)
+
+# The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and
+# doc/source/contributor/testing.rst how to add one: a line here, and its name in tools/tiers.py.
 SUITES = {
-    "lxc": Suite(("python -m tests.lxc",), "libvirtd", "-k"),
-    "crash": Suite(("python -m tests.crash --points 50",), "libvirtd"),
-    "guide": Suite(_GUIDE, "libvirtd"),
-    "functional": Suite(_STESTR, pick=""),
-    "vfio": Suite(("python -m tests.vfio",), "vm", "-k"),
-    "moves": Suite(_VFIO, "vm", "-k"),
-    "bars": Suite(_VFIO, "vm", "-k"),
-    "takeover": Suite(_VFIO, "vm", "-k"),
-    "unit": Suite(_STESTR, pick=""),
-    "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k"),
-    "style": Suite((*_tox("pep8"), *_tox("docs"))),
-    "types": Suite(_tox("types")),
-    "gpu": Suite(("python -m tests.gpu",), pick="-k"),
+    "lxc": Suite(
+        ("python -m tests.lxc",),
+        "libvirtd",
+        "-k",
+        # A guest with whole cards, one by CDI files and one with MIG instances
+        short=_these("FlavorTest.test_blueprint", "FlavorTest.test_root", "CDITest", "MIGTest"),
+        long="",
+    ),
+    "crash": Suite(
+        ("python -m tests.crash --seed {seed}",), "libvirtd", short="--points 12", long=""
+    ),
+    "guide": Suite(_GUIDE, "libvirtd", long=""),
+    "functional": Suite(
+        (_stestr("functional"),),
+        pick="",
+        short=f"--exclude-regex {shlex.quote(_COSTLY)}",
+        long=shlex.quote(_COSTLY),
+    ),
+    "vfio": Suite(
+        ("python -m tests.vfio",),
+        "vm",
+        "-k",
+        # Each way of delivery: a whole card, mediated devices, functions, functions with a type
+        short=_these(
+            *("CardsTest", "VGPUTest", "test_functions.FunctionsTest"),
+            *("test_a_type_comes_and_goes", "test_what_libvirt_makes"),
+        ),
+        long="",
+    ),
+    "moves": Suite((_VFIO,), "vm", "-k", long=""),
+    "bars": Suite((_VFIO,), "vm", "-k", long=""),
+    "takeover": Suite((f"{_VFIO} --limit-s 4500",), "vm", "-k", long=""),
+    "unit": Suite((_stestr("unit"),), pick="", short=""),
+    "matrix": Suite(
+        ("python -m tests.matrix --seed {seed}",), short="--seconds 120", long="--pairs"
+    ),
+    "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k", long=""),
+    "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
+    "extensions": Suite(_tox("extensions"), long=""),
+    "takeovers": Suite(("python -m tests.crash --takeovers 1000 --seed {seed}",), long=""),
+    "operations": Suite(("python -m tests.crash --operations 10000 --seed {seed}",), long=""),
+    # 5,000 inputs of each property in two runs, as each run tries others
+    "fuzz": Suite(
+        (_stestr("unit", inputs=2500),),
+        pick="",
+        long="'unit[.]fuzz|test_preemption_c'",
+    ),
+    "histories": Suite((_stestr("unit", inputs=3000),), pick="", long="what_was_not_cleaned"),
+    "fields": Suite(
+        (
+            _stestr("unit", inputs=10_000) + " CommandsTest.test_of_a_",
+            _stestr("functional", inputs=10_000),
+        ),
+        pick="",
+        long="test_hostile.PeriodTest",
+    ),
+    "faults": Suite(("python -m tests.faults",), long=""),
+    "style": Suite((*_tox("pep8"), *_tox("docs")), short=""),
+    "types": Suite(_tox("types"), short=""),
+    "gpu": Suite(
+        ("python -m tests.gpu",), pick="-k", on_request="needs a machine with a real NVIDIA card"
+    ),
 }
-# They take too long for each change, or need a real card, and run only by their names.
-ON_REQUEST = ("bars", "takeover", "gpu")
+# Suites that run with any release of Nova
+_OF_ANY_NOVA = ("functional", "operations")
 
 
-@dataclasses.dataclass
-class Outcome:
-    """The result of a suite, or of several.
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of a suite: ``arguments`` of the last command, and the tests that are picked.
 
-    ``failed`` has the output of tests that failed, ``skipped`` the reasons of skipped ones, and
-    ``unsteady`` the output of those that failed and then passed alone, all by the test's name.
+    ``tier`` is "short" or "long", empty for all of the suite.
     """
 
-    suite: str = ""
-    passed: int = 0
-    failed: dict[str, str] = dataclasses.field(default_factory=dict)
-    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
-    unsteady: dict[str, str] = dataclasses.field(default_factory=dict)
-    seconds: float = 0.0
+    suite: str
+    nova: int = NEWEST
+    tier: str = ""
+    tests: tuple[str, ...] = ()
+    seed: int = 0
 
-    def add(self, other: Outcome) -> None:
-        self.passed += other.passed
-        self.failed |= other.failed
-        self.skipped |= other.skipped
-        self.unsteady |= other.unsteady
+    @property
+    def figure(self) -> str:
+        """The name under which the run's cost is kept."""
+        release = "" if self.nova == NEWEST else f"-{RELEASES[self.nova]}"
+        suite = SUITES[self.suite]
+        is_part = self.tier and suite.short is not None and suite.long is not None
+        picked = f":{'|'.join(self.tests)}" if self.tests and suite.pick is not None else ""
+        return f"{self.suite}{release}{f':{self.tier}' if is_part else ''}{picked}"
 
-    def __str__(self) -> str:
-        return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
-
-
-# {0} tests.unit.test_a.TestA.test_b [0.001s] ... ok
-TEST_LINE = re.compile(r"\{\d+\} (.+?)(?: \[[^]]*s\])? \.\.\. (ok|FAILED|SKIPPED)(?:: (.*))?$")
-# The end of a failed test's traceback: its log, the next test, or the closing lines
-_END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
-
-
-def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
-    """Return the result of *command*, parsed from the lines of its output.
-
-    Without lines of stestr about tests, the command counts as one test.
-    """
-    done = Outcome()
-    for number, line in enumerate(lines):
-        if match := TEST_LINE.match(line):
-            test, status, reason = match.groups()
-            if status == "ok":
-                done.passed += 1
-            elif status == "SKIPPED":
-                done.skipped[test] = reason or "no reason given"
-            else:
-                output = itertools.takewhile(lambda line: not _END.match(line), lines[number + 1 :])
-                done.failed[test] = "\n".join(output)
-        elif returncode == SKIPPED and line.startswith("SKIP: "):
-            done.skipped[command] = line.removeprefix("SKIP: ")
-    if returncode in TIMED_OUT:
-        done.failed[f"{command} ended at its time limit; tests may not have run"] = ""
-    elif returncode not in (0, SKIPPED) and not done.failed:
-        done.failed[f"{command} ended with {returncode}"] = "\n".join(lines[-60:])
-    elif not (done.passed or done.failed or done.skipped):
-        done.passed = 1
-    return done
+    def commands(self) -> list[list[str]]:
+        """Return the words of each command."""
+        suite = SUITES[self.suite]
+        words = {"suite": self.suite, "release": RELEASES[self.nova], "seed": str(self.seed)}
+        argvs = [shlex.split(command.format_map(words)) for command in suite.commands]
+        if self.tests and suite.pick is not None:
+            # stestr takes one pattern.
+            picked = self.tests if suite.pick else ["|".join(self.tests)]
+            argvs[-1] += [word for text in picked for word in (suite.pick, text) if word]
+        elif self.tier:
+            argvs[-1] += shlex.split(getattr(suite, self.tier) or "")
+        return argvs
 
 
-def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900) -> Outcome:
-    """Run the suite *name* in the environment of a Nova release, and return the result.
+def run(wanted: Run, progress: Progress, expected: int = 0, *, limit_s: int = _LIMIT_S) -> Outcome:
+    """Run a suite, and return the result.
 
-    :param nova: the release's major version, a key of ``RELEASES``
-    :param tests: run only tests whose names contain one of these; by default all
+    :param expected: the number of its tests, 0 if it is not known
     :param limit_s: the seconds after which a command is ended
     """
-    suite, total, began = SUITES[name], Outcome(name), time.monotonic()
-    (STATE / "stestr" / f"{name}-{RELEASES[nova]}").mkdir(parents=True, exist_ok=True)
-    # stestr takes one pattern.
-    picked = ["|".join(tests)] if tests and suite.pick == "" else tests
-    for number, command in enumerate(suite.commands):
-        argv = shlex.split(command.format(suite=name, release=RELEASES[nova]))
-        if suite.pick is not None:
-            argv += [word for text in picked for word in (suite.pick, text) if word]
-        log = LOG / f"{name}{number or ''}-{RELEASES[nova]}{'-again' * (limit_s < 3900)}.log"
-        returncode = _execute(argv, log, nova, limit_s)
-        label = f"{name}: {' '.join(command.split()[:3])}" if suite.commands[1:] else name
-        done = read(log.read_text(errors="replace").splitlines(), returncode, label)
+    name, total, began = wanted.suite, Outcome(wanted.suite), time.monotonic()
+    release = RELEASES[wanted.nova]
+    (STATE / "stestr" / f"{name}-{release}").mkdir(parents=True, exist_ok=True)
+    commands = wanted.commands()
+    is_complete = True
+    for number, argv in enumerate(commands):
+        log = LOG / f"{name}{number or ''}-{release}{'-again' * (limit_s < _LIMIT_S)}.log"
+        log.write_bytes(b"")  # nothing of a run before is counted
+        progress.begins(name, log)
+        ended = outcomes.execute(
+            argv, log, limit_s, cwd=ROOT, env=environments.variables(wanted.nova)
+        )
+        label = f"{name}: {' '.join(argv[:3])}" if commands[1:] else name
+        done = outcomes.read(log.read_text(errors="replace").splitlines(), ended.returncode, label)
+        done.processor_s = ended.processor_s
+        is_complete &= ended.returncode in (0, SKIPPED)
         total.add(done)
         for test, reason in done.failed.items():
             _say(f"{name}: FAILED {test}\n{reason[-6000:]}\n   all of it: {log}")
+    if not is_complete:
+        total.not_run = max(0, expected - total.tests)
     total.seconds = time.monotonic() - began
+    progress.ends(name)
     _say(f"{name}: {total} ({total.seconds:.0f} s)")
     return total
-
-
-def _execute(argv: Sequence[str], log: Path, nova: int, limit_s: int) -> int:
-    """Run a command, which ends with this process, and return its exit status.
-
-    The output goes to the file *log*, because a daemon that a test left would keep a pipe open.
-
-    :param limit_s: the seconds after which the command is ended
-    """
-    bounds = ["setpriv", "--pdeathsig", "TERM", "timeout", "--kill-after=60", str(limit_s)]
-    with log.open("wb") as output:
-        return subprocess.run(
-            [*bounds, *argv],
-            cwd=ROOT,
-            env=environments.variables(nova),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        ).returncode
 
 
 def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
@@ -208,12 +253,14 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
     :param one: runs tests of a suite, all if none is named
     """
     is_late = any("time limit" in test for test in first.failed)
-    if is_late or first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
+    would_fail_again = first.suite in ("style", "types", "extensions")
+    if is_late or would_fail_again or not 0 < len(first.failed) <= 5:
         return
     names = [test.partition("(")[0] for test in first.failed]
     whole = SUITES[first.suite].pick is None or not all(n.startswith("tests.") for n in names)
     second = one(first.suite, () if whole else names)
     first.seconds += second.seconds
+    first.processor_s += second.processor_s
     if second.passed and not second.failed and not second.skipped:
         first.passed = second.passed + (0 if whole else first.passed)
         first.unsteady, first.failed = first.failed, {}
@@ -229,20 +276,57 @@ def refuse_skips(outcome: Outcome) -> None:
             del outcome.skipped[test]
 
 
-def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Outcome:
-    """Print a table with a line for each suite, and return the sum of all results."""
-    total = Outcome("(all)", seconds=elapsed_s)
-    for outcome in outcomes:
-        total.add(outcome)
-    print(f"\n{'':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
-    for row in (Outcome("(install)", seconds=install_s), *outcomes, total):
-        counts = f"{row.passed:8}{len(row.failed):8}{len(row.skipped):8}"
-        print(f"{row.suite:14}{counts}{row.seconds:9.1f}")
-    return total
-
-
 def _say(text: str) -> None:
     print(f"   {text}", flush=True)
+
+
+def selected(options: argparse.Namespace) -> list[Run]:
+    """Return the runs that the command line asks for, in the order of ``SUITES``.
+
+    :raises ValueError: with what is wrong with it
+    """
+    of_release = [name for name in SUITES if options.nova == NEWEST or name in _OF_ANY_NOVA]
+    if wrong := set(options.suites) - set(of_release):
+        raise ValueError(
+            f"no suite with Nova {options.nova} is called {', '.join(sorted(wrong))}; there are: "
+            f"{', '.join(of_release)}"
+        )
+    tiers = [tier for tier in ("short", "long") if getattr(options, tier)]
+    if not (tiers or options.suites):
+        tiers = ["short"]
+    runs = []
+    for name in of_release:
+        has = [tier for tier in ("short", "long") if getattr(SUITES[name], tier) is not None]
+        wanted = has if name in options.suites else [tier for tier in has if tier in tiers]
+        if wanted or name in options.suites:
+            # Both tiers together are the whole suite.
+            tier = wanted[0] if len(wanted) == 1 else ""
+            runs.append(Run(name, options.nova, tier, tuple(options.patterns), options.seed))
+    return runs
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/test",
+        description="Install what the suites need below .tools/ and run them side by side; as root "
+        "where Debian packages are missing. Without a name, the short tier: of each suite the "
+        "tests that a change needs. CONTRIBUTING.rst says what each suite is. With CI=true in the "
+        "environment failed tests run once more after all suites, and a skip whose reason "
+        "tests/allowed-skips.txt lacks counts as failed.",
+    )
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"whole: {', '.join(SUITES)}")
+    parser.add_argument(
+        "--short", action="store_true", help="the short tier as well as the suites named"
+    )
+    parser.add_argument("--long", action="store_true", help="all that the short tier leaves out")
+    parser.add_argument("--nova", type=int, choices=sorted(RELEASES), default=NEWEST)
+    parser.add_argument("--seed", type=int, default=0, help="of the suites that draw by chance")
+    text = "run only the tests whose name contains this text, or that of another -k"
+    parser.add_argument("-k", dest="patterns", action="append", default=[], help=text)
+    parser.add_argument(
+        "--no-install", action="store_true", help="use the environment as it is installed"
+    )
+    return parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -250,56 +334,71 @@ def main(arguments: Sequence[str]) -> int:
 
     :returns: the exit status: 0 if no test failed, 1 if one did, 2 if the suites cannot run
     """
-    parser = argparse.ArgumentParser(
-        prog="tools/test",
-        description="Install what the suites need below .tools/ and run them side by side; as root "
-        "where Debian packages are missing. CONTRIBUTING.rst says what each suite is. With CI=true "
-        "in the environment failed tests run once more after all suites, and a skip whose reason "
-        "tests/allowed-skips.txt lacks counts as failed.",
-    )
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
-    parser.add_argument("--nova", type=int, choices=sorted(RELEASES), default=NEWEST)
-    text = "run only the tests whose name contains this text, or that of another -k"
-    parser.add_argument("-k", dest="patterns", action="append", default=[], help=text)
-    parser.add_argument(
-        "--no-install", action="store_true", help="use the environment as it is installed"
-    )
+    parser = _parser()
     options = parser.parse_args(arguments)
-    of_release = [name for name in SUITES if options.nova == NEWEST or name == "functional"]
-    if wrong := set(options.suites) - set(of_release):
-        parser.error(
-            f"no suite with Nova {options.nova} is called {', '.join(sorted(wrong))}; there are: "
-            f"{', '.join(of_release)}"
-        )
-    wanted = options.suites or {*of_release} - {*ON_REQUEST}
-    names = [name for name in of_release if name in wanted]
+    try:
+        runs = selected(options)
+    except ValueError as error:
+        parser.error(str(error))
     for ending in (signal.SIGINT, signal.SIGTERM):
         # At once: the commands end with this process, and the pool would wait for them.
         signal.signal(ending, lambda number, _: os._exit(128 + number))
     LOG.mkdir(parents=True, exist_ok=True)
-    _say(f"Nova {options.nova} ({RELEASES[options.nova]}): {' '.join(names)}; logs in {LOG}")
+    names = " ".join(run.suite for run in runs)
+    _say(f"Nova {options.nova} ({RELEASES[options.nova]}): {names}; logs in {LOG}")
+    _say(f"seed {options.seed}")
+    former = figures.kept(_KEPT)
+    known = {**figures.measured(), **former}
+    by_suite = {run.suite: known[run.figure] for run in runs if run.figure in known}
     began = time.monotonic()
-    try:
-        if not options.no_install:
-            environments.install(options.nova)
-        elif not environments.path(options.nova).exists():
-            parser.error(
-                f"{environments.path(options.nova)} does not exist: run without --no-install"
-            )
-    except (packages.MachineNotReady, subprocess.CalledProcessError) as error:
-        print(f"tools/test: {error}; see {LOG}", file=sys.stderr)
-        return 2
-    installed = time.monotonic()
-    outcomes = together(names, lambda name: run(name, options.nova, options.patterns))
-    for outcome in outcomes if os.environ.get("CI") == "true" else ():
-        again(outcome, lambda name, tests: run(name, options.nova, tests, limit_s=900))
-        refuse_skips(outcome)
-    total = table(outcomes, installed - began, time.monotonic() - installed)
-    lines = [f"SKIP {test}: {why}" for test, why in total.skipped.items()]
-    lines += [f"UNSTEADY, passed when run again alone: {test}" for test in total.unsteady]
-    lines += [f"FAIL {test}" for test in total.failed]
+    with Progress([run.suite for run in runs], by_suite) as progress:
+        progress.prepares("installs what the suites need")
+        try:
+            if not options.no_install:
+                environments.install(options.nova)
+            elif not environments.path(options.nova).exists():
+                parser.error(
+                    f"{environments.path(options.nova)} does not exist: run without --no-install"
+                )
+        except (packages.MachineNotReady, subprocess.CalledProcessError) as error:
+            print(f"tools/test: {error}; see {LOG}", file=sys.stderr)
+            return 2
+        progress.prepares("")
+        install = Outcome("(install)", seconds=time.monotonic() - began)
+        install.processor_s = sum(os.times()[2:4])
+        results = _run_all(runs, progress, by_suite)
+    rows = [install.row(), *(outcome.row() for outcome in results)]
+    total = Outcome(outcomes.ALL, seconds=time.monotonic() - began)
+    for outcome in (install, *results):
+        total.add(outcome)
+    print(f"\n{outcomes.table([*rows, total.row()])}")
+    by_figure = [
+        dataclasses.replace(outcome.row(), name=run.figure)
+        for run, outcome in zip(runs, results, strict=True)
+    ]
+    lines = figures.grown(former, by_figure)
+    figures.keep(_KEPT, by_figure)
+    lines += outcomes.closing_lines(total)
     print("\n".join([*lines, str(total)]), flush=True)
     return 1 if total.failed else 0
+
+
+def _run_all(runs: Sequence[Run], progress: Progress, expected: figures.Figures) -> list[Outcome]:
+    """Run the suites, and in CI those of their failed tests again that may pass alone."""
+    by_name = {run.suite: run for run in runs}
+    count = {name: figure.tests for name, figure in expected.items()}
+    results = together([*by_name], lambda name: run(by_name[name], progress, count.get(name, 0)))
+    for outcome in results if os.environ.get("CI") == "true" else ():
+        again(
+            outcome,
+            lambda name, tests: run(
+                dataclasses.replace(by_name[name], tests=tuple(tests) or by_name[name].tests),
+                progress,
+                limit_s=_AGAIN_LIMIT_S,
+            ),
+        )
+        refuse_skips(outcome)
+    return results
 
 
 if __name__ == "__main__":

@@ -221,6 +221,11 @@ def index_variables(
     return changed
 
 
+def cache() -> Path:
+    """Return the folder with downloads of former runs, unless the command line names another."""
+    return Path(os.environ.get(_CACHE_VARIABLE) or _CACHE)
+
+
 def _say(text: str) -> None:
     print(f"tools/bare: {text}", file=sys.stderr, flush=True)
 
@@ -245,11 +250,10 @@ def _parser() -> argparse.ArgumentParser:
         default=min(base.CODENAMES),
         help="Debian release of the root; default: %(default)s",
     )
-    cache = Path(os.environ.get(_CACHE_VARIABLE) or _CACHE)
     parser.add_argument(
         "--cache",
         type=Path,
-        default=cache,
+        default=cache(),
         help="folder with downloads of former runs; default: %(default)s",
     )
     parser.add_argument(

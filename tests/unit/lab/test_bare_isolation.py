@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -14,45 +13,6 @@ import fixtures
 import testtools
 
 from lab.bare import base, isolation
-
-_FIRST = pathlib.Path(isolation.__file__).with_name("first.py")
-
-
-class FirstTest(testtools.TestCase):
-    def first(self, *command: str) -> int:
-        argv = [sys.executable, str(_FIRST), "/", *command]
-        return subprocess.run(argv, capture_output=True, check=False).returncode
-
-    def test_status_is_the_commands(self) -> None:
-        for script, status in (("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143)):
-            self.assertEqual(status, self.first("sh", "-c", script))
-        self.assertEqual(127, self.first("/no/such/program"))
-
-    def test_asks_the_command_to_end(self) -> None:
-        trap = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"
-        argv = [sys.executable, str(_FIRST), "/", "sh", "-c", trap]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
-            assert child.stdout
-            child.stdout.readline()
-            child.terminate()
-            self.assertEqual(9, child.wait(60))
-
-    def test_asked_before_it_can_pass_it_on(self) -> None:
-        def asked() -> None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        # Whether the shell has its trap by then or not, it has been asked.
-        script = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
-        argv = [sys.executable, str(_FIRST), "/", "sh", "-c", script]
-        child = subprocess.Popen(argv, preexec_fn=asked, start_new_session=True)
-        try:
-            status: int | None = child.wait(60)
-        except subprocess.TimeoutExpired:
-            status = None
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        self.assertEqual(143, status)
 
 
 class RunTest(testtools.TestCase):
@@ -95,14 +55,6 @@ class RunTest(testtools.TestCase):
         # What its parent left is reaped.
         zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -q ') Z '"
         self.assertEqual(0, self.run_in(script.format(zombies)))
-        self.assertEqual([], self.inside())
-
-    def test_is_asked_to_end(self) -> None:
-        script = "trap 'echo asked >asked; exit 3' TERM; echo ready >ready; "
-        with self.started(f"{script} while :; do sleep 0.05; done") as child:
-            child.terminate()
-            self.assertEqual(128 + signal.SIGTERM, child.wait(60))
-        self.assertEqual("asked\n", (self.checkout / "asked").read_text())
         self.assertEqual([], self.inside())
 
     def test_is_killed_with_who_runs_it(self) -> None:
@@ -155,17 +107,6 @@ class FolderTest(testtools.TestCase):
         argv = ["tar", "-C", str(self.parent), "-cf", str(self.archive), "./etc"]
         subprocess.run(argv, check=True)
 
-    def test_is_removed(self) -> None:
-        with base.folder(self.parent, self.archive) as root:
-            self.assertEqual("bare\n", (root / "etc/hostname").read_text())
-        self.assertFalse(root.exists())
-
-    def test_is_removed_where_it_cannot_be_made(self) -> None:
-        self.archive.write_bytes(b"x" * 1024)
-        error = self.assertRaises(base.RootFailed, self.enter)
-        self.assertIn("tar ended with", str(error))
-        self.assertEqual([], list(self.parent.glob("nova-gpu-bare-*")))
-
     def enter(self) -> None:
         with base.folder(self.parent, self.archive):
             pass
@@ -179,21 +120,6 @@ class FolderTest(testtools.TestCase):
             self.enter()
             self.assertTrue(root.exists())
             self.assertFalse(left.exists())
-
-    def test_loop_devices_go_as_well(self) -> None:
-        """Also where the file's path was another: it had it in mounts that are gone."""
-        if reason := isolation.obstacle():
-            self.skipTest(reason)
-        with base.folder(self.parent, self.archive) as root:
-            disk = root / "disk"
-            disk.write_bytes(bytes(1 << 20))
-            argv = ["losetup", "--find", "--show", str(disk)]
-            made = subprocess.run(argv, capture_output=True, text=True, check=True)
-            device = made.stdout.strip()
-            self.addCleanup(subprocess.run, ["losetup", "--detach", device], capture_output=True)
-            disk.rename(root / "renamed")
-        listed = subprocess.run(["losetup", "--list"], capture_output=True, text=True, check=True)
-        self.assertNotIn(f"{device} ", listed.stdout)
 
     def test_nothing_is_removed_through_a_mount(self) -> None:
         if reason := isolation.obstacle():

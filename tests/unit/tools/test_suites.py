@@ -3,20 +3,19 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import pathlib
-import signal
+import shlex
 import subprocess
-import sys
 import tempfile
-import threading
 import unittest
 from collections.abc import Sequence
 from unittest import mock
 
 from tests.cloud import running
 from tests.fixtures import processes
-from tools import environments, suites
+from tools import environments, figures, outcomes, suites
+from tools.outcomes import Outcome, Row
+from tools.progress import Progress
 
 # stestr 4.2
 LINES = """
@@ -40,7 +39,7 @@ BOOTS = "tests.functional.test_claims.ClaimTest.test_boots"
 
 class ReadTest(unittest.TestCase):
     def test_lines_of_stestr(self) -> None:
-        done = suites.read(LINES, 1, "unit: stestr")
+        done = outcomes.read(LINES, 1, "unit: stestr")
         self.assertEqual("2 passed, 1 failed, 2 skipped", str(done))
         self.assertEqual(["needs a real GPU", "no promtool"], list(done.skipped.values()))
         ((test, text),) = done.failed.items()
@@ -48,16 +47,8 @@ class ReadTest(unittest.TestCase):
         self.assertIn("ValueError: first", text)
         self.assertNotIn("logged", text)
 
-    def test_a_command_is_one_test(self) -> None:
-        self.assertEqual("1 passed, 0 failed, 0 skipped", str(suites.read(["fine"], 0, "mypy")))
-        self.assertEqual({"mypy ended with 1": "a line"}, suites.read(["a line"], 1, "mypy").failed)
-
-    def test_what_no_test_accounts_for_fails(self) -> None:
-        done = suites.read(LINES[:3], 124, "unit: stestr")
-        self.assertEqual("2 passed, 1 failed, 0 skipped", str(done))
-
     def test_this_machine_cannot_run_it(self) -> None:
-        done = suites.read(["SKIP: needs root"], suites.SKIPPED, "lxc: python")
+        done = outcomes.read(["SKIP: needs root"], suites.SKIPPED, "lxc: python")
         self.assertEqual({"lxc: python": "needs root"}, done.skipped)
         self.assertEqual("0 passed, 0 failed, 1 skipped", str(done))
 
@@ -79,7 +70,7 @@ class ReadTest(unittest.TestCase):
         printed = io.StringIO()
         suite = unittest.TestLoader().loadTestsFromTestCase(Some)
         self.assertFalse(running.run(suite, running.Result(printed)))
-        done = suites.read(printed.getvalue().splitlines(), 1, "lxc: python")
+        done = outcomes.read(printed.getvalue().splitlines(), 1, "lxc: python")
         self.assertEqual("1 passed, 2 failed, 1 skipped", str(done))
         self.assertEqual(["it's late"], list(done.skipped.values()))
         self.assertIn("AssertionError: with a word", next(iter(done.failed.values())))
@@ -88,64 +79,47 @@ class ReadTest(unittest.TestCase):
 
 
 class AgainTest(unittest.TestCase):
-    def again(self, suite: str, second: suites.Outcome, *failed: str) -> suites.Outcome:
+    def again(self, suite: str, second: Outcome, *failed: str) -> Outcome:
         self.asked: list[Sequence[str]] = []
 
-        def one(name: str, tests: Sequence[str]) -> suites.Outcome:
+        def one(name: str, tests: Sequence[str]) -> Outcome:
             self.asked.append(tests)
             return second
 
-        first = suites.Outcome(suite, 7, dict.fromkeys(failed, "why"), seconds=10.0)
+        first = Outcome(suite, 7, dict.fromkeys(failed, "why"), seconds=10.0)
         suites.again(first, one)
         return first
 
     def test_what_passes_alone_is_unsteady(self) -> None:
-        done = self.again("functional", suites.Outcome(passed=1), f"{BOOTS}(five)")
+        done = self.again("functional", Outcome(passed=1), f"{BOOTS}(five)")
         self.assertEqual([[BOOTS]], self.asked)
         self.assertEqual("8 passed, 0 failed, 0 skipped", str(done))
         self.assertEqual([f"{BOOTS}(five)"], list(done.unsteady))
 
     def test_what_fails_or_is_skipped_again_has_failed(self) -> None:
         for second in (
-            suites.Outcome(passed=1, failed={BOOTS: "again"}),
-            suites.Outcome(passed=1, skipped={BOOTS: "no GPU"}),
-            suites.Outcome(),
+            Outcome(passed=1, failed={BOOTS: "again"}),
+            Outcome(passed=1, skipped={BOOTS: "no GPU"}),
+            Outcome(),
         ):
             self.assertEqual([BOOTS], list(self.again("functional", second, BOOTS).failed))
-
-    def test_the_whole_suite_where_no_test_can_be_picked(self) -> None:
-        done = self.again("guide", suites.Outcome(passed=1), "guide ended with 1")
-        self.assertEqual([()], self.asked)
-        self.assertEqual("1 passed, 0 failed, 0 skipped", str(done))
-
-    def test_nothing_that_would_fail_again(self) -> None:
-        for suite, failed in (
-            ("style", ["style: ruff check . ended with 1"]),
-            ("unit", []),
-            ("functional", [BOOTS, "functional ended at its time limit; ..."]),
-            ("unit", [f"{BOOTS}_{number}" for number in range(6)]),
-        ):
-            self.again(suite, suites.Outcome(passed=1), *failed)
-            self.assertEqual([], self.asked)
 
 
 class RunTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(mock.patch.multiple(suites, LOG=self.folder, STATE=self.folder))
+        self.progress = Progress(["shell"], {"shell": figures.Figure(100.0, 50.0, 4)})
 
-    def run_shell(self, script: str, limit_s: int = 200) -> tuple[suites.Outcome, str]:
+    def run_shell(self, script: str, limit_s: int = 200) -> tuple[Outcome, str]:
         suite = suites.Suite((f"sh -c '{script}'",))
         with (
             mock.patch.dict(suites.SUITES, {"shell": suite}),
             contextlib.redirect_stdout(io.StringIO()) as printed,
         ):
-            return suites.run("shell", environments.NEWEST, limit_s=limit_s), printed.getvalue()
-
-    def test_output(self) -> None:
-        done, printed = self.run_shell("echo a word >&2; exit 3")
-        self.assertEqual(["a word"], list(done.failed.values()))
-        self.assertIn("a word", printed)
+            wanted = suites.Run("shell")
+            done = suites.run(wanted, self.progress, 4, limit_s=limit_s)
+            return done, printed.getvalue()
 
     def test_the_limit_ends_the_whole_group(self) -> None:
         done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid; wait", limit_s=2)
@@ -159,48 +133,64 @@ class RunTest(unittest.TestCase):
         ended = "shell ended at its time limit; tests may not have run"
         self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
         self.assertIn(f"FAILED {ended}", printed)
+        self.assertEqual(2, done.not_run, "of four tests of the run before two have ended")
 
-    def test_a_daemon_left_behind_does_not_hold_it_up(self) -> None:
-        done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid")
-        self.addCleanup(os.kill, int((self.folder / "pid").read_text()), signal.SIGKILL)
-        self.assertEqual(1, done.passed)
+    def test_the_processor_time_of_children(self) -> None:
+        script = "(i=0; while test $i -lt 300000; do i=$((i+1)); done); true"
+        done, _ = self.run_shell(script)
+        self.assertGreater(done.processor_s, 0.05)
 
-    def test_lanes_side_by_side_and_in_order(self) -> None:
-        began = {name: threading.Event() for name in ("unit", "lxc", "crash")}
-        busy = threading.Lock()
+    def test_where_it_is(self) -> None:
+        self.assertIn("waiting: shell; about 2 min left", self.progress.line())
+        log = self.folder / "log"
+        self.progress.begins("shell", log)
+        log.write_text("{0} tests.a.A.test_b [0.1s] ... ok\n{0} tests.a.A.test_c [0.1s] ... o")
+        self.assertIn(" shell 1 of 4; about 1 min left", self.progress.line())
+        with log.open("a") as file:
+            file.write("k\n")
+        self.assertIn(" shell 2 of 4; ", self.progress.line())
 
-        def one(name: str) -> suites.Outcome:
-            began[name].set()
-            if name == "unit":
-                self.assertTrue(began["lxc"].wait(200))
-            else:
-                self.assertTrue(busy.acquire(blocking=False), "two of a lane at once")
-                self.assertTrue(began["unit"].wait(200))
-                threading.Event().wait(0.5)  # for the other, which would come meanwhile
-                busy.release()
-            return suites.Outcome(name)
 
-        done = suites.together(("unit", "lxc", "crash"), one)
-        self.assertEqual(["unit", "lxc", "crash"], [each.suite for each in done])
-
-    def test_a_command_ends_with_its_runner(self) -> None:
-        script = f"sleep 1000 & echo $! > {self.folder}/pid; wait"
-        runner = (
-            "import pathlib, sys; from tools import suites\n"
-            f"suites._execute(['sh', '-c', {script!r}], pathlib.Path('/dev/null'), "
-            f"{environments.NEWEST}, 1000)"
+class TableTest(unittest.TestCase):
+    def test_read_back(self) -> None:
+        rows = [Row("(install)", 0, 0, 0, 0, 0, 9, 8), Row("unit", 5, 1, 2, 1, 3, 100, 150)]
+        total = outcomes.total(rows, 120)
+        lines = [outcomes.table([*rows, total]), "FAIL a.test", total.closing()]
+        self.assertEqual(
+            [*rows, total], outcomes.rows("\n".join(["before", *lines, "tools/bare: x"]))
         )
-        argv = [sys.executable, "-c", runner]
-        with subprocess.Popen(argv, cwd=environments.ROOT) as process:
-            file = self.folder / "pid"
-            while not (file.exists() and file.read_text().endswith("\n")):
-                self.assertIsNone(process.poll())
-                threading.Event().wait(0.05)
-            process.kill()
-        self.assertTrue(processes.ends(int(file.read_text())))
+        self.assertEqual([], outcomes.rows("\n".join(lines[:2])), "no closing line")
+
+    def test_what_grew(self) -> None:
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        file = pathlib.Path(folder, "cache/figures.json")
+        figures.keep(file, [Row("unit", 5, 0, 0, 0, 0, 90, 100), Row("red", 5, 1, 0, 0, 0, 9, 9)])
+        self.assertEqual(["unit"], [*figures.kept(file)])
+        for processor_s, named in ((109, 0), (111, 1)):
+            rows = [Row("unit", 6, 0, 0, 0, 0, 90, processor_s)]
+            self.assertEqual(named, len(figures.grown(figures.kept(file), rows)))
 
 
 class CommandTest(unittest.TestCase):
+    def selected(self, *words: str) -> dict[str, str]:
+        runs = suites.selected(suites._parser().parse_args(words))
+        return {run.suite: shlex.join(run.commands()[-1]) for run in runs}
+
+    def test_tiers(self) -> None:
+        short, long, whole = self.selected(), self.selected("--long"), self.selected("functional")
+        self.assertIn("--exclude-regex", short["functional"])
+        self.assertIn(suites._COSTLY, long["functional"])
+        self.assertTrue(whole["functional"].endswith(" run"))
+        self.assertNotIn("moves", short)
+        self.assertNotIn("unit", long)
+        both = self.selected("--short", "functional", "nova")
+        self.assertEqual({*short, "nova"}, {*both})
+        self.assertEqual(whole["functional"], both["functional"])
+        self.assertEqual({"functional", "operations"}, {*self.selected("--nova", "32", "--long")})
+        self.assertTrue(self.selected("histories")["histories"].endswith(" what_was_not_cleaned"))
+        picked = self.selected("-k", "a", "-k", "b", "functional")
+        self.assertTrue(picked["functional"].endswith(" run 'a|b'"))
+
     def test_ways_to_ask_for_what_is_not_there(self) -> None:
         for words, reason in ((["nothing"], "no suite"), (["--nova", "32", "unit"], "Nova 32")):
             done = subprocess.run(
@@ -209,12 +199,8 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(2, done.returncode)
             self.assertIn(reason, done.stderr)
 
-    def test_every_suite_is_described(self) -> None:
-        page = (environments.ROOT / "CONTRIBUTING.rst").read_text()
-        self.assertEqual([], [name for name in suites.SUITES if f"``{name}``" not in page])
-
     def test_skips_that_are_allowed(self) -> None:
-        done = suites.Outcome(skipped={"a": "needs a real GPU", "b": "late"})
+        done = Outcome(skipped={"a": "needs a real GPU", "b": "late"})
         suites.refuse_skips(done)
         self.assertEqual((["a"], 1), (list(done.skipped), len(done.failed)))
         lines = (environments.ROOT / "tests/allowed-skips.txt").read_text().splitlines()

@@ -179,7 +179,6 @@ class TestRefusals(BindingTestCase):
         self.assertEqual(frozenset(), former_drivers.recorded(self.records))
 
     def refuse(self, address: str) -> None:
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._SETTLE_S", 2.0))
         self.kernel.refused.add(address)
 
     def test_second_function_fails(self) -> None:

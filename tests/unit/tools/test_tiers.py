@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is tested is in a tier, and each part of the long one has a row on its page."""
+
+from __future__ import annotations
+
+import shlex
+import unittest
+
+from tools import environments, long_record, suites, tiers
+from tools.outcomes import Row
+
+PARTS = (*tiers.RUN, *tiers.LONG)
+
+
+class TiersTest(unittest.TestCase):
+    def test_no_suite_is_in_neither(self) -> None:
+        words = [shlex.split(part.command) for part in PARTS]
+        named = {word for command in words if tiers._TESTS in command for word in command}
+        has_short = any("--short" in shlex.split(part.command) for part in tiers.RUN)
+        self.assertTrue(has_short)
+        for name, suite in suites.SUITES.items():
+            in_tiers = name in named or (suite.short is not None and suite.long is None)
+            self.assertNotEqual(in_tiers, bool(suite.on_request), name)
+            self.assertNotEqual(suite.short is suite.long is None, not suite.on_request, name)
+        self.assertEqual(set(), {word for word in named if word in tiers.NEITHER})
+
+    def test_no_script_of_ci_and_no_release_is_in_neither(self) -> None:
+        commands = [part.command for part in PARTS]
+        scripts = {f".ci/{path.name}" for path in (environments.ROOT / ".ci").iterdir()}
+        self.assertEqual(set(), scripts - {".ci/run", ".ci/long", *commands})
+        for nova in environments.RELEASES:
+            is_newest = nova == environments.NEWEST
+            whole = (
+                "tools/test --seed {seed} --short functional"
+                if is_newest
+                else (f"tools/test --nova {nova} functional")
+            )
+            self.assertTrue(any(command.startswith(whole) for command in commands), nova)
+
+    def test_the_page(self) -> None:
+        text = long_record.PAGE.read_text()
+        names = [part.name for part in tiers.LONG]
+        self.assertEqual(names, [*long_record.read(text)])
+        result = Row("bars", 3, 0, 0, 1, 0, 99.6, 100).name, ["abc", "today", "3"]
+        written = long_record.page(text, dict([result]), names)
+        self.assertEqual(["abc", "today", "3"], long_record.read(written)["bars"])
+        self.assertEqual(long_record.NEVER, long_record.read(written)["vm"][0])
+        self.assertEqual(written, long_record.page(written, long_record.read(written), names))
