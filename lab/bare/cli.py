@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lab import packages, sources
-from lab.bare import base, given, index, isolation
+from lab.bare import base, given, index, isolation, network
 from lab.bare.store import Store
 from lab.cloud import cgroups
 
@@ -31,7 +31,8 @@ _SYSTEMS = re.compile(r"[a-z]+-system-[0-9a-f]+")
 _EPILOG = f"""\
 The command runs in {isolation.CHECKOUT} of a root with Debian's packages of priority "important",
 python3 and certificates: what is committed here, and nothing that it does not install itself.
-The machine's network and kernel are the root's as well. Afterwards the root is removed.
+The root has the machine's kernel and, where slirp4netns can make it one, a network of its own.
+Afterwards the root is removed.
 
     tools/bare tools/lab demo           README's first command, as a new user meets it
     tools/bare --debian 13 tools/lab demo       the same on Debian 13
@@ -39,7 +40,7 @@ The machine's network and kernel are the root's as well. Afterwards the root is 
     tools/bare bash                     to look around
 
 Packages that were downloaded are kept in /var/cache/nova-gpu (--cache, or {_CACHE_VARIABLE}) for
-the next root, for a month. On the machine itself only mmdebstrap is installed.
+the next root, for a month. On the machine itself only mmdebstrap and slirp4netns are installed.
 """
 
 
@@ -58,13 +59,16 @@ def main(arguments: Sequence[str]) -> int:
         with safe_cache(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
             codename = base.CODENAMES[options.debian]
             paths = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
-            _install_mmdebstrap()
+            _install(("mmdebstrap", network.PACKAGE))
             acquire = given.acquire()
             archived = base.archive(Store(cache / "root"), codename, paths, acquire)
             with base.folder(options.parent, archived) as root:
                 _say(f"bare root in {root}, {time.monotonic() - began:.0f} s")
                 return _in(root, cache, given.machine(acquire, paths), options.command)
-    except (base.RootFailed, packages.MachineNotReady, subprocess.CalledProcessError) as error:
+    except (
+        *(base.RootFailed, network.NetworkFailed, packages.MachineNotReady),
+        subprocess.CalledProcessError,
+    ) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -72,12 +76,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> int:
     archives, images = Store(cache / "debs"), Store(cache / "images", sparse=True)
+    if reason := network.obstacle():
+        _say(f"the root shares the machine's network, so two clouds cannot run at once: {reason}")
     _clone(root)
     for path in gives.copied:
         target = root / path.relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # a link in there would be followed out here
         shutil.copy(path, target)
+    if not reason:
+        _point_outside(root)
     bound = [path for path in gives.bound if not (root / path.relative_to("/")).exists()]
     source = upstream(gives.variables)
     archives.take_all(root / _ARCHIVES)
@@ -86,8 +94,10 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
     wheels = Store(cache / "wheels")
     with index.serving(source, wheels) as served:
         variables = index_variables(gives.variables, source, served.addresses)
+        if not reason:
+            variables = {name: network.inside(value) for name, value in variables.items()}
         try:
-            return isolation.run(root, command, variables, bound)
+            return isolation.run(root, command, variables, bound, has_network=not reason)
         finally:
             _remove_groups(set(cgroups.all_guest_groups()) - groups)
             counts = [archives.keep((root / _ARCHIVES).glob("*.deb"))]
@@ -95,6 +105,16 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
             _say("new in the cache: {} of Debian, {} of the index, {} systems".format(*counts))
             for store in (archives, images, wheels, Store(cache / "root")):
                 store.prune()
+
+
+def _point_outside(root: Path) -> None:
+    """Let the settings in *root* name this machine by its address in the root's own network."""
+    file = root / "etc/resolv.conf"
+    file.write_text(network.resolv_conf(file.read_text() if file.exists() else ""))
+    for folder in ("apt.conf.d", "sources.list.d"):
+        for path in (root / "etc/apt" / folder).glob("*"):
+            if path.is_file() and (text := path.read_text()) != network.inside(text):
+                path.write_text(network.inside(text))
 
 
 def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
@@ -167,11 +187,11 @@ def safe_cache(wanted: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _install_mmdebstrap() -> None:
+def _install(names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "apt.log")
         try:
-            added = packages.install(("mmdebstrap",), log)
+            added = packages.install(names, log)
         except packages.MachineNotReady as error:
             message = log.read_text(errors="replace").strip() if log.exists() else ""
             raise packages.MachineNotReady(f"{error}\n{message[-500:]}") from error
@@ -214,10 +234,15 @@ def index_variables(
             here.get(variable, variable) for variable in extra
         )
     if here:
+        # pip trusts no other machine without TLS, and in the root that is what this one is.
+        hosts = (variables.get("PIP_TRUSTED_HOST"), network.MACHINE)
+        changed["PIP_TRUSTED_HOST"] = " ".join(filter(None, hosts))
         changed.pop("PIP_PROXY", None)
         for name in [name for name in ("http_proxy", "HTTP_PROXY") if name in variables]:
             excepted = name.replace("http", "no").replace("HTTP", "NO")
-            changed[excepted] = ",".join(filter(None, (variables.get(excepted), "127.0.0.1")))
+            changed[excepted] = ",".join(
+                filter(None, (variables.get(excepted), "127.0.0.1", network.MACHINE))
+            )
     return changed
 
 

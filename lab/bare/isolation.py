@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command in a root folder, with its own mount, UTS, IPC and PID namespaces.
+"""Runs a command in a root folder, with its own mount, UTS, IPC, PID and network namespaces.
 
 Its mounts are never visible outside, so removing the root folder removes files only. If this
 process is killed, the kernel kills all processes of the root and removes its mounts.
@@ -18,6 +18,8 @@ import time
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from lab.bare import network
 
 # The path of the repository in the root.
 CHECKOUT = "/root/nova-gpu"
@@ -46,13 +48,15 @@ def obstacle() -> str | None:
     return None
 
 
-def script(root: Path, bound: Iterable[Path]) -> str:
+def script(root: Path, bound: Iterable[Path], *, has_network: bool = False) -> str:
     """Return a shell script that makes *root* the root folder and becomes its first process.
 
     :param bound: folders of this machine to mount at the same path in the root
+    :param has_network: wait for a way out of its own network namespace
     """
     quoted = shlex.quote(str(root))
     lines = [
+        *([network.WAIT] if has_network else []),
         "mount --make-rprivate /",
         # The root is a mount of its own, as libvirtd expects.
         f"mount --bind {quoted} {quoted}",
@@ -80,7 +84,12 @@ def script(root: Path, bound: Iterable[Path]) -> str:
 
 
 def run(
-    root: Path, command: Sequence[str], variables: Mapping[str, str], bound: Iterable[Path]
+    root: Path,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    bound: Iterable[Path],
+    *,
+    has_network: bool = False,
 ) -> int:
     """Run *command* in *root*; return its exit status, or 128 plus the signal that ended it.
 
@@ -89,6 +98,8 @@ def run(
 
     :param variables: environment variables of the command
     :param bound: folders of this machine to mount at the same path in the root
+    :param has_network: give the root a network namespace of its own, not this machine's
+    :raises lab.bare.network.NetworkFailed: if that has no way out
     """
     environment = {
         "HOME": "/root",
@@ -98,13 +109,17 @@ def run(
         "FIRST": _FIRST.read_text(),
     }
     # If this process is killed, the processes in the root are killed too.
-    tied = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES)
-    argv = [*tied, "sh", "-euc", script(root, bound), "bare", *command]
+    own = ("--net",) if has_network else ()
+    tied = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES, *own)
+    text = script(root, bound, has_network=has_network)
+    argv = [*tied, "sh", "-euc", text, "bare", *command]
     sys.stdout.flush()
-    with _EndSignals() as signals:
+    with _EndSignals() as signals, contextlib.ExitStack() as stack:
         # The first process must not receive a signal before it can pass it on.
         child = subprocess.Popen(argv, env=environment, preexec_fn=_block_sigterm)
         try:
+            if has_network:
+                stack.enter_context(network.attached(child.pid))
             while child.poll() is None:
                 if signals.deadline and time.monotonic() > signals.deadline:
                     break

@@ -12,7 +12,7 @@ import time
 import fixtures
 import testtools
 
-from lab.bare import base, isolation
+from lab.bare import base, isolation, network
 
 
 class RunTest(testtools.TestCase):
@@ -49,6 +49,19 @@ class RunTest(testtools.TestCase):
         base.remove(self.root)
         self.assertFalse(self.root.exists())
         self.assertTrue(pathlib.Path("/usr/bin").exists())
+
+    def test_a_network_without_a_way_out(self) -> None:
+        programs = self.folder / "programs"
+        programs.mkdir()
+        (programs / network.PACKAGE).write_text("#!/bin/sh\necho no tap >&2; exit 3\n")
+        (programs / network.PACKAGE).chmod(0o755)
+        path = f"{programs}:{os.environ['PATH']}"
+        self.useFixture(fixtures.EnvironmentVariable("PATH", path))
+        self.assertEqual("slirp4netns ended with 3: no tap", network.obstacle())
+        usr = [pathlib.Path("/usr")]
+        with testtools.ExpectedException(network.NetworkFailed):
+            isolation.run(self.root, ["touch", "ran"], {}, usr, has_network=True)
+        self.assertEqual([], [*self.inside(), *self.checkout.iterdir()])
 
     def test_nothing_outlives_the_command(self) -> None:
         script = "setsid sleep 600 >/dev/null 2>&1 & (setsid sh -c 'sleep 0.1' &); sleep 0.5; ! {}"
@@ -95,6 +108,26 @@ class RunTest(testtools.TestCase):
                 except OSError:
                     continue
         return found
+
+
+class SettingsTest(testtools.TestCase):
+    def test_this_machine_as_the_root_reaches_it(self) -> None:
+        for text, inside in (
+            ("http://127.0.0.1:3128", "http://198.18.0.2:3128"),
+            (
+                'Acquire::http::Proxy "http://localhost/";',
+                'Acquire::http::Proxy "http://198.18.0.2/";',
+            ),
+            ("URIs: http://[::1]:8080/debian", "URIs: http://198.18.0.2:8080/debian"),
+            ("https://localhost.example.org/simple", None),
+            ("file:///opt/127.0.0.1/simple", None),
+        ):
+            self.assertEqual(inside or text, network.inside(text))
+        resolvers = "search example.org\nnameserver 127.0.0.53\nnameserver ::1\noptions edns0\n"
+        self.assertEqual(
+            "search example.org\noptions edns0\nnameserver 198.18.0.3\n",
+            network.resolv_conf(resolvers),
+        )
 
 
 class FolderTest(testtools.TestCase):
