@@ -125,9 +125,10 @@ SUITES = {
     "bars": Suite((_VFIO,), "vm", "-k", long=""),
     "takeover": Suite((f"{_VFIO} --limit-s 4500",), "vm", "-k", long=""),
     "unit": Suite((_stestr("unit"),), pick="", short=""),
-    "matrix": Suite(
-        ("python -m tests.matrix --seed {seed}",), short="--seconds 120", long="--pairs"
-    ),
+    "matrix": Suite(("python -m tests.matrix --seconds 120 --seed {seed}",), pick="-k", short=""),
+    "matrix-pairs": Suite(("python -m tests.matrix --pairs",), pick="-k", long=""),
+    "matrix-calls": Suite(("python -m tests.matrix --calls",), pick="-k", long=""),
+    "matrix-triples": Suite(("python -m tests.matrix --triples",), pick="-k", long=""),
     "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k", long=""),
     "nova-functional": Suite(("python -m tests.nova functional",), pick="-k", long=""),
     "extensions": Suite(_tox("extensions"), long=""),
