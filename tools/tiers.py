@@ -15,10 +15,9 @@ import random
 import shlex
 import signal
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
@@ -94,12 +93,8 @@ LONG = (
     Part("kolla", 12, ".ci/kolla", is_nightly=True),
     Part("tempest", 13, "sh -c 'tools/lab up && tempest-plugin/against-lab'"),
 )
-# What a release asks of a machine or of a person
-NEITHER = {
-    "tools/test gpu": "needs a machine with a real NVIDIA card",
-    "benchmarks": "are figures to compare and no tests; the unit suite runs each of them once",
-}
-_NIGHT_S, _RELEASE_S = 6 * 3600, 24 * 3600
+# In neither are the suite "gpu", which needs a real card, and the benchmarks, which are figures to
+# compare and no tests: the unit suite runs each of them once.
 
 
 class _Runner:
@@ -145,10 +140,9 @@ class _Runner:
         return [own, *(dataclasses.replace(row, name=f"{part.name}/{row.name}") for row in suites)]
 
     def _once(self, part: Part, log: Path) -> tuple[str, outcomes.Ended]:
-        with _cold(part) as options:
-            argv = [*command(part, self._seed)[:1], *options, *command(part, self._seed)[1:]]
-            variables = {**os.environ, "CI": "true"}
-            ended = outcomes.execute(argv, log, self._limit_s, cwd=ROOT, env=variables)
+        variables = {**os.environ, "CI": "true"}
+        argv = command(part, self._seed)
+        ended = outcomes.execute(argv, log, self._limit_s, cwd=ROOT, env=variables)
         return log.read_text(errors="replace"), ended
 
     def progress(self) -> str:
@@ -162,17 +156,8 @@ class _Runner:
 def command(part: Part, seed: int) -> list[str]:
     """Return the command with which a part runs on this machine."""
     words = shlex.split(part.command.replace("{seed}", str(seed)))
-    return ["tools/bare", "--debian", str(part.debian), *words]
-
-
-@contextlib.contextmanager
-def _cold(part: Part) -> Iterator[Sequence[str]]:
-    """Yield the options of tools/bare for a part that must not find former downloads."""
-    if not part.is_cold:
-        yield ()
-        return
-    with tempfile.TemporaryDirectory(prefix="nova-gpu-cold-", dir="/var/tmp") as folder:
-        yield ("--cache", folder)
+    options = ["--debian", str(part.debian), *(["--cold"] if part.is_cold else [])]
+    return ["tools/bare", *options, *words]
 
 
 def _side_by_side(parts: Sequence[Part], runner: _Runner) -> list[Row]:

@@ -56,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda got, _: sys.exit(128 + got))
     try:
-        with safe_cache(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
+        downloads = _no_cache() if options.cold else safe_cache(options.cache)
+        with downloads as cache, tempfile.TemporaryDirectory() as folder:
             codename = base.CODENAMES[options.debian]
             paths = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
             _install(("mmdebstrap", network.PACKAGE))
@@ -183,7 +184,14 @@ def safe_cache(wanted: Path) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or str(error)
     _say(f"{wanted} is not used as the cache: {reason}")
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+    with _no_cache() as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _no_cache() -> Iterator[Path]:
+    """Yield a new folder as the cache, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="nova-gpu-cold-", dir="/var/tmp") as folder:
         yield Path(folder)
 
 
@@ -263,7 +271,7 @@ def _fail(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/bare",
-        usage="%(prog)s [--debian {12,13}] [--cache FOLDER] [--parent FOLDER] COMMAND...",
+        usage="%(prog)s [--debian {12,13}] [--cache FOLDER | --cold] [--parent FOLDER] COMMAND...",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -280,6 +288,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=cache(),
         help="folder with downloads of former runs; default: %(default)s",
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="use no downloads of former runs, and keep none"
     )
     parser.add_argument(
         "--parent",

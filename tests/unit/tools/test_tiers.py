@@ -14,28 +14,19 @@ PARTS = (*tiers.RUN, *tiers.LONG)
 
 class TiersTest(unittest.TestCase):
     def test_no_suite_is_in_neither(self) -> None:
-        words = [shlex.split(part.command) for part in PARTS]
-        named = {word for command in words if tiers._TESTS in command for word in command}
-        has_short = any("--short" in shlex.split(part.command) for part in tiers.RUN)
-        self.assertTrue(has_short)
+        named = {word for part in PARTS for word in shlex.split(part.command)}
+        self.assertIn("--short", shlex.split(tiers.RUN[0].command))
         for name, suite in suites.SUITES.items():
             in_tiers = name in named or (suite.short is not None and suite.long is None)
             self.assertNotEqual(in_tiers, bool(suite.on_request), name)
             self.assertNotEqual(suite.short is suite.long is None, not suite.on_request, name)
-        self.assertEqual(set(), {word for word in named if word in tiers.NEITHER})
 
     def test_no_script_of_ci_and_no_release_is_in_neither(self) -> None:
         commands = [part.command for part in PARTS]
         scripts = {f".ci/{path.name}" for path in (environments.ROOT / ".ci").iterdir()}
         self.assertEqual(set(), scripts - {".ci/run", ".ci/long", *commands})
-        for nova in environments.RELEASES:
-            is_newest = nova == environments.NEWEST
-            whole = (
-                "tools/test --seed {seed} --short functional"
-                if is_newest
-                else (f"tools/test --nova {nova} functional")
-            )
-            self.assertTrue(any(command.startswith(whole) for command in commands), nova)
+        for nova in {*environments.RELEASES} - {environments.NEWEST}:
+            self.assertIn(f"tools/test --nova {nova} functional", commands)
 
     def test_the_page(self) -> None:
         text = long_record.PAGE.read_text()
