@@ -129,7 +129,7 @@ class RunTest(unittest.TestCase):
     def test_the_limit_is_named_beside_what_failed(self) -> None:
         line = "{0} tests.a.A.test_b [0.1s] ... FAILED"
         (self.folder / "lines").write_text(f"{line}\n")
-        done, printed = self.run_shell(f"cat {self.folder}/lines; sleep 1000", limit_s=1)
+        done, printed = self.run_shell(f"cat {self.folder}/lines; sleep 1000", limit_s=3)
         ended = "shell ended at its time limit; tests may not have run"
         self.assertEqual(["tests.a.A.test_b", ended], list(done.failed))
         self.assertIn(f"FAILED {ended}", printed)
