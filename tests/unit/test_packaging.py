@@ -11,7 +11,7 @@ import unittest
 import yaml
 
 from nova_gpu.virt import signatures
-from tests.unit.test_requirements import listed, name_of
+from tests.fixtures.sources import listed, name_of
 from tools.environments import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]

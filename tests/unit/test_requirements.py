@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import pathlib
 import subprocess
@@ -15,7 +16,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.unit import test_layering
+from tests.fixtures.sources import imports, listed, name_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -36,16 +37,6 @@ sys.meta_path.insert(0, Refusal())
 for name in sys.argv[2:]:
     importlib.import_module(name)
 """
-
-
-def listed(path: str) -> list[str]:
-    """Return the requirements in a file of them."""
-    lines = (ROOT / path).read_text().splitlines()
-    return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
-
-
-def name_of(requirement: str) -> str:
-    return canonicalize_name(Requirement(requirement).name)
 
 
 def closure(requirements: Iterable[str]) -> set[str]:
@@ -96,7 +87,7 @@ class HostTest(unittest.TestCase):
         imported = {
             name.partition(".")[0]
             for path in (ROOT / "nova_gpu").rglob("*.py")
-            for name in test_layering.imports(path)
+            for name in imports(ast.parse(path.read_text()))
         }
         self.others = imported - set(sys.stdlib_module_names) - _OPTIONAL - {"nova_gpu"}
         self.assertIn("oslo_config", self.others)

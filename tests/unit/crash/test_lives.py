@@ -17,12 +17,6 @@ class LivesTest(unittest.TestCase):
         named = [each for each in found if " step " not in each and " time " not in each]
         self.assertEqual(sorted(every), sorted(named))
 
-    def test_each_is_born_and_destroyed(self) -> None:
-        for life in self._first(2):
-            self.assertEqual("spawn", life[0].operation)
-            self.assertEqual("destroy", life[-1].operation)
-            self.assertIsNotNone(life[-1].point)
-
     def test_one_seed_one_order(self) -> None:
         self.assertEqual(self._first(3), self._first(3))
         self.assertNotEqual(self._first(3), self._first(4))

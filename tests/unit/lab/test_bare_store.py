@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import time
 
 import fixtures
 import testtools
@@ -30,18 +29,6 @@ class StoreTest(testtools.TestCase):
         path = self.store.find(name)
         assert path
         return path
-
-    def test_found_as_it_was_put(self) -> None:
-        self.assertIsNone(self.store.find("a_1%3a2_all.deb"))
-        self.store.put("a_1%3a2_all.deb", self.file("a"))
-        self.assertEqual(b"content", self.kept("a_1%3a2_all.deb").read_bytes())
-        self.assertIsNone(self.store.find("a_1"))
-
-    def test_another_content_takes_its_place(self) -> None:
-        self.store.put("a", self.file("one", b"1"))
-        self.store.put("a", self.file("two", b"2"))
-        self.assertEqual(b"2", self.kept("a").read_bytes())
-        self.assertEqual(1, len(list(self.store.folder.iterdir())))
 
     def test_what_was_changed_is_not_found(self) -> None:
         for change in (b"", b"conten", b"CONTENT"):
@@ -77,26 +64,6 @@ class StoreTest(testtools.TestCase):
         self.assertEqual(1, self.store.keep(next_root.iterdir()))
         self.assertEqual(b"c", self.kept("c.deb").read_bytes())
 
-    def test_what_a_root_removes_stays(self) -> None:
-        self.store.put("a.deb", self.file("a.deb"))
-        self.store.take_all(self.folder / "next")
-        (self.folder / "next/a.deb").unlink()
-        self.assertEqual(b"content", self.kept("a.deb").read_bytes())
-
-    def test_prune(self) -> None:
-        # apt gives a file the time that the mirror has for it.
-        os.utime(self.file("new"), (0, 0))
-        self.store.put("new", self.root / "new")
-        old = self.store.put("old", self.file("old", b"old"))
-        os.utime(old, (0, time.time() - 31 * 86400))
-        unfinished = self.store.folder / ".123.new"
-        unfinished.touch()
-        os.utime(unfinished, (0, 0))
-        self.store.prune()
-        self.assertIsNotNone(self.store.find("new"))
-        self.assertIsNone(self.store.find("old"))
-        self.assertFalse(unfinished.exists())
-
 
 class FoldersTest(testtools.TestCase):
     def setUp(self) -> None:
@@ -119,15 +86,6 @@ class FoldersTest(testtools.TestCase):
         self.store.take_folders(into)
         return list(into.iterdir())
 
-    def test_whole(self) -> None:
-        source = self.system()
-        self.assertTrue(self.store.keep_folder(source))
-        self.assertFalse(self.store.keep_folder(source))
-        (folder,) = self.taken()
-        self.assertEqual("system-a", folder.name)
-        self.assertEqual(["disk", "vmlinuz"], sorted(path.name for path in folder.iterdir()))
-        self.assertEqual((source / "disk").read_bytes(), (folder / "disk").read_bytes())
-
     def test_not_at_all(self) -> None:
         for name in ("disk", "vmlinuz", ".names"):
             for change in ("gone", "changed"):
@@ -144,27 +102,3 @@ class FoldersTest(testtools.TestCase):
                 self.assertEqual(1, len(self.taken()))
                 for kept in (self.store.folder / source.name).iterdir():
                     kept.unlink()
-
-    def test_sparse_copy(self) -> None:
-        """As where a link cannot be."""
-        source = self.system() / "disk"
-        copied = self.folder / "copied"
-        self.store._copy_content(source, copied)
-        self.assertEqual(source.read_bytes(), copied.read_bytes())
-        self.assertLess(copied.stat().st_blocks * 512, 4 << 20)
-
-    def test_digest_tells_where_a_block_is(self) -> None:
-        one, two = self.folder / "one", self.folder / "two"
-        for path, offset in ((one, 1 << 20), (two, 2 << 20)):
-            with path.open("wb") as file:
-                file.seek(offset)
-                file.write(b"x" * (1 << 20))
-                file.truncate(4 << 20)
-        self.assertNotEqual(self.store._digest(one), self.store._digest(two))
-
-    def test_two_of_a_kind(self) -> None:
-        for number, key in enumerate(("a", "b", "c")):
-            self.store.keep_folder(self.system(key))
-            os.utime(self.store.folder / f"system-{key}", (number, number))
-        names = sorted(path.name for path in self.store.folder.iterdir())
-        self.assertEqual(["system-b", "system-c"], names)

@@ -15,65 +15,9 @@ from oslo_config import cfg
 from lab.cloud import debian, guide, page, settings
 
 _ROOT = settings.ROOT
-_PAGE = """\
-Title
-=====
-
-Build
-=====
-
-.. literalinclude:: script
-   :language: shell
-   :start-after: # page: build
-   :end-before: # page: end
-
-Text::
-
-    not run
-
-.. code-block:: shell
-
-   first
-   second \\
-       third
-
-Remove
-======
-
-.. code-block:: shell
-
-   fourth
-"""
-
-
-class ScriptsTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "page.rst")
-        self.path.write_text(_PAGE)
-        script = "# page: build\nmake\nmake check\n# page: end\n# page: other\nno\n# page: end\n"
-        self.path.with_name("script").write_text(script)
-
-    def test_blocks(self) -> None:
-        expected = ["make\nmake check\n", "first\nsecond \\\n    third\n"]
-        self.assertEqual(expected, page.scripts(self.path, "Build"))
-        self.assertEqual(["fourth\n"], page.scripts(self.path, "Remove"))
-
-    def test_none(self) -> None:
-        for title in ("Title", "Other"):
-            error = self.assertRaises(page.Malformed, page.scripts, self.path, title)
-            self.assertIn(f"page.rst has no section {title} with a shell block", str(error))
 
 
 class PageTest(testtools.TestCase):
-    def test_what_is_run(self) -> None:
-        self.assertIn("dpkg-buildpackage", page.scripts(guide.DEBIAN, "Build")[0])
-        self.assertIn("python3-nova-gpu_*", page.scripts(guide.DEBIAN, "Install")[0])
-        *_, check, restart = page.scripts(guide.DEBIAN, "Configure")
-        self.assertEqual("nova-gpu-status upgrade check\n", check)
-        names = [line.removeprefix("systemctl restart ") for line in restart.splitlines()]
-        self.assertEqual(["nova-scheduler nova-api", "nova-compute"], names)
-
     def test_its_samples_are_in_the_package(self) -> None:
         (folder,) = {
             line
@@ -100,21 +44,6 @@ class SettingsTest(testtools.TestCase):
             self.assertIs(kind, type(lab))
             self.assertEqual(port, lab.ports.mariadb)
             self.assertEqual(lab, settings.load(folder))
-
-    def test_services(self) -> None:
-        lab = settings.DebianLab(pathlib.Path("/lab"), settings.Ports(), "secret")
-        for service, user, script in (
-            ("keystone", "keystone", "keystone"),
-            ("glance", "glance", "glance-api"),
-            ("placement", "placement", "placement-api"),
-            ("nova-compute", "nova", "nova-compute"),
-        ):
-            self.assertEqual(user, lab.user(service))
-            command = [f"/etc/init.d/{script}", "systemd-start"]
-            self.assertEqual(command, lab.command(service, ["other"]))
-        for service, user in (("mariadb", "mysql"), ("rabbitmq", "rabbitmq"), ("neutron", "nova")):
-            self.assertEqual(user, lab.user(service))
-            self.assertEqual(["other"], lab.command(service, ["other"]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -45,10 +45,3 @@ class PidTest(testtools.TestCase):
         process.stop(self.lab, "keystone")
         self.assertTrue(leftovers.is_alive(pid))
         self.assertFalse(process.pid_file(self.lab, "keystone").exists())
-
-    def test_no_file(self) -> None:
-        self.assertIsNone(process.pid(self.lab, "keystone"))
-
-    def test_unreadable_file(self) -> None:
-        process.pid_file(self.lab, "keystone").write_text("")
-        self.assertIsNone(process.pid(self.lab, "keystone"))

@@ -31,30 +31,6 @@ class StepsTest(testtools.TestCase):
         self.assertIn("line 40", text)
         self.assertNotIn("line 20\n", text)
 
-    def test_failure_before_there_is_a_log(self) -> None:
-        def failing() -> None:
-            with steps.step("Debian packages", self.log):
-                raise OSError("no apt-get")
-
-        self.assertIn("no apt-get", str(self.assertRaises(steps.Failed, failing)))
-
-    def test_together_runs_all_to_their_end(self) -> None:
-        done: list[str] = []
-
-        def failing() -> None:
-            raise steps.Failed("first")
-
-        error = self.assertRaises(steps.Failed, steps.together, failing, lambda: done.append("b"))
-        self.assertEqual("first", str(error))
-        self.assertEqual(["b"], done)
-        steps.together()
-
-    def test_wait_for(self) -> None:
-        answers = iter([False, False, True])
-        steps.wait_for("a port", lambda: next(answers), 5, 0)
-        error = self.assertRaises(steps.Failed, steps.wait_for, "a port", lambda: False, 0, 0)
-        self.assertIn("a port", str(error))
-
 
 class QuotedTest(testtools.TestCase):
     def test_as_the_blueprint_writes_it(self) -> None:

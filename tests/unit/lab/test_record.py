@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 
 import fixtures
@@ -12,12 +11,12 @@ import yaml
 from lab.record import __main__ as record
 from lab.record import recording
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import discovery as pci_discovery
 from nova_gpu.host.pci import selection
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import adopted, commands, hosts, nodes, recorded
+from tests.fixtures import adopted, commands, hosts, nodes
 from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
 
@@ -54,62 +53,6 @@ class RecordTest(base.HostTestCase):
                 self.assertEqual(gpus, self.found(again))
                 self.assertEqual(recorded, recording.record(gpus, again.roots))
 
-    def test_mig_instances(self) -> None:
-        host = hosts.Host(self.root)
-        host.add_gpu("0000:21:00.0", "10de", "2335", mig=[(9, 0), (1, 0)])
-        host.add_gpu("0000:22:00.0", "10de", "2335")
-        recorded = recording.record(self.found(host), host.roots)
-        self.assertEqual([[[1, 0], [9, 0]], None], [each.get("mig") for each in recorded["gpus"]])
-        path = self.folder() / "recorded.yaml"
-        path.write_text(yaml.safe_dump(recorded))
-        again = hosts.build(path, self.folder())
-        self.assertEqual(recorded, recording.record(self.found(again), again.roots))
-
-    def test_what_is_around_a_card(self) -> None:
-        host = hosts.Host(self.root)
-        host.add_bridge("0000:00:01.0")
-        host.add_gpu(
-            "0000:21:00.0",
-            "10de",
-            "1e04",
-            parent="0000:00:01.0",
-            companions=(0x040300,),
-            totalvfs=4,
-            numa_node=None,
-            mapped_mib=512,
-        )
-        group = int((host.path("0000:21:00.0") / "iommu_group").resolve().name)
-        host.add_device("0000:22:00.0", "8086", "1521", class_code=0x020000, iommu_group=group)
-        host.add_device("0000:23:00.0", "8086", "1521", class_code=0x020000)
-        host.add_vf("0000:21:00.0", "0000:21:00.4", driver="nvidia")
-        recorded = recording.record(self.found(host), host.roots)
-        addresses = {kind: [each["addresses"][0] for each in recorded[kind]] for kind in recorded}
-        self.assertEqual(
-            {
-                "bridges": ["0000:00:01.0"],
-                "devices": ["0000:21:00.1", "0000:22:00.0"],
-                "gpus": ["0000:21:00.0"],
-                "vfs": ["0000:21:00.4"],
-            },
-            addresses,
-        )
-        (card,) = recorded["gpus"]
-        self.assertEqual((512, 4, None), (card["mapped_mib"], card["totalvfs"], card["numa_node"]))
-        self.assertEqual("0000:21:00.0", recorded["vfs"][0]["physfn"])
-
-    def test_the_memory_that_is_mapped_whichever_bar_that_is(self) -> None:
-        """An H100's registers are a BAR of 64 bits, which takes two lines."""
-        host = hosts.Host(self.root)
-        host.add_gpu("0000:21:00.0", "10de", "2330")
-        regions = {
-            0: "Memory at 88042000000 (64-bit, prefetchable) [size=16M]",
-            2: "Memory at 84000000000 (64-bit, prefetchable) [size=128G]",
-        }
-        path = host.path("0000:21:00.0") / "resource"
-        path.write_text(recorded.resource(regions))
-        (card,) = recording.record(self.found(host), host.roots)["gpus"]
-        self.assertEqual(128 * 1024, card["mapped_mib"])
-
     def test_what_the_library_says(self) -> None:
         for cards in (machines.h200(), machines.b200(), machines.h100_mig()):
             with self.subTest(cards[0].name):
@@ -124,38 +67,6 @@ class RecordTest(base.HostTestCase):
                 library.say(*machines.recorded(told))
                 again = nvml.query(60.0)
                 self.assertEqual(facts, again)
-
-    def test_the_types_of_a_vgpu_host(self) -> None:
-        (card,) = machines.h200_vgpu({19: 7})
-        self.useFixture(machines.Library(card))
-        (told,) = recording.record_nvml([PciAddress.parse(card.address)], 60.0)
-        self.assertEqual({19: 7}, {key: n for key, n in told["instances"].items() if n})
-        self.assertEqual(set(card.types), set(told["types"]))
-        (again,) = machines.recorded([told])
-        self.assertEqual(dict(card.types), dict(again.types))
-
-    def test_fabrics_are_numbered(self) -> None:
-        first, second, *_ = machines.h100()
-        third = dataclasses.replace(second, address="0000:4c:00.0")
-        cards = [
-            dataclasses.replace(first, fabric=f"3 0 4 {'ab' * 16}"),
-            dataclasses.replace(second, fabric=f"3 0 4 {'cd' * 16}"),
-            dataclasses.replace(third, fabric=f"3 0 5 {'ab' * 16}"),
-        ]
-        self.useFixture(machines.Library(*cards))
-        told = recording.record_nvml([], 60.0)
-        self.assertEqual([[3, 0, 4, 1], [3, 0, 4, 2], [3, 0, 5, 1]], [c["fabric"] for c in told])
-
-    def test_a_record_becomes_a_machine(self) -> None:
-        hosts.build("h200-8", self.root, nodes.Nodes.FILES)
-        self.use_library(*machines.h200())
-        text = self.printed(0, lambda: record.show(discovery.Discovery()))
-        self.assertIn("# NVIDIA UNIX Open Kernel Module for x86_64  570.172.08\n", text)
-        path = self.folder() / "sent.yaml"
-        path.write_text(text)
-        target = adopted.adopt(path, "sent", self.folder())
-        self.assertEqual(text, target.read_text())
-        self.assertEqual(8, len(hosts.content(target)["nvml"]))
 
     def test_a_record_that_is_not_taken(self) -> None:
         hosts.build("h200-8", self.root, nodes.Nodes.FILES)
@@ -182,13 +93,6 @@ class RecordTest(base.HostTestCase):
         there = self.assertRaises(adopted.Refused, adopted.adopt, path, "h200-8")
         self.assertIn("already", str(there))
 
-    def test_a_library_that_tells_nothing(self) -> None:
-        hosts.build("h200-8", self.root, nodes.Nodes.FILES)
-        self.use_library().say(init="!9")
-        text = self.printed(0, lambda: record.show(discovery.Discovery()))
-        self.assertIn("# NVML tells nothing: nvmlInit", text)
-        self.assertNotIn("nvml", yaml.safe_load(text))
-
     def test_where_modules_were_built_is_not_told(self) -> None:
         host = hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
         self.config.config(nvml=False, group="gpu")
@@ -213,10 +117,6 @@ class RecordTest(base.HostTestCase):
         for secret in (str(self.root), "GPU-", "uuid", CONF.host):
             self.assertNotIn(secret, text)
 
-    def test_no_card(self) -> None:
-        hosts.Host(self.root)
-        self.assertIn("No GPU", self.printed(1, lambda: record.show(discovery.Discovery())))
-
 
 class CommandTest(base.CommandTestCase):
     def test_options_that_cannot_be_read(self) -> None:
@@ -225,12 +125,3 @@ class CommandTest(base.CommandTestCase):
         done = commands.run("lab.record.__main__", "--config-file", self.conf)
         self.assertEqual((1, ""), (done.returncode, done.stdout))
         self.assertRegex(done.stderr, r"\Alab\.record: \[gpu\]nvml \(in .*\n\Z")
-
-    def test_a_host(self) -> None:
-        hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
-        self.configure("lxc", "[gpu]\nnvml = false")
-        done = commands.run("lab.record.__main__", "--config-file", self.conf)
-        self.assertEqual((0, ""), (done.returncode, done.stderr))
-        self.assertEqual(
-            8, sum(len(gpu["addresses"]) for gpu in yaml.safe_load(done.stdout)["gpus"])
-        )

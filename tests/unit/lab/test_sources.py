@@ -39,18 +39,6 @@ class FilesTest(testtools.TestCase):
         found = sources.files("bookworm", self.options)
         return sorted(str(path.relative_to(self.etc)) for path in found)
 
-    def test_another_release(self) -> None:
-        (self.parts / "mirror.sources").write_text(_STANZAS)
-        (self.parts / "others.list").write_text(_OTHERS)
-        copies = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        known = ("bookworm", "trixie")
-        (found,) = sources.files_of("trixie", known, copies, self.options)
-        self.assertEqual(_STANZAS.replace("bookworm", "trixie"), found.read_text())
-        (found,) = sources.files_of("bookworm", known, copies, self.options)
-        self.assertEqual(self.parts / "mirror.sources", found)
-        refused = (sources.files_of, "trixie", ("sid",), copies, self.options)
-        self.assertRaises(packages.MachineNotReady, *refused)
-
     def test_whatever_they_are_called(self) -> None:
         (self.parts / "0000mirror.sources").write_text(_STANZAS)
         (self.etc / "sources.list").write_text("deb http://one.test/ bookworm-security main\n")
@@ -60,19 +48,7 @@ class FilesTest(testtools.TestCase):
         (self.parts / "off.sources").write_text(f"Enabled: no\n{_STANZAS}")
         self.assertEqual(["sources.list", "sources.list.d/0000mirror.sources"], self.files())
 
-    def test_each_once(self) -> None:
-        (self.parts / "debian.list").write_text(
-            "deb [arch=amd64] http://one.test/ bookworm main contrib\n"
-            "deb http://one.test/ bookworm-updates main\n"
-        )
-        self.assertEqual(["sources.list.d/debian.list"], self.files())
-
     def test_without_any(self) -> None:
         (self.etc / "sources.list").write_text(_OTHERS)
         error = self.assertRaises(packages.MachineNotReady, self.files)
         self.assertIn("no source of Debian bookworm;", str(error))
-
-    def test_what_apt_cannot_read(self) -> None:
-        (self.etc / "sources.list").write_text("deb bookworm\n")
-        error = self.assertRaises(packages.MachineNotReady, self.files)
-        self.assertIn("Malformed entry", str(error))

@@ -13,17 +13,6 @@ class TallyTest(testtools.TestCase):
         super().setUp()
         self.tally = tally.Tally()
 
-    def test_lines_in_pieces(self) -> None:
-        pieces = (
-            "{0} tests.a.T.test_x [1.0s] ... o",
-            "k\n{0} tests.b.T.te",
-            "st_y [2.5s] ... FAILED\n",
-        )
-        shown = [self.tally.read(piece) for piece in pieces]
-        self.assertEqual((2, 1), (self.tally.ran, self.tally.failed))
-        self.assertEqual("".join(pieces), "".join(shown))
-        self.assertEqual("", shown[0])
-
     def test_two_boots(self) -> None:
         self.tally.read("{0} tests.a.T.test_x [1.0s] ... ok\n{0} tests.a.T.te")
         panic = boot.Boot(boot.End.PANIC, None, 60.0, "Kernel panic")
@@ -47,10 +36,4 @@ class TallyTest(testtools.TestCase):
             ["{0} the VM ... FAILED", "its time was up", "Ran 2 tests in 600.000s"],
             tally.closing([self.tally, other], 600.0),
         )
-        self.assertFalse(self.tally.passed)
-
-    def test_a_failure_before_a_panic_stays_one(self) -> None:
-        self.tally.read("{0} tests.a.T.test_x [1.0s] ... FAILED\n")
-        self.tally.lose(boot.Boot(boot.End.PANIC, None, 60.0, "Kernel panic"))
-        self.tally.last = boot.Boot(boot.End.EXIT, 0, 30.0)
         self.assertFalse(self.tally.passed)

@@ -5,11 +5,9 @@ of it passes, and where they do not the test of that fails.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -19,15 +17,12 @@ from typing import Any
 from unittest import mock
 
 import fixtures
-from lxml import etree
 from oslotest import base
 
-from nova_gpu.core.container import GuestContents
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import roots
 from tests.fixtures import hosts, nodes, nvidia, pci
 from tests.fixtures import nvml as machines
-from tests.gpu import isolated, machine, smi, test_discovery, test_nvml
+from tests.gpu import machine, smi, test_discovery, test_nvml
 from tests.unit.cmd import base as commands
 from tools import environments, suites
 
@@ -121,18 +116,6 @@ class GPUSuiteTest(base.BaseTestCase):
                 self.changed(**facts)
                 self.assertEqual(names, self.failed())
 
-    def test_another_card(self) -> None:
-        self.machine(*machines.h100()[:2])
-        self.cards = dict(list(self.cards.items())[:1])
-        self.links = dict.fromkeys(self.links, 1)
-        self.capability[next(iter(self.capability))] = "8.0"
-        names = {"test_same_cards", "test_counts", "test_capability"}
-        self.assertLessEqual(names, self.failed())
-
-    def test_an_instance_that_the_driver_does_not_show(self) -> None:
-        self.machine(*machines.a100_mig(), mig=_LAYOUT[1:])
-        self.assertEqual({"test_capabilities"}, self.failed())
-
 
 def _told(index: int, card: machines.Card) -> smi.Card:
     joined = (card.fabric or "").partition(" ")[0] == "3"
@@ -184,29 +167,6 @@ class ObstacleTest(base.BaseTestCase):
         self.assertIn("nvidia-smi", self.reason(on_path=None) or "")
         self.assertIsNone(self.reason())
 
-    def test_no_bus(self) -> None:
-        empty = roots.Roots(sysfs=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
-        self.assertIn("no PCI bus", machine.obstacle(empty) or "")
-
-
-class ContainerTest(base.BaseTestCase):
-    def test_domain(self) -> None:
-        """It has the nodes, none of the host's /dev beside them, and nothing of the host's that it
-        could write to."""
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        given = GuestContents(nodes=("/dev/nvidia0", "/dev/nvidiactl"), mounts=(), env=())
-        root: Any = etree.fromstring(isolated._domain(given, folder).to_xml())
-        devices = root.find("devices")
-        nodes = [each.text for each in devices.findall("hostdev/source/char")]
-        self.assertEqual(["/dev/nvidia0", "/dev/nvidiactl"], nodes)
-        writable = [
-            each.find("target").get("dir")
-            for each in devices.findall("filesystem")
-            if each.find("readonly") is None
-        ]
-        self.assertEqual(["/", *nodes], writable)
-        self.assertEqual(str(folder), devices.find("filesystem/source").get("dir"))
-
 
 class WithoutLibvirtTest(commands.CommandTestCase):
     def test_metrics(self) -> None:
@@ -223,29 +183,6 @@ class WithoutLibvirtTest(commands.CommandTestCase):
         self.assertIn("0000:04:00.0", self.nova_gpu("list").stdout)
 
 
-class SeenTest(base.BaseTestCase):
-    def test_kept(self) -> None:
-        """What may become a record, under names that any file system takes."""
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
-        host.add_gpu("0000:04:00.0", "10de", "2330", mig=[(9, 0)])
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "seen")
-        folder.mkdir()
-        (folder / "of-an-earlier-run").touch()
-        self.useFixture(fixtures.EnvironmentVariable(machine._FOLDER))
-        with (
-            mock.patch.object(machine, "ROOTS", host.roots),
-            mock.patch.object(machine, "_PROGRAMS", {"echo.txt": ("echo", "a word")}),
-        ):
-            machine.seen(folder)
-        names = {path.name for path in folder.iterdir()}
-        self.assertNotIn("of-an-earlier-run", names)
-        self.assertIn("resource-0000-04-00.0", names)
-        self.assertEqual("a word\n", (folder / "echo.txt").read_text())
-        (information,) = (name for name in names if name.endswith("information"))
-        self.assertNotIn(":", information)
-        self.assertIn("Device Minor", (folder / information).read_text())
-
-
 class CommandTest(base.BaseTestCase):
     def test_skipped_without_a_card(self) -> None:
         """In a process, as ``tools/test gpu`` runs it"""
@@ -255,8 +192,3 @@ class CommandTest(base.BaseTestCase):
         done = subprocess.run(argv, cwd=environments.ROOT, capture_output=True, text=True)
         self.assertEqual(suites.SKIPPED, done.returncode, done.stderr)
         self.assertRegex(done.stdout, "(?m)^SKIP: needs a real GPU")
-
-    def test_xml_that_is_none(self) -> None:
-        with contextlib.suppress(ValueError):
-            smi.read(b"NVIDIA-SMI has failed")
-            self.fail("it was read")
