@@ -8,10 +8,8 @@ import json
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
-import fixtures
 from oslotest import base
 
 from lab.record import recording
@@ -25,28 +23,11 @@ from nova_gpu.host.nvidia import kernel_log, nvml, proc
 from nova_gpu.host.pci import direct_links, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files
-from tests.fixtures import hosts, nvidia, pci, recorded
+from tests.fixtures import nvidia, pci, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
+from tests.fixtures.bases.recorded import _CARD, RecordedTestCase
 from tests.gpu import smi
-
-_CARD = "0000:3b:00.0"
-
-
-class RecordedTestCase(base.BaseTestCase):
-    def folder(self) -> pathlib.Path:
-        return pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-
-    def host(self, address: str = _CARD, product_id: str = "2330") -> hosts.Host:
-        host = hosts.Host(self.folder())
-        host.add_gpu(address, "10de", product_id)
-        return host
-
-    def each(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The records one by one, each a test of its own by the name of its source"""
-        for record in recorded.records(kind):
-            with self.subTest(f"{kind}: {record['source']}"):
-                yield record
 
 
 class TestSources(base.BaseTestCase):

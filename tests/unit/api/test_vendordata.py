@@ -20,8 +20,7 @@ from paste.deploy import loadwsgi
 from nova_gpu.api import vendordata
 from nova_gpu.core.guest import devices
 from tests.fixtures.compute import resources
-from tests.unit.core.guest.test_devices import told
-from tests.unit.core.guest.test_tree import PAIR
+from tests.fixtures.guest_trees import PAIR, told
 
 ROOT = pathlib.Path(__file__).parents[3]
 SAMPLE = ROOT / "etc/nova/api-paste.ini.sample"

@@ -13,7 +13,7 @@ from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import cleaned, hosts
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 CARD = PciAddress.parse("0000:19:00.0")
 

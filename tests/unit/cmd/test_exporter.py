@@ -25,7 +25,7 @@ from nova_gpu.cmd.cards import Card
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import ailments, cleaned, hosts, nodes
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 _ETC = pathlib.Path(__file__).parents[3] / "etc"
 _ILL, _KEPT = "0000:04:00.0", "0000:05:00.0"

@@ -8,8 +8,8 @@ from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import topology
 from tests.fixtures import ailments, cleaned, hosts, kernel, nvidia, vgpu
 from tests.fixtures import nvml as machines
+from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
-from tests.unit.cmd import base
 
 
 class TableTest(testtools.TestCase):

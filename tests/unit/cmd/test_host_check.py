@@ -12,7 +12,7 @@ from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, large_cards, pci, processors, vgpu
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check"
 

@@ -9,7 +9,7 @@ from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, pci
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 

@@ -16,7 +16,7 @@ from oslo_config import fixture as config_fixture
 from nova_gpu.cmd import options, this_host
 from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 # What takes long to import and what nova-gpu list can do without.
 _HEAVY = (

@@ -8,7 +8,7 @@ import subprocess
 
 from nova_gpu.cmd import output
 from tests.fixtures import hosts
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 
 class OutputTest(base.CommandTestCase):

@@ -8,7 +8,7 @@ from nova_gpu.cmd import quarantine as command
 from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
 from tests.fixtures import cards, hosts
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 CARD = "0000:04:00.0"
 

@@ -4,7 +4,7 @@ import pathlib
 import fixtures
 import testtools
 
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 _CONNECT = """
 import sys

@@ -10,7 +10,7 @@ from nova.db.main import models as main_models
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from tests.fixtures import commands
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 _MAPS = "[libvirt]\nvirt_type = lxc\nuid_maps = 0:100000:65536\ngid_maps = 0:100000:65536\n"
 

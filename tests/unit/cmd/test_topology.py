@@ -16,8 +16,8 @@ from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nodes
+from tests.fixtures.bases import commands as base
 from tests.fixtures.cards import reasons
-from tests.unit.cmd import base
 
 _GUIDE = pathlib.Path(__file__).parents[3] / "doc/source/reference/nova-gpu"
 _UUID = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"

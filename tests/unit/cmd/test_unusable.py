@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.fixtures import ailments, cleaned, hosts, vgpu
 from tests.fixtures import nvml as machines
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 SICK, WELL = "0000:81:00.0", "0000:82:00.0"
 

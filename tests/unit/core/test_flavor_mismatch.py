@@ -12,7 +12,7 @@ from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup, group_key
 from tests.fixtures import cards
-from tests.unit.core.flavor.test_request import whole
+from tests.fixtures.flavor_requests import whole
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"

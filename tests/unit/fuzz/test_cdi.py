@@ -14,8 +14,8 @@ from lxml import etree
 from nova_gpu.core import exception
 from nova_gpu.host.container import cdi, contents
 from tests.fixtures import cdi as specifications
-from tests.fixtures import hosts
-from tests.unit.fuzz import base, damage
+from tests.fixtures import damage, hosts
+from tests.fixtures.bases import fuzz as base
 
 UID = os.getuid()
 

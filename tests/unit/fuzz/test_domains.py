@@ -7,7 +7,7 @@ from lxml import etree
 from nova_gpu.core import exception, model
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
-from tests.unit.fuzz import base
+from tests.fixtures.bases import fuzz as base
 
 A, B = cards.addresses("0000:04:00.0", "0000:05:00.0")
 PARTS = domains.Parts({"/dev/nvidia0": A, "/dev/nvidia1": B}, {A: A, B: B})

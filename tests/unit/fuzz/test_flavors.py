@@ -9,7 +9,7 @@ from nova import exception as nova_exception
 from nova_gpu.api import extra_spec_validators
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, parsers, query, request, request_group, validation
-from tests.unit.fuzz import base
+from tests.fixtures.bases import fuzz as base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]
 _NAMES = ["fermi", "Hopper", "XE-HPC", "LXC", "KVM", "qemu", "unknown", "a.b+c", "__", ""]

@@ -21,8 +21,8 @@ from nova_gpu.scheduler.filters import unfit
 from nova_gpu.scheduler.weights import GPUWeigher
 from nova_gpu.virt.inventory import card_groups
 from tests.fixtures import brute_force, cards
+from tests.fixtures.bases import fuzz as base
 from tests.fixtures.cloud_gpus import request_spec
-from tests.unit.fuzz import base
 
 PRODUCTS = (
     Product("10de", "1091", "Tesla M2090", "fermi", 5301),

@@ -19,9 +19,8 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
-from tests.fixtures import hosts, kernel
-from tests.unit.fuzz import base as fuzz
-from tests.unit.fuzz import damage
+from tests.fixtures import damage, hosts, kernel
+from tests.fixtures.bases import fuzz
 
 _UID = os.getuid()
 

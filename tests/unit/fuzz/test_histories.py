@@ -15,8 +15,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.fixtures import failing_calls
+from tests.fixtures.bases import fuzz as base
 from tests.fixtures.histories import ADDRESSES, LAYOUTS, History
-from tests.unit.fuzz import base
 
 # How often each is tried among the others. Of "boot" there is the most to see.
 _WEIGHTS: Mapping[str, int] = {

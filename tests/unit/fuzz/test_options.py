@@ -15,7 +15,7 @@ from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
-from tests.unit.fuzz import base
+from tests.fixtures.bases import fuzz as base
 
 _IDS = st.from_regex(r"[0-9a-fA-F]{4}", fullmatch=True)
 _VENDORS = st.lists(_IDS | base.TEXT | st.sampled_from(["0x10de", " 10de ", "10dé"]), max_size=3)

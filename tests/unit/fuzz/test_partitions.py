@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from nova_gpu.core.sets import partitions
 from nova_gpu.core.sets.partitions import Partition
+from tests.fixtures.bases import fuzz as base
 from tests.fixtures.partitions import A100, H100
-from tests.unit.fuzz import base
 
 _Board = tuple[Partition, ...]
 

@@ -12,8 +12,8 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, former_drivers, quarantine
-from tests.fixtures import cards, hosts, kernel
-from tests.unit.fuzz import base, damage
+from tests.fixtures import cards, damage, hosts, kernel
+from tests.fixtures.bases import fuzz as base
 
 _CARD = model.PciAddress.parse("0000:04:00.0")
 _BOOT = "6f0e5a3c"

@@ -19,8 +19,8 @@ from nova_gpu.host.pci import direct_links
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
-from tests.fixtures import hosts
-from tests.unit.fuzz import base, damage
+from tests.fixtures import damage, hosts
+from tests.fixtures.bases import fuzz as base
 
 
 def _readable(root: pathlib.Path) -> list[pathlib.Path]:

@@ -24,11 +24,9 @@ from nova_gpu.notifications import Event, EventType
 from nova_gpu.scheduler import filters, request_filter, weights
 from nova_gpu.virt.usage import records
 from osc_gpu import base_command, report
-from tests.fixtures import cloud_gpus
-from tests.unit.fuzz import base
-from tests.unit.osc_gpu.test_report import _PROVIDER
-from tests.unit.scheduler import test_filters
-from tests.unit.virt.usage import test_records
+from tests.fixtures import cloud_gpus, recorded_instances
+from tests.fixtures.bases import fuzz as base
+from tests.fixtures.reports import PROVIDER
 
 _TEXT = base.TEXT | base.LONG
 _NOW = datetime.datetime(2026, 10, 1, 12)
@@ -77,13 +75,12 @@ class TenantsTest(base.FuzzTestCase):
     @base.fuzzed(identifier=_TEXT)
     def test_records(self, identifier: str) -> None:
         objects.register_all()
-        test = test_records.ReadTest("test_what_instances_have")
-        has = test_records.resources
-        one = test_records.instance(test_records.ONE, has(identifier))
-        other = test_records.instance(test_records.TWO, has(test_records.B))
-        found = test.read([one, other])
-        self.assertEqual({(test_records.GROUP, test_records.B)}, found[test_records.TWO])
-        self.assertIsInstance(found[test_records.ONE], frozenset)
+        group, has = recorded_instances.GROUP, recorded_instances.resources
+        one = recorded_instances.instance("one", has(identifier))
+        other = recorded_instances.instance("other", has("0000:05:00.0"))
+        found = recorded_instances.counted([one, other])
+        self.assertEqual({(group, "0000:05:00.0")}, found["other"])
+        self.assertIsInstance(found["one"], frozenset)
         self.assertTrue(records.Records(found).counted)
 
     @base.fuzzed(text=_TEXT, traits=st.lists(base.TEXT, max_size=3))
@@ -108,7 +105,7 @@ class TenantsTest(base.FuzzTestCase):
             {"gpus": "= 1"} if specs else {}, image_traits=traits, machine_type=text or "q35"
         )
         spec.scheduler_hints = {text: [text], "group": [text]}
-        state = test_filters.host_state(test_filters.FERMI)
+        state = cloud_gpus.host_state(cloud_gpus.FERMI)
         client = _Placement()
         try:
             with mock.patch.object(nova_report, "report_client_singleton", lambda: client):
@@ -125,8 +122,8 @@ class TenantsTest(base.FuzzTestCase):
 
     @base.fuzzed(share=0.3, text=_TEXT)
     def test_the_page(self, text: str) -> None:
-        held = report.Held(text, text, text, text, _PROVIDER, 1)
-        fleet = report.Fleet((_PROVIDER,), (held,), (report.Capacity(text, text, (), text),))
+        held = report.Held(text, text, text, text, PROVIDER, 1)
+        fleet = report.Fleet((PROVIDER,), (held,), (report.Capacity(text, text, (), text),))
         page = report.render(fleet, text, _NOW)
         page.encode()
         for each in html.fromstring(page).xpath("//bdi/text()"):

@@ -15,9 +15,9 @@ from nova_gpu.core.vgpu.vgpu import of_slot
 from nova_gpu.host import nodes
 from nova_gpu.host.mig import gpu_instances, mig_layout
 from nova_gpu.host.vgpu import division, mdev, sriov
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards, damage, hosts
 from tests.fixtures import vgpu as divided
-from tests.unit.fuzz import base, damage
+from tests.fixtures.bases import fuzz as base
 
 _CARDS = ("0000:3b:00.0", "0000:82:00.0", "0000:c1:00.0")
 _ADDRESS = st.from_regex(r"[0-9A-Fa-f]{4,5}:[0-9a-f]{2}:[0-3][0-9a-f]\.[0-9]", fullmatch=True)

@@ -10,9 +10,9 @@ from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import nodes
 from tests.fixtures import hosts, nvidia
+from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
-from tests.unit.host.base import HostTestCase
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
 

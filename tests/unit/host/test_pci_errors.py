@@ -7,7 +7,7 @@ from nova_gpu.core import model
 from nova_gpu.core.health_verdict import ErrorCounts
 from nova_gpu.host import pci_errors
 from tests.fixtures import ailments, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, SOUND, PORT = "0000:81:00.0", "0000:81:00.1", "0000:80:01.0"
 

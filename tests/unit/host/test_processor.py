@@ -5,7 +5,7 @@ import ddt
 
 from nova_gpu.host import processor
 from tests.fixtures import processors
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 
 @ddt.ddt

@@ -18,7 +18,7 @@ from nova_gpu.host.pci import selection
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import adopted, commands, hosts, nodes
 from tests.fixtures import nvml as machines
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 _ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
 

@@ -28,19 +28,17 @@ from osc_gpu.providers import Provider
 from osc_gpu.report import Capacity, Fleet
 from osc_gpu.usage import Held
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
+from tests.fixtures.reports import PROVIDER, TRAITS
 from tests.functional.sdk import Auth
 
 _WHEN = datetime.datetime(2026, 11, 22, 2, 30)
-_TRAITS = frozenset({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_MODEL_TESLA_M2090"})
-_KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
-_PROVIDER = Provider("u1", "host1", None, _KEY, "PGPU", Group(8, 1, 2, _TRAITS))
-_HELD = Held("5f7c", "first", "p1", "", _PROVIDER, 2)
+_HELD = Held("5f7c", "first", "p1", "", PROVIDER, 2)
 _ANSWERS = (
     Answer("host1", 2, 5, 7, "no more GPUs"),
     Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),
 )
 _CAPACITY = Capacity("cg1.xlarge", "2 GPUs", _ANSWERS)
-_FLEET = Fleet((_PROVIDER,), (_HELD,), (_CAPACITY,))
+_FLEET = Fleet((PROVIDER,), (_HELD,), (_CAPACITY,))
 
 # What people have named things, to see what becomes of it.
 _STRANGE = (
@@ -194,8 +192,8 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("\x00", text)
 
     def test_projects_are_listed_by_what_they_have(self) -> None:
-        one = Held("5f7d", "second", "p2", "", _PROVIDER, 0, 3)
-        shown = html.fromstring(report.render(Fleet((_PROVIDER,), (_HELD, one), ()), "GPUs", _WHEN))
+        one = Held("5f7d", "second", "p2", "", PROVIDER, 0, 3)
+        shown = html.fromstring(report.render(Fleet((PROVIDER,), (_HELD, one), ()), "GPUs", _WHEN))
         rows = shown.xpath("//*[@id='projects']//tbody/tr")
         self.assertEqual(
             [["p2", "1", "0", "3"], ["p1", "1", "2", "0"]],
@@ -215,7 +213,7 @@ class PageTest(unittest.TestCase):
 
     def test_what_strangers_have_named_stays_text(self) -> None:
         for strange in _STRANGE:
-            provider = dataclasses.replace(_PROVIDER, host=strange, unusable=strange)
+            provider = dataclasses.replace(PROVIDER, host=strange, unusable=strange)
             held = Held(strange, strange, strange, strange, provider, 1)
             answers = (Answer(strange, 1, 1, 1, strange),)
             wrong = Capacity(strange, strange, (), strange)
@@ -271,13 +269,13 @@ class PageTest(unittest.TestCase):
 
     def test_parts_and_whole_cards_are_counted_apart(self) -> None:
         key = GroupKey("10de", "1eb8", DeliveryMode.VGPU, "nvidia-222")
-        parts = Provider("u2", "host2", None, key, "VGPU", Group(16, 0, 3, _TRAITS))
-        text = render(Fleet((_PROVIDER, parts), (), ()))
+        parts = Provider("u2", "host2", None, key, "VGPU", Group(16, 0, 3, TRAITS))
+        text = render(Fleet((PROVIDER, parts), (), ()))
         tiles = dict(zip(texts(text, "//dt"), texts(text, "//dd"), strict=True))
         self.assertEqual(("2 of 8", "3 of 16"), (tiles["GPUs in use"], tiles["vGPUs in use"]))
 
     def test_ill_while_in_use_is_drawn_once(self) -> None:
-        ill = dataclasses.replace(_PROVIDER, group=Group(8, 2, 8, _TRAITS))
+        ill = dataclasses.replace(PROVIDER, group=Group(8, 2, 8, TRAITS))
         widths = html.fromstring(render(Fleet((ill,), (), ()))).xpath("//rect/@width")
         self.assertEqual(["8", "0", "0"], widths)
 

@@ -7,18 +7,16 @@ import dataclasses
 import subprocess
 from collections.abc import Iterator
 
-import tests.unit.privsep.test_daemon
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.roots import Roots
 from tests.fixtures import nvidia
+from tests.fixtures.bases.daemon import AUDIO, CARD, DaemonTestCase
 
-CARD, AUDIO = tests.unit.privsep.test_daemon.CARD, tests.unit.privsep.test_daemon.AUDIO
 # Of no guest that may run on this machine
 UID, COUNT = 1_999_000_000, 1000
 
 
-class CleaningTest(tests.unit.privsep.test_daemon.DaemonTestCase):
-    call = tests.unit.privsep.test_daemon.UnprivilegedTest.call
+class CleaningTest(DaemonTestCase):
     OPTIONS = (
         "clean_timeout = 60",
         "clean_command = /bin/sh",

@@ -3,100 +3,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import pathlib
 import stat
 import subprocess
-import sys
-from typing import Any
-
-import fixtures
-from oslotest import base
-from testtools import content
 
 from nova_gpu.host.pci import privileged_cards
-from tests.fixtures import commands, hosts, kernel, pci
-
-CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
-HELPER = pathlib.Path(sys.executable).with_name("privsep-helper")
-
-
-class DaemonTestCase(base.BaseTestCase):
-    # Further lines of nova.conf, those of [gpu] first
-    OPTIONS: tuple[str, ...] = ()
-
-    def setUp(self) -> None:
-        super().setUp()
-        if os.geteuid() != 0:
-            self.skipTest("not root: no privileged daemon can be started")
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.host = hosts.Host(self.root)
-        self.host.add_gpu(CARD, "10de", "1e04", companions=[pci.AUDIO])
-        self.host.bind(AUDIO, "snd_hda_intel")
-        self.kernel = self.useFixture(
-            kernel.Kernel(self.host, ("vfio-pci", "nvidia", "snd_hda_intel"))
-        )
-        self.records = self.root / "state/gpu-bindings"
-        self.records.parent.mkdir()
-        # As on a host: only root gets at what it must not change.
-        self.root.chmod(0o755)
-        for folder, _, _ in os.walk(self.root):
-            os.chmod(folder, 0o755)
-
-        self.client: commands.Running | None = None
-
-    def start(self, method: str, **roots: str) -> None:
-        """Once in a test: nova-compute's side, and the daemon in the way *method* says."""
-        roots = {k: str(getattr(self.host.roots, k)) for k in ("sysfs", "dev", "proc")} | roots
-        config = self.root / "nova.conf"
-        lines = [
-            "[DEFAULT]",
-            f"state_path = {self.records.parent}",
-            "[nova_sys_admin]",
-            f"helper_command = {sys.executable} {HELPER} --config-file {config}",
-            "[gpu]",
-            *(f"{name}_root = {path}" for name, path in roots.items()),
-            *self.OPTIONS,
-        ]
-        config.write_text("\n".join(lines))
-        said = self.root / "client.log"
-        self.addCleanup(lambda: self.addDetail("log", content.text_content(said.read_text())))
-        with contextlib.ExitStack() as opened:
-            errors = opened.enter_context(said.open("w"))
-            started = commands.running("tests.fixtures.unprivileged", method, config, errors=errors)
-            self.client = opened.enter_context(started)
-            self.addCleanup(opened.pop_all().close)
-
-    def answer(self, verb: str, *arguments: Any) -> dict[str, Any]:
-        assert self.client
-        print(json.dumps([verb, *arguments]), file=self.client.stdin, flush=True)
-        found: dict[str, Any] = json.loads(self.client.stdout.readline())
-        return found
-
-    def add_sound(self) -> None:
-        """Let the card have a device node, with the number of /dev/full."""
-        device = self.host.path(AUDIO) / "sound/card0/controlC0"
-        device.mkdir(parents=True)
-        full = os.stat("/dev/full").st_rdev
-        (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
-
-    def drivers(self) -> list[str]:
-        return [os.path.basename(os.readlink(self.host.path(a) / "driver")) for a in (CARD, AUDIO)]
+from tests.fixtures import pci
+from tests.fixtures.bases.daemon import AUDIO, CARD, DaemonTestCase
 
 
 class UnprivilegedTest(DaemonTestCase):
     """nova-compute is nobody, and may do nothing of that itself."""
-
-    def call(self, verb: str, *arguments: Any, **roots: str) -> Any:
-        if self.client is None:
-            self.start("FORK", **roots)
-        answer = self.answer(verb, *arguments)
-        self.assertEqual(65534, answer["uid"])
-        if "raised" in answer:
-            return answer["raised"]
-        return answer["returned"]
 
     def test_there_and_back(self) -> None:
         self.assertIsNone(self.call("vfio.give_to_guests", CARD))

@@ -2,49 +2,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from nova import objects, test
 from nova.scheduler import filters as nova_filters
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
-from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core.flavor import query, request
 from nova_gpu.core.scheduling import stats
-from nova_gpu.core.scheduling.stats import GroupStats, Reserved
+from nova_gpu.core.scheduling.stats import Reserved
 from nova_gpu.core.topology import topology
 from nova_gpu.scheduler.filters import GPUFilter
 from tests.fixtures import cards
-from tests.fixtures.cloud_gpus import request_spec
-
-FERMI = GroupStats("10de:1091", "fermi", "lxc", 4)
-KEPLER = GroupStats("10de:1023", "kepler", "lxc", 8)
-NAMELESS = GroupStats("10de:ffff", None, "lxc", 8)
-
-
-def host_state(
-    *groups: GroupStats, hypervisor: str = "LXC", raw: str | None = None, gpus: int = 16
-) -> host_manager.HostState:
-    state = host_manager.HostState("host1", "host1", uuids.cell)
-    state.hypervisor_type = hypervisor
-    state.stats = {"num_instances": "0"}
-    if groups or raw is not None:
-        report = stats.Report(stats.HostStats(hypervisor, groups))
-        text = stats.dumps(report) if raw is None else raw
-        state.stats["nova_gpu"] = text
-    state.allocation_candidates = [candidate(gpus)]
-    return state
-
-
-def candidate(gpus: int) -> dict[str, Any]:
-    return {
-        "allocations": {
-            uuids.host: {"resources": {"VCPU": 1}},
-            uuids.group: {"resources": {"PGPU": gpus}},
-        },
-        "mappings": {"": [uuids.host, uuids.group]},
-    }
+from tests.fixtures.cloud_gpus import FERMI, KEPLER, NAMELESS, candidate, host_state, request_spec
 
 
 class GPUFilterTest(test.NoDBTestCase):

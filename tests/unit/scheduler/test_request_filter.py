@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib import parse
 
 import fixtures
 from keystoneauth1 import exceptions as ks_exc
-from nova import context as nova_context
 from nova import exception as nova_exception
-from nova import objects, test
+from nova import objects
 from nova.objects import base as objects_base
 from nova.scheduler import request_filter, utils
 from nova.scheduler.client import report
@@ -19,57 +17,13 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core.placement import reserved_hosts
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
-from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
+from tests.fixtures.bases.request_filter import RequestFilterTestCase
+from tests.fixtures.cloud_gpus import request_spec
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 
 
-class RequestFilterTest(test.NoDBTestCase):
-    USES_DB_SELF = True  # Placement's
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.context = nova_context.RequestContext("user", "project")
-        self.placement = self.useFixture(PlacementWithGPUs())
-
-    def run_filter(self, extra_specs: dict[str, str], **kwargs: Any) -> objects.RequestSpec:
-        spec = request_spec(extra_specs, **kwargs)
-        self.run_both(spec)
-        return spec
-
-    def run_both(self, spec: objects.RequestSpec) -> None:
-        """Both ours, with none of Nova's between them."""
-        spelled_out = gpu_request_filter(self.context, spec)
-        self.assertEqual(spelled_out, gpu_candidates_filter(self.context, spec))
-
-    def refusal(self, extra_specs: dict[str, str], **kwargs: Any) -> str:
-        try:
-            spec = self.run_filter(extra_specs, **kwargs)
-        except nova_exception.RequestFilterFailed as e:
-            fault = str(nova_exception.NoValidHost(reason=e.message))
-            self.assertLessEqual(len(fault), 255, fault)
-            # What is refused, Nova's own query would not have found either.
-            return fault
-        raise AssertionError(f"{extra_specs} is not refused: {self.candidates(spec)}")
-
-    def candidates(self, spec: objects.RequestSpec) -> Sequence[dict[str, Any]]:
-        """Placement's answer to Nova's own query, a moment after the filter."""
-        query = utils.ResourceRequest.from_request_spec(spec).to_querystring()
-        answer = self.placement.api.get(f"/allocation_candidates?{query}", version="1.36")
-        requests: list[dict[str, Any]] = answer.body.get("allocation_requests", [])
-        return requests
-
-    def taken(self, spec: objects.RequestSpec) -> set[str]:
-        """The providers that the candidates for *spec* take GPUs from."""
-        return {
-            uuid
-            for candidate in self.candidates(spec)
-            for uuid, allocation in candidate["allocations"].items()
-            if "PGPU" in allocation["resources"]
-        }
-
-
-class QueryTest(RequestFilterTest):
+class QueryTest(RequestFilterTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = self.placement.add_host("host1")
@@ -172,7 +126,7 @@ class QueryTest(RequestFilterTest):
         self.assertFalse({first, last} & set(novas))
 
 
-class ReasonTest(RequestFilterTest):
+class ReasonTest(RequestFilterTestCase):
     """What the log says of it, which is at least what the fault does"""
 
     def setUp(self) -> None:
@@ -421,7 +375,7 @@ class ReasonTest(RequestFilterTest):
                 self.assertIn(part, self.refusal(specs))
 
 
-class DrainedTest(RequestFilterTest):
+class DrainedTest(RequestFilterTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.first = self.placement.add_host("host1")
@@ -494,7 +448,7 @@ class DrainedTest(RequestFilterTest):
         self.assertIn("Placement does not say which GPUs", self.refusal({"gpus": "= 2"}))
 
 
-class KeptTest(RequestFilterTest):
+class KeptTest(RequestFilterTestCase):
     """Hosts whose GPUs are for who is not preemptible"""
 
     SPOT: ClassVar = {"gpus": "= 2", "gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
@@ -522,7 +476,7 @@ class KeptTest(RequestFilterTest):
         self.assertEqual({self.of_first}, self.taken(self.run_filter(self.SPOT)))
 
 
-class NeverTooStrictTest(RequestFilterTest):
+class NeverTooStrictTest(RequestFilterTestCase):
     """What Nova's own query finds a candidate for is not refused."""
 
     def test_traits_of_the_host_beside_those_of_gpus(self) -> None:

@@ -5,8 +5,8 @@ from nova import objects, test
 
 from nova_gpu.core import exception
 from nova_gpu.scheduler import requested_gpus
+from tests.fixtures.bases.request_filter import RequestFilterTestCase
 from tests.fixtures.cloud_gpus import request_spec
-from tests.unit.scheduler.test_request_filter import RequestFilterTest as _RequestFilterTest
 
 
 class RequestedTest(test.NoDBTestCase):
@@ -55,7 +55,7 @@ class RequestedTest(test.NoDBTestCase):
             self.assertEqual((None, False), (asked.unfit_machine_type, asked.image_names_gpus))
 
 
-class NobodyCouldTest(_RequestFilterTest):
+class NobodyCouldTest(RequestFilterTestCase):
     """With a reason, which no filter can give; and before anything is done to an instance."""
 
     def setUp(self) -> None:
@@ -84,7 +84,7 @@ class NobodyCouldTest(_RequestFilterTest):
         self.assertIn("machine type is pc", fault)
 
 
-class NoGPUsTest(_RequestFilterTest):
+class NoGPUsTest(RequestFilterTestCase):
     def test_that_is_the_reason_whatever_the_image(self) -> None:
         self.placement.add_host("host1")
         self.assertIn("no host offers GPUs", self.refusal({"gpus": "1"}, machine_type="pc"))

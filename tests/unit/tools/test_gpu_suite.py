@@ -22,8 +22,8 @@ from oslotest import base
 from nova_gpu.core.model import PciAddress
 from tests.fixtures import hosts, nodes, nvidia, pci
 from tests.fixtures import nvml as machines
+from tests.fixtures.bases import commands
 from tests.gpu import machine, smi, test_discovery, test_nvml
-from tests.unit.cmd import base as commands
 from tools import environments, suites
 
 _COMPARED = (

@@ -6,15 +6,15 @@ import fixtures
 from nova_gpu.core import availability, exception
 from nova_gpu.virt.cards import Cards
 from nova_gpu.virt.inventory import discovery
-from tests.unit.virt import test_host_gpus
-from tests.unit.virt.test_host_gpus import DIVIDED
-from tests.unit.virt.test_host_gpus import ONE as WELL
-from tests.unit.virt.test_host_gpus import TWO as ILL
+from tests.fixtures.bases import compute
+from tests.fixtures.bases.compute import DIVIDED
+from tests.fixtures.bases.compute import ONE as WELL
+from tests.fixtures.bases.compute import TWO as ILL
 
 NEW = "0000:d8:00.0"
 
 
-class CardsTest(test_host_gpus.HostTestCase):
+class CardsTest(compute.ComputeTestCase):
     @property
     def cards(self) -> Cards:
         return self.gpus.periods.cards

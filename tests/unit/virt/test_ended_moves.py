@@ -13,7 +13,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.usage.ledger import Ledger
-from tests.unit.virt import test_host_gpus
+from tests.fixtures.bases import compute
 
 # Others' tests of a period have it replaced.
 _settle = EndedMoves.settle
@@ -34,7 +34,7 @@ class PlacementOfOne:
         return types.SimpleNamespace(allocations={uuids.stranger: {"resources": {"PGPU": 1}}})
 
 
-class EndedMovesTest(test_host_gpus.HostTestCase):
+class EndedMovesTest(compute.ComputeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.placement = PlacementOfOne(self.provider)

@@ -5,31 +5,13 @@ from __future__ import annotations
 
 import fixtures
 from nova.virt.libvirt import guest as libvirt_guest
-from oslotest import base
 
 from nova_gpu.virt import cards
-from tests.fixtures import hosts, vgpu
-from tests.fixtures.compute import Compute, devices
-
-ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
+from tests.fixtures.bases.compute import ONE, ComputeTestCase
+from tests.fixtures.compute import devices
 
 
-class HostTestCase(base.BaseTestCase):
-    """A host with two cards that are given whole and one that is given in parts"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        for address in (ONE, TWO):
-            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
-        vgpu.add_p4(self.host, DIVIDED)
-        self.compute = self.useFixture(Compute(self.host))
-        self.gpus = self.compute.gpus
-        self.provider = self.compute.provider("2335")
-
-
-class HostGPUsTest(HostTestCase):
+class HostGPUsTest(ComputeTestCase):
     def inventory(self) -> tuple[int, int]:
         found = self.compute.tree.data(self.provider).inventory["PGPU"]
         return found["total"], found["reserved"]

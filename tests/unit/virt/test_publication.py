@@ -9,12 +9,12 @@ from nova import objects
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt.inventory.card_inventory import CardInventory
 from tests.fixtures import hosts
+from tests.fixtures.bases import compute
+from tests.fixtures.bases.compute import ONE
 from tests.fixtures.compute import Compute
-from tests.unit.virt import test_host_gpus
-from tests.unit.virt.test_host_gpus import ONE
 
 
-class PublicationTest(test_host_gpus.HostTestCase):
+class PublicationTest(compute.ComputeTestCase):
     def resources(self) -> set[objects.Resource]:
         return set(self.compute.tree.data(self.provider).resources["PGPU"])
 

@@ -8,7 +8,7 @@ import fixtures
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.virt import sets
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 MODULE, PLUGGED = "0000:86:00.0", "0000:3b:00.0"
 

@@ -5,7 +5,7 @@ import unittest
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import query
-from tests.unit.core.flavor.test_request import asked, whole
+from tests.fixtures.flavor_requests import asked, whole
 
 KNOWN = frozenset(
     {"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC", "CUSTOM_GPU_HYPERVISOR_QEMU"}

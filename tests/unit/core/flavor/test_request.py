@@ -10,6 +10,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.flavor import condition, request, request_group, summary
 from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.request_group import GroupRequest
+from tests.fixtures.flavor_requests import asked, whole
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
@@ -21,18 +22,6 @@ def refusal(extra_specs: dict[str, str]) -> str:
     except exception.InvalidExtraSpec as e:
         return str(e)
     raise AssertionError(f"{extra_specs} is read as {found}")
-
-
-def whole(extra_specs: dict[str, str]) -> request.GPURequest:
-    found = request.of(extra_specs).whole
-    assert found is not None
-    return found
-
-
-def asked(**specs: str) -> request.VGPURequest:
-    found = request.of(specs).vgpus
-    assert found is not None
-    return found
 
 
 class WholeTest(unittest.TestCase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core.flavor import summary
-from tests.unit.core.flavor.test_request import whole
+from tests.fixtures.flavor_requests import whole
 
 
 class SummaryTest(unittest.TestCase):

@@ -9,22 +9,10 @@ import unittest
 
 from nova_gpu.core import names
 from nova_gpu.core.guest import devices, tree
-from nova_gpu.core.guest.devices import GuestDevice, PcieLink
-from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
+from nova_gpu.core.model import Link, LinkType, Product
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from tests.fixtures import cards
-from tests.unit.core.guest.test_tree import ALONE, ELSEWHERE, PAIR
-
-GEN5: PcieLink = {"speed": "32.0 GT/s PCIe", "width": 16}
-GEN4: PcieLink = {"speed": "16.0 GT/s PCIe", "width": 8}
-SWITCH = PciAddress.parse("0000:16:00.0")
-
-
-def told(*held: GPU) -> list[GuestDevice]:
-    found = tree.of(held)
-    assert found is not None
-    pcie = {each.address: GEN5 for each in held} | {SWITCH: GEN4}
-    return devices.of_cards(held, found.places(), pcie)
+from tests.fixtures.guest_trees import ALONE, ELSEWHERE, GEN4, GEN5, PAIR, told
 
 
 class ListTest(unittest.TestCase):

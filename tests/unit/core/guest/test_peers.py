@@ -9,10 +9,7 @@ from oslotest import base
 from nova_gpu.core.guest import peers
 from nova_gpu.core.model import GPU, Product
 from tests.fixtures import cards
-
-H100 = Product("10de", "2321", "H100L 94GB", "hopper")
-P100 = Product("10de", "15f8", "Tesla P100 PCIe 16GB", "pascal")
-RTX = Product("10de", "2204", "GeForce RTX 3090", "ampere")
+from tests.fixtures.cards import H100, P100, RTX
 
 
 def card(product: Product, bus: int = 1) -> GPU:

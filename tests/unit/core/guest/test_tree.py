@@ -13,14 +13,9 @@ from collections.abc import Sequence
 from nova_gpu.core.guest import tree
 from nova_gpu.core.guest.tree import Cell, Controller, Model, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress
-from tests.fixtures import cards
+from tests.fixtures.guest_trees import ALONE, ELSEWHERE, PAIR, placed
 
 MACHINES = int(os.environ.get("TREE_MACHINES", "300"))
-
-
-def placed(address: str, node: int | None, root: str | None, switch: str | None = None) -> GPU:
-    upstream = None if switch is None else PciAddress.parse(switch)
-    return cards.placed(address, node, pci_root=root, pcie_switch=upstream)
 
 
 def machine(drawn: random.Random) -> list[GPU]:
@@ -117,14 +112,6 @@ class PropertyTest(unittest.TestCase):
                 self.assertAlike(held, found)
                 self.assertPlacesApart(found)
                 self.assertSound(found)
-
-
-PAIR = [
-    placed("0000:17:00.0", 0, "pci0000:15", "0000:16:00.0"),
-    placed("0000:18:00.0", 0, "pci0000:15", "0000:16:00.0"),
-]
-ELSEWHERE = placed("0000:97:00.0", 1, "pci0000:95", "0000:96:00.0")
-ALONE = placed("0000:3b:00.0", 0, "pci0000:3a")
 
 
 class TreeTest(unittest.TestCase):

@@ -7,7 +7,7 @@ import unittest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Divided, GroupStats, Reserved
 from nova_gpu.core.topology.topology import Islands
-from tests.unit.core.flavor.test_request import asked, whole
+from tests.fixtures.flavor_requests import asked, whole
 
 A100 = GroupStats(
     "10de:20b2",

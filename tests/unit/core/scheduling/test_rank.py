@@ -6,7 +6,7 @@ import unittest
 from nova_gpu.core.flavor.placement_policy import Distribution
 from nova_gpu.core.scheduling import rank
 from nova_gpu.core.scheduling.stats import GroupStats, HostStats, Report
-from tests.unit.core.flavor.test_request import whole
+from tests.fixtures.flavor_requests import whole
 
 BOARD = GroupStats("10de:2330", "hopper", "pci", 8, partitions=(1, 2, 4, 8))
 

@@ -10,8 +10,8 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling import reasons
 from nova_gpu.core.scheduling.reasons import Supply
-from tests.unit.core.flavor.test_request import asked as vgpus
-from tests.unit.core.flavor.test_request import whole
+from tests.fixtures.flavor_requests import asked as vgpus
+from tests.fixtures.flavor_requests import whole
 
 
 class ShortageTest(unittest.TestCase):

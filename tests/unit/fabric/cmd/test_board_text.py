@@ -14,7 +14,7 @@ from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage.ledger import Ledger
 from tests.fixtures import hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
-from tests.unit.cmd import base
+from tests.fixtures.bases import commands as base
 
 # Module 1, the fifth by PCI address, and module 5, the first
 FIRST, FIFTH = "0000:86:00.0", "0000:0f:00.0"

@@ -7,7 +7,7 @@ from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.fabric.host import fabric_probe
 from nova_gpu.fabric.host.fabric_manager import FabricManager
 from tests.fixtures import nvfm, partitions
-from tests.unit.test_recorded import RecordedTestCase
+from tests.fixtures.bases.recorded import RecordedTestCase
 
 
 class TestPartitions(RecordedTestCase):

@@ -14,10 +14,10 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core.sets.partitions import Partition
+from tests.fixtures.bases import fuzz
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100
 from tests.unit.fabric.virt.base import FabricTestCase, VGPUs, modules
-from tests.unit.fuzz import base as fuzz
 
 
 class Crash(BaseException):

@@ -16,9 +16,9 @@ from nova_gpu.host import nodes
 from nova_gpu.host.container import contents, libraries
 from tests.fixtures import cdi as fake
 from tests.fixtures import nvidia
+from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.cards import card
 from tests.fixtures.nodes import Nodes
-from tests.unit.host.base import HostTestCase
 
 UID = os.getuid()
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"

@@ -6,7 +6,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.mig import gpu_instances
 from tests.fixtures import nvidia
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, OTHER = "0000:18:00.0", "0000:19:00.0"
 

@@ -8,7 +8,7 @@ from nova_gpu.core.model import MIGInstance
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.host.mig import mig_layout
 from tests.fixtures import cards
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:18:00.0"
 SMALL, LARGE = "1g.18gb", "3g.71gb"

@@ -10,7 +10,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.mig import mig_layout
 from tests.fixtures import nvml as machines
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:19:00.0"
 # By number of the kind, of nvml.h: the id, how many, slices, MB and the name

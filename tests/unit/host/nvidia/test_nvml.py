@@ -5,70 +5,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pathlib
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 import fixtures
-from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.core.model import MIGInstance
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import nvidia, processes
 from tests.fixtures import nvml as machines
-
-FIRST, SECOND, THIRD = map(
-    model.PciAddress.parse, ("0000:19:00.0", "0000:3b:00.0", "10000:4c:00.0")
-)
-SWITCH = machines.Link("00000000:05:00.0")
-
-
-def cards() -> list[machines.Card]:
-    """Four, the last of them lost. The first two are joined by two NVLinks, each to the third by
-    one; on one switch are the first by two, the others by one."""
-    first, second, third = (
-        machines.Link(f"{'00010000' if each is THIRD else '00000000'}:{each.bus:02X}:00.0", 0)
-        for each in (FIRST, SECOND, THIRD)
-    )
-    down = machines.Link("", 0, state="0")
-    links = (
-        [second, second, SWITCH, SWITCH, third],
-        [first, first, SWITCH, third],
-        [down, SWITCH, first, second],
-    )
-    found = [
-        machines.Card(str(address), "NVIDIA H200", 9, 143771, "9.0", each)
-        for address, each in zip((FIRST, SECOND, THIRD), links, strict=True)
-    ]
-    lost = dataclasses.replace(found[0], address="0000:5d:00.0", more={"": machines.LOST})
-    found[1] = changed(found[1], memory=machines.NOT_SUPPORTED, architecture="99")
-    return [*found, lost]
-
-
-def changed(card: machines.Card, **more: str) -> machines.Card:
-    return dataclasses.replace(card, more={**card.more, **more})
+from tests.fixtures.bases.nvml import FIRST, SECOND, THIRD, NvmlTestCase, cards, changed
 
 
 def circle(facts: Mapping[model.PciAddress, nvml.NvmlFacts]) -> set[tuple[int, int]]:
     """How many peers each card has, and how wide"""
     return {(len(card.links), link.width) for card in facts.values() for link in card.links}
-
-
-class NvmlTestCase(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        nvml.report.cache_clear()
-        nvml._report_fact.cache_clear()
-        self.library = self.useFixture(machines.Library(*cards()))
-
-    def binding(self, source: str) -> None:
-        """In the place of nvidia-ml-py, which is missing or broken"""
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
-        (self.folder / "pynvml.py").write_text(textwrap.dedent(source))
 
 
 class TestMachines(NvmlTestCase):

@@ -14,7 +14,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import cards
 from tests.fixtures import nvml as machines
-from tests.unit.host.nvidia.test_nvml import NvmlTestCase
+from tests.fixtures.bases.nvml import NvmlTestCase
 
 FABRIC = f"3 0 0 {'0' * 32}"
 

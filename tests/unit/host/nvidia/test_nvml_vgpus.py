@@ -10,7 +10,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.host.nvidia import nvml_vgpus
 from tests.fixtures import nvml as machines
-from tests.unit.host.nvidia.test_nvml import NvmlTestCase
+from tests.fixtures.bases.nvml import NvmlTestCase
 
 
 class TypesTest(NvmlTestCase):

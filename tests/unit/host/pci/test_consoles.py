@@ -3,7 +3,7 @@
 from nova_gpu.core import model
 from nova_gpu.host.pci import consoles as host_consoles
 from tests.fixtures import consoles, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = "0000:02:00.0", "0000:81:00.0"
 

@@ -7,7 +7,7 @@ from nova_gpu.core import exception, model
 from nova_gpu.core.topology import topology
 from nova_gpu.host.pci import direct_links
 from tests.fixtures import cards
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 A, B, C, D = (f"0000:{bus:02x}:00.0" for bus in (0x04, 0x05, 0x88, 0x89))
 

@@ -14,7 +14,7 @@ from nova_gpu.host import products
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import discovery, selection
 from tests.fixtures import hosts, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 DEFAULTS = selection.Selection.parse(["10de", "1002", "8086"], [], [])
 

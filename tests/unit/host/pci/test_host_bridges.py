@@ -5,7 +5,7 @@ import ddt
 
 from nova_gpu.host.pci import host_bridges
 from tests.fixtures import pci, processors
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ROOT = "pci0000:80"
 HOST_BRIDGE = 0x060000

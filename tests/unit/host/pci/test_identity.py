@@ -6,7 +6,7 @@ import dataclasses
 
 from nova_gpu.host.pci import identity
 from tests.fixtures import cards, nvidia, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:88:00.0"
 

@@ -4,7 +4,7 @@ import shutil
 from nova_gpu.core import model
 from nova_gpu.host.pci import iommu
 from tests.fixtures import hosts, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 

@@ -9,8 +9,8 @@ from nova_gpu.core import model
 from nova_gpu.host import nodes
 from nova_gpu.host.pci import direct_links, kfd
 from tests.fixtures import hosts
+from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.nodes import Nodes
-from tests.unit.host.base import HostTestCase
 
 SPLIT, OTHER = "0000:03:00.0", "0000:83:00.0"
 

@@ -6,7 +6,7 @@ import os
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import sysfs
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:84:00.0"
 

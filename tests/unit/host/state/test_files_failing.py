@@ -3,16 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 import os
-import pathlib
-import shutil
 import uuid
-from collections.abc import Callable
-from typing import Any
-
-import fixtures
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -24,45 +16,23 @@ from nova_gpu.virt import counters
 from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
 from nova_gpu.virt.inventory import provider_tree
-from tests.fixtures import cards, failing_calls, kernel
-from tests.unit.host.base import HostTestCase
+from tests.fixtures import cards
+from tests.fixtures.bases.files_failing import BOOT, ONE, TWO, FailingCallsTestCase, Kind
 
-CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
-ONE, TWO = cards.addresses("0000:88:00.0", "0000:89:00.0")
 CARD, OTHER = cards.card(str(ONE)), cards.card(str(TWO))
 SLOT = Slot(ONE, "1g.18gb", 900)
-BOOT = "a-boot"
 BOOT_FILES = (boot_configuration.MODPROBE, boot_configuration.GRUB)
 SEEN = proofs.Seen({"nvidia": "GPU-1"}, (str(ONE), str(TWO)), BOOT)
 UUID, KEY = str(uuid.UUID(int=7)), GroupKey("10de", "2335", DeliveryMode.LXC)
 NEW_KEY = GroupKey("10de", "2336", DeliveryMode.LXC)
-REFUSED = (OSError, files.Untrusted)
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """Records of one kind. ``before`` writes some, ``changes`` write or remove others; ``read`` is
-    what a process that starts then knows of them. Where they cannot be read it is ``unread``, by
-    default an error, or has ``lost`` in the place of one. Where ``is_void``, what
-    cannot be written is removed."""
+class FilesTest(FailingCallsTestCase):
+    def test_changes(self) -> None:
+        self.check_changes(self.kinds())
 
-    before: Callable[[pathlib.Path], Any]
-    changes: tuple[Callable[[pathlib.Path], Any], ...]
-    read: Callable[[pathlib.Path], Any]
-    unread: Any = REFUSED
-    lost: Any = None
-    is_void: bool = False
-
-
-class FailingCallsTest(HostTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(fixtures.FakeLogger(level=100))
-        for address in (ONE, TWO):
-            self.host.add_gpu(str(address), "10de", "2335")
-        kernel.boot(self.host, BOOT)
-        self.state = self.root / "state"
-        self.addCleanup(setattr, counters, "_folder", counters._folder)
+    def test_reads(self) -> None:
+        self.check_reads(self.kinds())
 
     def kinds(self) -> dict[str, Kind]:
         roots, entry = self.host.roots, quarantine.entry
@@ -153,66 +123,3 @@ class FailingCallsTest(HostTestCase):
                 },
             ),
         }
-
-    def fresh(self, kind: Kind) -> Any:
-        shutil.rmtree(self.state, ignore_errors=True)
-        self.state.mkdir()
-        kind.before(self.state)
-        return kind.read(self.state)
-
-    def test_changes(self) -> None:
-        """Each record is as before or as it is to be, the others as they were; once more heals."""
-        for name, kind in self.kinds().items():
-            states = [self.fresh(kind)]
-            with failing_calls.noted(self.state) as calls:
-                for change in kind.changes:
-                    change(self.state)
-            self.fresh(kind)
-            for change in kind.changes:
-                change(self.state)
-                states.append(kind.read(self.state))
-            self.assertNotEqual(states[0], states[-1], name)
-            for number, call in enumerate(calls, 1):
-                for code in CODES:
-                    where = f"{name}: {call}, {errno.errorcode[code]}"
-                    self._change(kind, number, code, states, where)
-
-    def _change(self, kind: Kind, number: int, code: int, states: list[Any], where: str) -> None:
-        self.fresh(kind)
-        with failing_calls.one(self.state, number, code):
-            try:
-                for change in kind.changes:
-                    change(self.state)
-            except REFUSED as error:
-                self.assertIn(os.strerror(code), str(error), where)
-        allowed = [*states, kind.unread] if kind.is_void else states
-        self.assertIn(kind.read(self.state), allowed, where)
-        for change in kind.changes:
-            change(self.state)
-        self.assertEqual(states[-1], kind.read(self.state), where)
-
-    def test_reads(self) -> None:
-        """What is not read is taken for what is safe, or is an error; the next time it is read."""
-        for name, kind in self.kinds().items():
-            right = self.fresh(kind)
-            with failing_calls.noted(self.state) as calls:
-                kind.read(self.state)
-            for number, call in enumerate(calls, 1):
-                for code in CODES:
-                    where = f"{name}: {call}, {errno.errorcode[code]}"
-                    with failing_calls.one(self.state, number, code):
-                        try:
-                            read = kind.read(self.state)
-                        except REFUSED as error:
-                            self.assertIn(os.strerror(code), str(error), where)
-                            read = REFUSED
-                    self.assertTrue(self._is_safe(kind, read, right), f"{where}: {read}")
-                    self.assertEqual(right, kind.read(self.state), where)
-
-    @staticmethod
-    def _is_safe(kind: Kind, read: Any, right: Any) -> bool:
-        if read in (right, kind.unread):
-            return True
-        if not isinstance(read, dict) or kind.lost is None or read.keys() != right.keys():
-            return False
-        return all(read[each] in (right[each], kind.lost) for each in right)

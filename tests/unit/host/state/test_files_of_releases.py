@@ -26,7 +26,7 @@ from nova_gpu.virt.delivery import made_vgpus
 from nova_gpu.virt.health import failed_starts, xids
 from nova_gpu.virt.inventory import provider_tree
 from tests.fixtures import cards, kernel
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 (ADDRESS,) = cards.addresses("0000:88:00.0")
 CARD, BOOT, UUID = cards.card(str(ADDRESS)), "a-boot", str(uuid.UUID(int=7))

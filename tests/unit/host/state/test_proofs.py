@@ -12,7 +12,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import identity
 from nova_gpu.host.state import proofs
 from tests.fixtures import cards, kernel
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = "0000:88:00.0", "0000:89:00.0"
 SLOT = Slot(PciAddress.parse(ONE), "3g.71gb", 100)

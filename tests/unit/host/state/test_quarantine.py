@@ -12,7 +12,7 @@ from nova_gpu.core import availability, model
 from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from tests.fixtures import cards, kernel, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ADDRESS = "0000:88:00.0"
 

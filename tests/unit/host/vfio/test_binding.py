@@ -19,7 +19,7 @@ from nova_gpu.host.pci import discovery
 from nova_gpu.host.state import former_drivers
 from nova_gpu.host.vfio import binding, open_devices, passthrough, rebinder
 from tests.fixtures import consoles, kernel, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, AUDIO, USB = "0000:81:00.0", "0000:81:00.1", "0000:81:00.2"
 

@@ -7,7 +7,7 @@ import os
 from nova_gpu.core import exception, model
 from nova_gpu.host.vfio import boot_configuration
 from tests.fixtures import pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = "0000:81:00.0", "0000:82:00.0"
 

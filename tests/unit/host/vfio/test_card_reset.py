@@ -8,7 +8,7 @@ import os
 from nova_gpu.core import exception, model
 from nova_gpu.host.vfio import card_reset, rebinder
 from tests.fixtures import pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 PORT = "0000:3a:01.0"

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.host.vfio import open_devices, rebind_script
 from tests.fixtures import hosts, nodes, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 

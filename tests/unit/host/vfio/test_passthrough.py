@@ -4,7 +4,7 @@ from nova_gpu.core import model
 from nova_gpu.core.guest import address_space
 from nova_gpu.host.vfio import passthrough
 from tests.fixtures import consoles, hosts, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 

@@ -10,7 +10,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import division, mdev
 from tests.fixtures import vgpu
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = "0000:3b:00.0", "0000:82:00.0"
 

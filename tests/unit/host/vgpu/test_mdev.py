@@ -6,7 +6,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import mdev
 from tests.fixtures import pci, vgpu
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:3b:00.0"
 

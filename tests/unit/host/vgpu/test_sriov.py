@@ -5,7 +5,7 @@ from __future__ import annotations
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.vgpu import sriov
 from tests.fixtures import vgpu
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:82:00.0"
 

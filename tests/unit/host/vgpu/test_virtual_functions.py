@@ -9,7 +9,7 @@ from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import virtual_functions
 from tests.fixtures import sriov_kernel
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD, FUNCTION, AMDS = "0000:3b:00.0", "0000:3b:00.1", "0000:af:00.0"
 

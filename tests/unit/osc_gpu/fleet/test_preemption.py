@@ -12,7 +12,7 @@ from oslo_utils import timeutils
 from nova_gpu.core import names
 from osc_gpu import usage
 from osc_gpu.fleet import move_commands, preemption
-from tests.unit.osc_gpu import test_consumers
+from tests.fixtures.bases import reading
 
 # A full cloud in as many pages as 2,000 hosts and 16,000 servers are ([api]max_limit=1000), and how
 # many requests there are next to these. With all of the hosts each command takes minutes, in which
@@ -20,7 +20,7 @@ from tests.unit.osc_gpu import test_consumers
 _HOSTS, _PAGES, _MOST = int(os.environ.get("NOVA_GPU_FLEET_HOSTS", 20)), 2, 10
 
 
-class PreemptTest(test_consumers.ReadingTestCase):
+class PreemptTest(reading.ReadingTestCase):
     def test_requests_grow_by_pages_alone(self) -> None:
         self.assertGrowsByPages(
             (preemption.Preempt, "two", "--project", "p1"),
@@ -50,14 +50,14 @@ class PreemptTest(test_consumers.ReadingTestCase):
         node = self.placement.add_host("host", vcpus=8)
         self.nova.add_node(node, "host")
         group = self.placement.add_group(node, 1)
-        uuid = test_consumers.new_uuid()
+        uuid = reading.new_uuid()
         self.nova.add_server(uuid, "host", self.spot)
         self.placement.allocate({node: {"MEMORY_MB": 512}, group: {names.RESOURCE_CLASS: 1}}, uuid)
         self.run_command(preemption.Preempt, "one", "--project", "p1")
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
 
-class LargeCloudTest(test_consumers.ReadingTestCase):
+class LargeCloudTest(reading.ReadingTestCase):
     """Hosts whose GPUs are all used, by eight servers each"""
 
     PAGE = _HOSTS // _PAGES

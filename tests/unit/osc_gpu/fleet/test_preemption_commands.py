@@ -25,10 +25,10 @@ from oslo_utils import timeutils
 from nova_gpu.core import printable
 from osc_gpu import failures, rest
 from osc_gpu.fleet import create, preemption, start
+from tests.fixtures.bases import fuzz as base
+from tests.fixtures.bases import reading
 from tests.fixtures.hostile import hostile
 from tests.functional import sdk
-from tests.unit.fuzz import base
-from tests.unit.osc_gpu import test_consumers
 
 _PYPROJECT = pathlib.Path(__file__).parents[4] / "pyproject.toml"
 # As many servers on each of two hosts; in a long run a command reads more in one go.
@@ -88,7 +88,7 @@ def _shadow(chance: random.Random) -> dict[str, Any]:
     }
 
 
-class CommandsTest(base.FuzzTestCase, test_consumers.ReadingTestCase):
+class CommandsTest(base.FuzzTestCase, reading.ReadingTestCase):
     """Of the servers one is as it should be, and is shown as it is whatever the others say."""
 
     PAGE = 25
@@ -129,7 +129,7 @@ class CommandsTest(base.FuzzTestCase, test_consumers.ReadingTestCase):
         now = timeutils.utcnow().isoformat()
         none = {"status": "ERROR", "OS-EXT-SRV-ATTR:host": None, "created": f"{now}Z"}
         pair = self.nova.add_flavor("pair", gpus="= 2")
-        self.others.append(self.nova.add_server(test_consumers.new_uuid(), "", pair, **none))
+        self.others.append(self.nova.add_server(reading.new_uuid(), "", pair, **none))
 
     def _wait(self, seconds: float) -> None:
         """The end of a command that waits: nothing happens here in the meantime."""

@@ -17,9 +17,8 @@ from osc_lib import exceptions
 
 from nova_gpu.stock.cmd import shadow as host_command
 from osc_gpu.stock import shadow
-from tests.fixtures import nova_api
+from tests.fixtures import nova_api, shadows
 from tests.functional import sdk
-from tests.unit.stock.cmd import test_shadow as host_shadow
 
 ALIAS = "pci_passthrough:alias"
 A2, A10 = {"gpus": "= 1", "gpu:model": "s== A2"}, {"gpus": "= 1", "gpu:model": "s== A10"}
@@ -237,9 +236,9 @@ class InstancesTest(ShadowTestCase):
 
     def test_what_a_host_prints(self) -> None:
         self.flavor("a2.small", "a2:1")
-        plain = json.loads(json.dumps(host_command.as_plain(host_shadow.FOUND)))
+        plain = json.loads(json.dumps(host_command.as_plain(shadows.FOUND)))
         row = self.row(plain)
-        self.assertEqual(host_shadow.WORDS, row["Flavor for nova-gpu"])
+        self.assertEqual(shadows.WORDS, row["Flavor for nova-gpu"])
         self.assertEqual((1, 0), (row["Instances"], row["Can Be Taken Over"]))
 
     def test_the_page(self) -> None:

@@ -5,46 +5,9 @@ import dataclasses
 import json
 import unittest
 
-from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.stock.cmd import shadow as command
-from nova_gpu.stock.core.holding import Alias, Choice, Holding, Instance, Obstacle, Way
-from nova_gpu.stock.virt.shadow import Card, Group, Shadow
-
-ONE, TWO = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0x5E, 0, 0)
-A2 = Product("10de", "25b6", "A2", "ampere", 15360)
-WORDS = {"gpus": "= 1", "gpu:model": "s== A2"}
-ALIAS = "pci_passthrough:alias"
-OWN = Instance("mine", "a2.small", {ALIAS: "a2:1"}, "active", recorded={ONE: "a2"})
-FOUND = Shadow(
-    "node1",
-    (Group("node1_gpu_10de_25b6_pci", "PGPU", A2, 1, (ONE,)),),
-    (
-        Card(
-            GPU(ONE, A2, 0), None, ("mine",), ("node1_0000:3B:00.0",), "it is bound", "it is reset"
-        ),
-        Card(GPU(TWO, A2, 0), "it is shared; use a slot", (), ()),
-        Card(GPU(TWO, A2, 0), None, (), ()),
-    ),
-    (Alias("a2", (ONE,), WORDS), Alias("any", (ONE, TWO), {})),
-    (
-        Holding(
-            OWN,
-            (Way.ALIAS,),
-            (ONE,),
-            {},
-            frozenset([ONE]),
-            frozenset(["a2"]),
-            WORDS,
-            (ALIAS,),
-            (Obstacle("it has the task deleting", "wait"),),
-            Choice((TWO,), ("SYS", "PIX")),
-        ),
-    ),
-    (),
-    {"strange": (TWO,)},
-    ("libvirt: away; see [libvirt]connection_uri",),
-)
-EMPTY = Shadow("node1", (), (), (), (), (), {}, ())
+from nova_gpu.stock.core.holding import Alias
+from tests.fixtures.shadows import EMPTY, FOUND, ONE, WORDS
 
 
 class TextTest(unittest.TestCase):

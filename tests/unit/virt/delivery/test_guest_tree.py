@@ -27,7 +27,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import guest_config, guest_tree
 from nova_gpu.virt.usage import domains, records
 from tests.fixtures import cards, hosts, pci
-from tests.unit.core.guest.test_tree import ALONE, ELSEWHERE, PAIR
+from tests.fixtures.guest_trees import ALONE, ELSEWHERE, PAIR
 
 Q35 = "pc-q35-7.2"
 

@@ -15,7 +15,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU
 from nova_gpu.virt.delivery import peer_access
 from tests.fixtures import cards, hosts, processors
-from tests.unit.core.guest.test_peers import H100, P100, RTX
+from tests.fixtures.cards import H100, P100, RTX
 
 FIRST, SECOND = (
     cards.placed(f"0000:{bus}:00.0", node, product=H100, pci_root=f"pci0000:{bus}")

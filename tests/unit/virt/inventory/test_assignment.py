@@ -10,9 +10,9 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.inventory.assignment import Assigned
+from tests.fixtures.bases import compute
+from tests.fixtures.bases.compute import DIVIDED, ONE, TWO
 from tests.fixtures.compute import resources
-from tests.unit.virt import test_host_gpus
-from tests.unit.virt.test_host_gpus import DIVIDED, ONE, TWO
 
 PART, LATER = (f"{DIVIDED}/nvidia-63/{number}" for number in (1, 2))
 GONE = "0000:d8:00.0"
@@ -20,7 +20,7 @@ NAMED, OWN = (Slot.parse(f"{DIVIDED}/nvidia-63/{number}") for number in (0, 1))
 OTHER = uuidutils.generate_uuid()
 
 
-class AssignedTestCase(test_host_gpus.HostTestCase):
+class AssignedTestCase(compute.ComputeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.whole = self.provider

@@ -18,7 +18,7 @@ from nova_gpu.virt.inventory import card_inventory, link_groups, neighbours, tra
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 # A and B have links, and C and D.
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09"))

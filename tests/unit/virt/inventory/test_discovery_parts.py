@@ -14,7 +14,7 @@ from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, vgpu
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:82:00.0"
 # Names as NVIDIA's g_vgpu_chip_flags.h has them

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import copy
 import unittest
-from typing import Any
 
 import requests
-from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core import exception
 from nova_gpu.virt.inventory import placement_client
+from tests.fixtures.counted import Placement
 
 NODE, GROUP, OTHER = "node", "group", "another group"
 INSTANCE = objects.Instance(uuid="uuid", project_id="project", user_id="user")
@@ -41,38 +39,6 @@ class GetTest(unittest.TestCase):
             placement_client.get(_Client(503, b"maintenance"), "/usages")
         self.assertIn("/usages", str(raised.exception))
         self.assertIn("503 maintenance", str(raised.exception))
-
-
-class Placement:
-    """Nova's report client, with what Placement counts for one consumer.
-
-    :param conflicts: how many writes find that somebody else has written since
-    """
-
-    def __init__(self, counted: dict[str, Any], *, conflicts: int = 0, full: bool = False) -> None:
-        self.counted = {uuid: {"resources": each} for uuid, each in counted.items()}
-        self.generation = 7
-        self._conflicts = conflicts
-        self.is_full = full
-
-    def get_allocs_for_consumer(self, context: Any, uuid: str) -> dict[str, Any]:
-        found = copy.deepcopy(self.counted)
-        return {"allocations": found, "consumer_generation": self.generation}
-
-    def put_allocations(self, context: Any, uuid: str, payload: dict[str, Any]) -> bool:
-        if self._conflicts:
-            self._conflicts -= 1
-            self.generation += 1
-            raise nova_exception.AllocationUpdateFailed(consumer_uuid=uuid, error="conflict")
-        assert payload["consumer_generation"] == self.generation
-        assert (payload["project_id"], payload["user_id"]) == ("project", "user")
-        if not self.is_full:
-            self.counted = payload["allocations"]
-        return not self.is_full
-
-    @property
-    def resources(self) -> dict[str, Any]:
-        return {uuid: each["resources"] for uuid, each in self.counted.items()}
 
 
 class AllocationsTest(unittest.TestCase):

@@ -9,15 +9,15 @@ from oslo_utils import uuidutils
 from nova_gpu.core import device
 from nova_gpu.virt.usage.ledger import State
 from tests.fixtures import hosts
+from tests.fixtures.bases import compute
+from tests.fixtures.bases.compute import ONE, TWO
 from tests.fixtures.compute import Compute, devices, resource, resources
 from tests.fixtures.histories import NODENAME
-from tests.unit.virt import test_host_gpus
-from tests.unit.virt.test_host_gpus import ONE, TWO
 
 GONE = "0000:d8:00.0"
 
 
-class PublishedTest(test_host_gpus.HostTestCase):
+class PublishedTest(compute.ComputeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.published = self.gpus.assigned.whole

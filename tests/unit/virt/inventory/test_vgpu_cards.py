@@ -12,7 +12,7 @@ from nova_gpu.host.vgpu import division, sriov
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import vgpu_cards
 from tests.fixtures import cards, profiling_kernel, vgpu
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 CARD = "0000:82:00.0"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"

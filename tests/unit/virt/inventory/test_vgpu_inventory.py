@@ -29,7 +29,7 @@ from nova_gpu.virt.inventory.vgpu_inventory import Rooms, Use
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, vgpu
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ADDRESSES = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0")
 MOST = {type_.id: type_.available for type_ in vgpu.TESLA_P4}

@@ -7,11 +7,12 @@ from nova import objects
 from nova.compute import task_states
 
 from nova_gpu.virt.lifecycle import left_domains
+from tests.fixtures.bases import stops
+from tests.fixtures.bases.compute import ONE, TWO
 from tests.fixtures.compute import devices
-from tests.unit.virt.lifecycle import test_stops
 
 
-class ReleaseTest(test_stops.StopsTestCase):
+class ReleaseTest(stops.StopsTestCase):
     """The instance is on another host, and its domain here is shut off."""
 
     def setUp(self) -> None:
@@ -30,7 +31,7 @@ class ReleaseTest(test_stops.StopsTestCase):
         self.get_hostname = self.compute.libvirt.get_hostname
         gpus = self.compute.gpus
         left_domains.release(self, gpus.ledger.now, gpus.releases, gpus.stops.parts)
-        taken = gpus.ledger.now.taken() & devices([test_stops.ONE, test_stops.TWO])
+        taken = gpus.ledger.now.taken() & devices([ONE, TWO])
         self.assertEqual(self.rendered(self.server), bool(taken))
         return not taken
 
@@ -40,8 +41,8 @@ class ReleaseTest(test_stops.StopsTestCase):
     def test_of_a_failed_move(self) -> None:
         self.move("error")
         self.assertTrue(self.release())
-        self.assertIn(f"Removed GPUs {test_stops.ONE}, {test_stops.TWO} from", self.log.output)
-        self.assertIn(f"GPU {test_stops.ONE} is clean", self.log.output)
+        self.assertIn(f"Removed GPUs {ONE}, {TWO} from", self.log.output)
+        self.assertIn(f"GPU {ONE} is clean", self.log.output)
 
     def test_what_may_come_back(self) -> None:
         self.move("finished")

@@ -13,7 +13,7 @@ from nova_gpu.host.pci.identity import Identity
 from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.usage.ledger import Ledger
 from tests.fixtures import cards, failing_calls
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 ONE, TWO = "0000:88:00.0", "0000:89:00.0"
 

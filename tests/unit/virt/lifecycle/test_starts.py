@@ -22,18 +22,17 @@ from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import threads
 from nova_gpu.virt.lifecycle import starts
 from tests.fixtures import nodes
+from tests.fixtures.bases import vgpus
+from tests.fixtures.bases.host import HostTestCase
+from tests.fixtures.bases.vgpus import WHOLE as ONE
 from tests.fixtures.compute import Compute, devices
-from tests.unit.core.guest.test_devices import told
-from tests.unit.core.guest.test_tree import PAIR
-from tests.unit.host.base import HostTestCase
-from tests.unit.virt.lifecycle import test_vgpus
-from tests.unit.virt.lifecycle.test_vgpus import WHOLE as ONE
+from tests.fixtures.guest_trees import PAIR, told
 
 FAR = "0000:af:00.0"
-PART = f"{test_vgpus.CARD}/nvidia-63/0"
+PART = f"{vgpus.CARD}/nvidia-63/0"
 
 
-class StartsTestCase(test_vgpus.VGPUsTestCase):
+class StartsTestCase(vgpus.VGPUsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.whole = self.compute.provider("2335")

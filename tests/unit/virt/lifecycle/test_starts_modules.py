@@ -19,8 +19,8 @@ import nova_gpu
 from nova_gpu.core.guest import devices
 from nova_gpu.virt.usage import records
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
+from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.compute import Compute
-from tests.unit.host.base import HostTestCase
 
 _PACKAGE = f"{pathlib.Path(nova_gpu.__file__).parent}/"
 BLUEPRINT = {"gpus": "= 1", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}

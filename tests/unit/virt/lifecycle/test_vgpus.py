@@ -4,46 +4,14 @@ from __future__ import annotations
 
 import fixtures
 import libvirt
-from oslo_utils import uuidutils
-from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.lifecycle.vgpus import VGPUs
-from tests.fixtures import dividing_kernel, hosts, vgpu
-from tests.fixtures.compute import Compute, devices
-
-CARD, PROFILED, WHOLE = "0000:5e:00.0", "0000:82:00.0", "0000:3b:00.0"
-ONE, TWO = (Slot.parse(f"{CARD}/nvidia-63/{number}") for number in (0, 1))
-MINE, OTHERS = uuidutils.generate_uuid(), uuidutils.generate_uuid()
-
-
-class VGPUsTestCase(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
-        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        self.host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
-        vgpu.add_p4(self.host, CARD)
-        self.prepare()
-        self.kernel = self.useFixture(dividing_kernel.DividingKernel(self.host))
-        self.compute = self.useFixture(Compute(self.host))
-        self.ledger = self.compute.gpus.ledger
-
-    def prepare(self) -> None:
-        """Adds to the host what a test needs."""
-
-    @property
-    def vgpus(self) -> VGPUs:
-        return self.compute.gpus.vgpus
-
-    def clean(self, *_: object) -> None:
-        """Finds nothing to clean."""
-
-    def assertMade(self, *slots: Slot, uuid: str = MINE) -> None:
-        self.assertEqual(sorted(device_uuid(uuid, slot) for slot in slots), self.kernel.made)
+from tests.fixtures import vgpu
+from tests.fixtures.bases.vgpus import CARD, MINE, ONE, OTHERS, PROFILED, TWO, WHOLE, VGPUsTestCase
+from tests.fixtures.compute import devices
 
 
 class MadeAndRemovedTest(VGPUsTestCase):

@@ -12,9 +12,9 @@ from nova.virt.libvirt import guest as libvirt_guest
 
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.live_migration import departures
+from tests.fixtures.bases import moving
+from tests.fixtures.bases.moving import CARD, THERE, WORDS, slots
 from tests.fixtures.compute import devices
-from tests.unit.virt.live_migration import moving
-from tests.unit.virt.live_migration.moving import CARD, THERE, WORDS, slots
 
 
 class AskedTest(moving.MovingTestCase):

@@ -7,10 +7,10 @@ from nova.virt.libvirt import config as vconfig
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.live_migration import migrate_data
+from tests.fixtures.bases import moving
+from tests.fixtures.bases.moving import CARD, THERE, slots
 from tests.fixtures.compute import devices, resources
 from tests.fixtures.histories import Domain
-from tests.unit.virt.live_migration import moving
-from tests.unit.virt.live_migration.moving import CARD, THERE, slots
 
 
 class MovesTest(moving.MovingTestCase):

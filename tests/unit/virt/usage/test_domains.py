@@ -17,7 +17,7 @@ from nova_gpu.host import nodes as nodes_of_host
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards, drm, nodes, nvidia, pci
-from tests.unit.host.base import HostTestCase
+from tests.fixtures.bases.host import HostTestCase
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
 (A_AUDIO,) = cards.addresses("0000:04:00.1")

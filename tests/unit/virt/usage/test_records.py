@@ -2,131 +2,48 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Mapping, Sequence
 from unittest import mock
 
-from nova import exception as nova_exception
 from nova import objects
 from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.virt.usage import records
+from tests.fixtures.recorded_instances import (
+    ELSEWHERE,
+    GROUP,
+    PROJECT,
+    answer,
+    counted,
+    instance,
+    migration,
+    resources,
+)
 
-GROUP, ELSEWHERE = uuidutils.generate_uuid(), uuidutils.generate_uuid()
 ONE, TWO = uuidutils.generate_uuid(), uuidutils.generate_uuid()
 A, B = "0000:04:00.0", "0000:05:00.0"
 
 
-def resources(
-    *identifiers: str, provider: str = GROUP, resource_class: str = "PGPU"
-) -> objects.ResourceList:
-    return objects.ResourceList(
-        objects=[
-            objects.Resource(
-                provider_uuid=provider, resource_class=resource_class, identifier=identifier
-            )
-            for identifier in identifiers
-        ]
-    )
-
-
-PROJECT = "a-project"
 RESIZED = {"vm_state": "resized"}
-
-
-def instance(
-    uuid: str,
-    has: objects.ResourceList | None,
-    old: objects.ResourceList | None = None,
-    new: objects.ResourceList | None = None,
-    vm_state: str = "active",
-    task_state: str | None = None,
-    migration_id: int = 1,
-) -> objects.Instance:
-    moving = None
-    if old is not None or new is not None:
-        moving = objects.MigrationContext(
-            migration_id=migration_id, old_resources=old, new_resources=new
-        )
-    return objects.Instance(
-        uuid=uuid,
-        project_id=PROJECT,
-        resources=has,
-        migration_context=moving,
-        vm_state=vm_state,
-        task_state=task_state,
-    )
-
-
-def migration(
-    uuid: str,
-    source: str,
-    destination: str,
-    status: str = "finished",
-    migration_type: str = "migration",
-) -> objects.Migration:
-    return objects.Migration(
-        id=1,
-        status=status,
-        instance_uuid=uuid,
-        source_compute=source,
-        dest_compute=destination,
-        migration_type=migration_type,
-    )
 
 
 class ReadTest(unittest.TestCase):
     """The database is Nova's objects here; the functional tests have the real one."""
 
-    def read(
-        self,
-        instances: Sequence[objects.Instance],
-        migrations: Sequence[objects.Migration] = (),
-        others: Sequence[objects.Instance] = (),
-    ) -> Mapping[str, frozenset[tuple[str, str]]]:
-        return self.answer(instances, migrations, others).counted
-
-    def answer(
-        self,
-        instances: Sequence[objects.Instance],
-        migrations: Sequence[objects.Migration] = (),
-        others: Sequence[objects.Instance] = (),
-        guests: Sequence[str] = (),
-        last: records.Records | None = None,
-        unreadable: Sequence[str] = (),
-    ) -> records.Records:
-        elsewhere = {each.uuid: each for each in others}
-
-        def by_uuid(context: object, uuid: str, **kwargs: object) -> objects.Instance:
-            if uuid in unreadable:
-                raise ValueError("no migration context")
-            if uuid not in elsewhere:
-                raise nova_exception.InstanceNotFound(instance_id=uuid)
-            return elsewhere[uuid]
-
-        with (
-            mock.patch.object(objects.InstanceList, "get_by_host", return_value=instances),
-            mock.patch.object(
-                objects.MigrationList, "get_in_progress_and_error", return_value=migrations
-            ),
-            mock.patch.object(objects.Instance, "get_by_uuid", by_uuid),
-        ):
-            return records.read(mock.sentinel.context, "host1", "node1", guests, last)
-
     def test_what_instances_have(self) -> None:
-        found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
+        found = counted([instance(ONE, resources(A, B)), instance(TWO, None)])
         self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
 
     def test_a_record_that_cannot_be_read_costs_its_instance_alone(self) -> None:
         """Of a second answer, in which its last devices stay its own; of a first it has none."""
-        first = self.answer([instance(ONE, resources(A)), instance(TWO, resources(B))])
+        first = answer([instance(ONE, resources(A)), instance(TWO, resources(B))])
         broken = [instance(ONE, resources("a card\n")), instance(TWO, resources(B))]
         for last, expected in ((first, {(GROUP, A)}), (None, set())):
-            found = self.answer(broken, last=last)
+            found = answer(broken, last=last)
             self.assertEqual({ONE: expected, TWO: {(GROUP, B)}}, found.counted)
             self.assertEqual({ONE}, found.busy)
         moving = instance(ONE, resources(A), old=resources("x"), new=resources(A), **RESIZED)
-        found = self.answer([moving], [migration(ONE, "host1", "host2")], last=first)
+        found = answer([moving], [migration(ONE, "host1", "host2")], last=first)
         self.assertEqual(({ONE: {(GROUP, A)}}, {ONE}), (found.counted, found.busy))
 
     def test_a_record_of_another_host_that_cannot_be_read(self) -> None:
@@ -134,7 +51,7 @@ class ReadTest(unittest.TestCase):
         last = records.Records({ONE: frozenset({(GROUP, A)})})
         arriving = migration(ONE, "host2", "host1")
         for migrations, guests in (([arriving], []), ([], [ONE])):
-            found = self.answer(
+            found = answer(
                 [instance(TWO, resources(B))],
                 migrations,
                 guests=guests,
@@ -146,7 +63,7 @@ class ReadTest(unittest.TestCase):
 
     def test_who_is_stopped(self) -> None:
         three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()
-        found = self.answer(
+        found = answer(
             [
                 instance(ONE, resources(A), vm_state="stopped"),
                 instance(TWO, None, vm_state="stopped"),
@@ -158,29 +75,29 @@ class ReadTest(unittest.TestCase):
 
     def test_whether_there_are_moves(self) -> None:
         moved = instance(ONE, resources(A))
-        self.assertFalse(self.answer([moved]).has_moves)
+        self.assertFalse(answer([moved]).has_moves)
         failed = migration(ONE, "host1", "host2", status="error")
-        self.assertTrue(self.answer([moved], [failed]).has_moves)
+        self.assertTrue(answer([moved], [failed]).has_moves)
 
     def test_other_resources_are_not_gpus(self) -> None:
         memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
-        self.assertEqual({ONE: set()}, self.read([instance(ONE, memory)]))
+        self.assertEqual({ONE: set()}, counted([instance(ONE, memory)]))
 
     def test_on_its_way_here_it_keeps_the_new(self) -> None:
         moving = instance(ONE, None, old=resources(B, provider=ELSEWHERE), new=resources(A))
         moves = [migration(ONE, "host2", "host1")]
-        self.assertEqual({ONE: {(GROUP, A)}}, self.read([], moves, [moving]))
+        self.assertEqual({ONE: {(GROUP, A)}}, counted([], moves, [moving]))
 
     def test_on_its_way_from_here_it_keeps_the_old(self) -> None:
         has = resources(B, provider=ELSEWHERE)
         moving = instance(ONE, has, old=resources(A), new=has)
         moves = [migration(ONE, "host1", "host2")]
-        self.assertEqual({ONE: {(GROUP, A)}}, self.read([], moves, [moving]))
+        self.assertEqual({ONE: {(GROUP, A)}}, counted([], moves, [moving]))
 
     def test_on_one_host_it_keeps_both(self) -> None:
         moving = instance(ONE, resources(B), old=resources(A), new=resources(B))
         moves = [migration(ONE, "host1", "host1")]
-        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}}, self.read([moving], moves))
+        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}}, counted([moving], moves))
 
     def test_a_move_that_ends_between_two_questions(self) -> None:
         moving = instance(ONE, None, new=resources(A))
@@ -205,18 +122,17 @@ class ReadTest(unittest.TestCase):
 
     def test_whose_they_are(self) -> None:
         moving = instance(TWO, None, old=resources(B))
-        answer = self.answer(
-            [instance(ONE, resources(A))], [migration(TWO, "host1", "host2")], [moving]
-        )
-        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, answer.projects)
+        moves = [migration(TWO, "host1", "host2")]
+        found = answer([instance(ONE, resources(A))], moves, [moving])
+        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, found.projects)
 
     def test_a_move_whose_instance_is_gone(self) -> None:
-        self.assertEqual({}, self.read([], [migration(ONE, "host1", "host2")]))
+        self.assertEqual({}, counted([], [migration(ONE, "host1", "host2")]))
 
     def test_a_move_that_failed(self) -> None:
         """Nova leaves its context with the instance; the tracker counts it while it goes on."""
         moves = [migration(ONE, "host1", "host2", "error")]
-        for vm_state, task_state, counted in (
+        for vm_state, task_state, is_kept in (
             ("active", None, False),
             ("error", None, False),
             ("error", "deleting", False),
@@ -229,8 +145,8 @@ class ReadTest(unittest.TestCase):
                 moving = instance(
                     ONE, None, resources(A), resources(B), vm_state=vm_state, task_state=task_state
                 )
-                expected = {ONE: {(GROUP, A)}} if counted else {}
-                self.assertEqual(expected, self.read([], moves, [moving]))
+                expected = {ONE: {(GROUP, A)}} if is_kept else {}
+                self.assertEqual(expected, counted([], moves, [moving]))
 
     def test_while_its_guest_moves(self) -> None:
         """And no longer, whatever became of the migration."""
@@ -238,7 +154,7 @@ class ReadTest(unittest.TestCase):
             moving = instance(ONE, resources(B), resources(B), resources(A), task_state=task_state)
             for status in ("running", "error"):
                 live = migration(ONE, "host2", "host1", status, "live-migration")
-                found = self.read([], [live], [moving])
+                found = counted([], [live], [moving])
                 self.assertEqual(kept, {each for _, each in found.get(ONE, ())})
 
     def test_context_of_another_move(self) -> None:
@@ -246,11 +162,11 @@ class ReadTest(unittest.TestCase):
         moving = instance(ONE, None, resources(A), resources(B), "resized", migration_id=2)
         for status in ("error", "finished"):
             moves = [migration(ONE, "host2", "host1", status)]
-            self.assertEqual({}, self.read([], moves, [moving]))
+            self.assertEqual({}, counted([], moves, [moving]))
 
     def test_a_move_that_has_claimed_nothing_yet(self) -> None:
         moves = [migration(ONE, "host1", "host2")]
-        self.assertEqual({ONE: {(GROUP, A)}}, self.read([instance(ONE, resources(A))], moves))
+        self.assertEqual({ONE: {(GROUP, A)}}, counted([instance(ONE, resources(A))], moves))
 
     def test_busy(self) -> None:
         """A task under way, or a build, which at times has none."""
@@ -261,7 +177,7 @@ class ReadTest(unittest.TestCase):
             ({"vm_state": "building"}, {ONE}),
         ):
             with self.subTest(**states):
-                found = self.answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
+                found = answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
                 self.assertEqual(busy, found.busy)
 
     def test_on_its_way(self) -> None:
@@ -271,19 +187,19 @@ class ReadTest(unittest.TestCase):
             ([migration(ONE, "host2", "host1", "pre-migrating")], {ONE}),
             ([migration(ONE, "host1", "host2", "pre-migrating")], set()),
         ):
-            self.assertEqual(busy, self.answer([], moves, [moving]).busy)
+            self.assertEqual(busy, answer([], moves, [moving]).busy)
 
     def test_returning(self) -> None:
         """The other host has dropped it and this one not yet taken it."""
         there = instance(ONE, resources(A), task_state="resize_reverting")
-        found = self.answer([], others=[there], guests=[ONE, TWO])
+        found = answer([], others=[there], guests=[ONE, TWO])
         self.assertEqual({ONE}, found.returning)
-        here = self.answer([there], guests=[ONE])
+        here = answer([there], guests=[ONE])
         self.assertEqual(set(), here.returning)
 
     def test_left_behind_on_its_way_elsewhere(self) -> None:
         there = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")
-        self.assertEqual(set(), self.answer([], others=[there], guests=[ONE]).returning)
+        self.assertEqual(set(), answer([], others=[there], guests=[ONE]).returning)
 
 
 class RequestOfTest(base.BaseTestCase):

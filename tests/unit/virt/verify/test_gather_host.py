@@ -15,8 +15,8 @@ from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_host, sources
 from tests.fixtures import cards, compute, histories, hosts, vgpu
+from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.cards import reasons
-from tests.unit.host.base import HostTestCase
 
 MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
 ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"

@@ -10,8 +10,8 @@ from oslotest import base
 from nova_gpu.core import device, exception
 from nova_gpu.virt.verify import repair
 from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Instance, Kind, Provider
+from tests.fixtures import counted
 from tests.fixtures.compute import resources
-from tests.unit.virt.inventory import test_placement_client
 
 CARD = "0000:3b:00.0"
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -19,7 +19,7 @@ GROUP, ROOT = "0b9c8d7e-1111-4222-8333-444455556666", "1b9c8d7e-1111-4222-8333-4
 NOTHING = frozenset[device.Device]()
 
 
-class Placement(test_placement_client.Placement):
+class Placement(counted.Placement):
     """One that notes what is deleted, too"""
 
     def __init__(self) -> None:
