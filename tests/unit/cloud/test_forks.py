@@ -83,9 +83,3 @@ class ForksTest(unittest.TestCase):
         self.assertIn("AssertionError: as it must", failed[0])
         self.assertIn("AssertionError: at its end", failed[1])
         self.assertEqual(["nothing to do"], [reason for _, reason in result.skipped])
-
-    def test_a_process_that_dies(self) -> None:
-        result = self.run_tests("test_dies", "test_one")
-        ((test, text),) = result.errors
-        self.assertEqual("test_dies", test._testMethodName)
-        self.assertIn("ended with 3", text)

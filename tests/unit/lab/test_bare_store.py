@@ -50,20 +50,6 @@ class StoreTest(testtools.TestCase):
             os.chown(kept, 65534, 65534)
             self.assertIsNone(self.store.find("a"))
 
-    def test_take_and_keep(self) -> None:
-        self.store.put("a.deb", self.file("a.deb", b"a"))
-        self.store.put("b.deb", self.file("b.deb", b"b"))
-        os.unlink(self.root / "b.deb")
-        self.kept("b.deb").write_bytes(b"B")
-        next_root = self.folder / "next"
-        self.store.take_all(next_root)
-        self.assertEqual(["a.deb"], os.listdir(next_root))
-        self.assertEqual(b"a", (next_root / "a.deb").read_bytes())
-
-        (next_root / "c.deb").write_bytes(b"c")
-        self.assertEqual(1, self.store.keep(next_root.iterdir()))
-        self.assertEqual(b"c", self.kept("c.deb").read_bytes())
-
 
 class FoldersTest(testtools.TestCase):
     def setUp(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import pathlib
 import subprocess
@@ -36,10 +35,6 @@ class BelongsTest(testtools.TestCase):
         self._process(5, f"HOME=/root\0{leftovers.ENVIRONMENT}={LAB}\0")
         self.assertTrue(self._belongs(5))
 
-    def test_by_mount(self) -> None:
-        self._process(5, mountinfo=f"30 1 0:26 / /dev rw - tmpfs {LAB} rw\n")
-        self.assertTrue(self._belongs(5))
-
     def test_reused_pid(self) -> None:
         self._process(5, "HOME=/root\0", "30 1 0:26 / /dev rw - devtmpfs devtmpfs rw\n")
         self.assertFalse(self._belongs(5))
@@ -50,18 +45,6 @@ class BelongsTest(testtools.TestCase):
             5, f"{leftovers.ENVIRONMENT}={other}\0", f"30 1 0:26 / /dev rw - tmpfs {other} rw\n"
         )
         self.assertFalse(self._belongs(5))
-
-
-class GuestGroupTest(testtools.TestCase):
-    def test_by_the_time_of_a_start(self) -> None:
-        group = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        log = "2026-11-27 07:26:50.224+0000: starting up\nPATH=/bin\n"
-        start = datetime.datetime.fromisoformat("2026-11-27T07:26:50.224Z").timestamp()
-        for seconds, own in ((-0.5, False), (0.2, True), (30, True), (900, False)):
-            os.utime(group, times=(start + seconds, start + seconds))
-            self.assertEqual(own, leftovers.made_by(log, group), seconds)
-            self.assertFalse(leftovers.made_by("", group))
-        self.assertFalse(leftovers.made_by(log, group / "gone"))
 
 
 class EndTest(testtools.TestCase):

@@ -33,7 +33,3 @@ class ListenersTest(testtools.TestCase):
             ["port 3307, which mariadb needs, is taken by process 42 (mariadbd --port=3307)"],
             ports.taken({"mariadb": 3307, "keystone": 5000}, self.proc),
         )
-
-    def test_a_connection_is_no_listener(self) -> None:
-        self._table("tcp", "0100007F:0CEB", "01", 777)
-        self.assertEqual([], ports.taken({"mariadb": 3307}, self.proc))

@@ -12,11 +12,10 @@ from lab.record import __main__ as record
 from lab.record import recording
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU
-from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import discovery as pci_discovery
 from nova_gpu.host.pci import selection
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import adopted, commands, hosts, nodes
+from tests.fixtures import adopted, hosts, nodes
 from tests.fixtures import nvml as machines
 from tests.fixtures.bases import commands as base
 
@@ -52,21 +51,6 @@ class RecordTest(base.HostTestCase):
                 again = hosts.build(path, self.folder(), nodes.Nodes.FILES)
                 self.assertEqual(gpus, self.found(again))
                 self.assertEqual(recorded, recording.record(gpus, again.roots))
-
-    def test_what_the_library_says(self) -> None:
-        for cards in (machines.h200(), machines.b200(), machines.h100_mig()):
-            with self.subTest(cards[0].name):
-                host = hosts.build("h200-8", self.folder(), nodes.Nodes.FILES)
-                library = self.useFixture(machines.Library(*cards))
-                addresses = [gpu.address for gpu in self.found(host)]
-                told = recording.record_nvml(addresses, 60.0)
-                self.assertEqual([card.address for card in cards], [c["address"] for c in told])
-                self.assertNotIn("GPU-", str(told))
-                self.assertNotIn("MIG-", str(told))
-                facts = nvml.query(60.0)
-                library.say(*machines.recorded(told))
-                again = nvml.query(60.0)
-                self.assertEqual(facts, again)
 
     def test_a_record_that_is_not_taken(self) -> None:
         hosts.build("h200-8", self.root, nodes.Nodes.FILES)
@@ -116,12 +100,3 @@ class RecordTest(base.HostTestCase):
         self.assertNotIn("memory_mib", text)
         for secret in (str(self.root), "GPU-", "uuid", CONF.host):
             self.assertNotIn(secret, text)
-
-
-class CommandTest(base.CommandTestCase):
-    def test_options_that_cannot_be_read(self) -> None:
-        hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
-        self.configure("lxc", "[gpu]\nnvml = maybe")
-        done = commands.run("lab.record.__main__", "--config-file", self.conf)
-        self.assertEqual((1, ""), (done.returncode, done.stdout))
-        self.assertRegex(done.stderr, r"\Alab\.record: \[gpu\]nvml \(in .*\n\Z")

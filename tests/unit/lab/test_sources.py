@@ -11,13 +11,6 @@ import testtools
 
 from lab import packages, sources
 
-_STANZAS = """\
-Types: deb
-URIs: mirror+file:///etc/apt/mirrors/debian.list
-Suites: bookworm bookworm-updates
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-"""
 _OTHERS = """\
 deb http://one.test/apt sdk-bookworm main
 deb http://two.test/debian bookworm stable
@@ -38,15 +31,6 @@ class FilesTest(testtools.TestCase):
     def files(self) -> list[str]:
         found = sources.files("bookworm", self.options)
         return sorted(str(path.relative_to(self.etc)) for path in found)
-
-    def test_whatever_they_are_called(self) -> None:
-        (self.parts / "0000mirror.sources").write_text(_STANZAS)
-        (self.etc / "sources.list").write_text("deb http://one.test/ bookworm-security main\n")
-        (self.parts / "others.list").write_text(_OTHERS)
-        # apt reads none of these.
-        (self.parts / "debian.sources.old").write_text(_STANZAS)
-        (self.parts / "off.sources").write_text(f"Enabled: no\n{_STANZAS}")
-        self.assertEqual(["sources.list", "sources.list.d/0000mirror.sources"], self.files())
 
     def test_without_any(self) -> None:
         (self.etc / "sources.list").write_text(_OTHERS)

@@ -29,14 +29,6 @@ class KeyTest(unittest.TestCase):
         )
         self.assertEqual(saved._arguments(VM), saved._arguments(other))
 
-    def test_both_of_a_pair(self) -> None:
-        one, other = (
-            saved._arguments(dataclasses.replace(VM, line=vms.Line(*each)))
-            for each in ((1, 1001, 1002), (2, 1002, 1001))
-        )
-        self.assertEqual(one, other)
-        self.assertNotEqual(one, saved._arguments(VM))
-
     def test_another_where_anything_else_is(self) -> None:
         others = [
             dataclasses.replace(VM, emulator=pathlib.Path("/a/emulator-2/qemu")),

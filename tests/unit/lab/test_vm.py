@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import pathlib
-
-import fixtures
 import testtools
 
-from lab.vm import boot, build_cache
+from lab.vm import boot
 
 CONSOLE = "[    0.9] some driver said so\r\nlabvm: up 4.95\r\n"
 PANIC = "[   71.2] Kernel panic - not syncing: corrupted stack end detected inside scheduler\r\n"
@@ -31,23 +28,3 @@ class VerdictTest(testtools.TestCase):
 
     def test_without_a_word(self) -> None:
         self.assertEqual((boot.End.LOST, None, ""), boot.verdict(CONSOLE))
-
-
-class MadeTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.state = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.made: list[pathlib.Path] = []
-
-    def make(self, folder: pathlib.Path) -> None:
-        self.made.append(folder)
-        (folder / "file").write_text("content")
-
-    def test_what_failed_is_made_again(self) -> None:
-        def fail(folder: pathlib.Path) -> None:
-            (folder / "half").write_text("")
-            raise OSError("disk full")
-
-        self.assertRaises(OSError, build_cache.made, self.state, "disk", "a", fail)
-        folder = build_cache.made(self.state, "disk", "a", self.make)
-        self.assertEqual(["file"], [path.name for path in folder.iterdir()])
