@@ -110,7 +110,7 @@ class _Histories(base.FuzzTestCase):
 
 
 class HistoriesTest(_Histories):
-    @base.fuzzed(most=3000, steps=_steps(_WEIGHTS))  # 100,000 steps
+    @base.fuzzed(share=0.3, most=3000, steps=_steps(_WEIGHTS))  # 100,000 steps
     def test_no_start_has_two_guests_open_one_device(self, steps: list[tuple[str, int]]) -> None:
         """And if two can after what others did, the next period reports them."""
         self.live(steps)
@@ -226,7 +226,7 @@ class HistoriesTest(_Histories):
 class ProofsTest(_Histories):
     """No guest starts with a device that another one had, and that was not cleaned since."""
 
-    @base.fuzzed(most=3000, steps=_steps(_PROOF_WEIGHTS))  # 100,000 steps
+    @base.fuzzed(share=0.3, most=3000, steps=_steps(_PROOF_WEIGHTS))  # 100,000 steps
     def test_no_start_has_what_was_not_cleaned(self, steps: list[tuple[str, int]]) -> None:
         self.live(steps)
 

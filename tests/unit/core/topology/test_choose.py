@@ -11,6 +11,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.core.topology.nearness import Neighbour
 from tests.fixtures import brute_force, cards
+from tests.fixtures.bases import fuzz
 
 
 def bus(number: int) -> str:
@@ -97,7 +98,7 @@ class BruteForceTest(unittest.TestCase):
 
     def test_layouts(self) -> None:
         draw = random.Random(20261121)
-        for number in range(150):
+        for number in range(fuzz.examples(40, 150)):
             free = _some(draw, _random_host(draw, draw.choice(list(_LAYOUTS))))
             places = topology.places(free)
             self.assertEqual(4, len(set(topology.nesting(list(places.values())))))
@@ -112,7 +113,7 @@ class BruteForceTest(unittest.TestCase):
     def test_beside(self) -> None:
         """What an instance has beside them comes first, but for the level that it insists on."""
         draw = random.Random(20261124)
-        for number in range(150):
+        for number in range(fuzz.examples(40, 150)):
             gpus = _random_host(draw, draw.choice(list(_LAYOUTS)))
             like = draw.sample(gpus, draw.randint(1, 3))
             neighbours = [
@@ -135,7 +136,7 @@ class BruteForceTest(unittest.TestCase):
     def test_circles_that_cross_numa_nodes(self) -> None:
         """No order of the levels nests there; the circles come first all the same."""
         draw = random.Random(20261122)
-        for _ in range(60):
+        for _ in range(fuzz.examples(20, 60)):
             gpus = host(*(draw.randrange(2) for _ in range(8)), pairs=True)
             free = _some(draw, gpus)
             places = topology.places(free)

@@ -11,6 +11,7 @@ from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from tests.fixtures.bases import fuzz
 
 CARD = PciAddress.parse("0000:3b:00.0")
 FUNCTIONS = [PciAddress(0, 0x3B, index >> 3, index & 7) for index in range(4, 10)]
@@ -218,11 +219,11 @@ class Driver:
 
 class BruteForceTest(unittest.TestCase):
     def test_what_is_free_can_be_made(self) -> None:
-        """10,000 random states of a card: whatever is drawn of what is free, and in whatever order
+        """Random states of a card: whatever is drawn of what is free, and in whatever order
         it is made, the driver makes it. And as long as a driver could make something while nothing
         is promised, something is free."""
         draw = random.Random(20261121)
-        for _ in range(10_000):
+        for _ in range(fuzz.examples(1_000, 10_000)):
             driver = self._driver(draw)
             for type_id in driver.types:
                 card = driver.says()

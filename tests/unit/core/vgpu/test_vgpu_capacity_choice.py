@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_capacity import Order, choose
+from tests.fixtures.bases import fuzz
 
-STATES = 10_000
+STATES = fuzz.examples(1_000, 10_000)
 
 
 def cards(*rooms: int) -> dict[PciAddress, list[Slot]]:
