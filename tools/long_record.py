@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import io
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from tools.environments import ROOT
@@ -39,6 +39,6 @@ def write(row: Row, commit: str, parts: Sequence[str]) -> None:
     """Write the result of a part, as of now, to the page."""
     text = PAGE.read_text()
     counts = (row.passed, row.failed, row.skipped, row.unsteady, round(row.seconds))
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    today = time.strftime("%Y-%m-%d", time.gmtime())
     result = [commit, today, *map(str, counts)]
     PAGE.write_text(page(text, {**read(text), row.name: result}, parts))

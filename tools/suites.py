@@ -22,8 +22,6 @@ from concurrent import futures
 from lab import packages
 from tools import environments, figures, outcomes
 from tools.environments import LOG, NEWEST, RELEASES, ROOT, STATE
-from tools.outcomes import SKIPPED as SKIPPED
-from tools.outcomes import TEST_LINE as TEST_LINE
 from tools.outcomes import Outcome
 from tools.progress import Progress
 
@@ -219,7 +217,7 @@ def run(wanted: Run, progress: Progress, expected: int = 0, *, limit_s: int = 0)
         label = f"{name}: {' '.join(argv[:3])}" if commands[1:] else name
         done = outcomes.read(log.read_text(errors="replace").splitlines(), ended.returncode, label)
         done.processor_s = ended.processor_s
-        is_complete &= ended.returncode in (0, SKIPPED)
+        is_complete &= ended.returncode in (0, outcomes.SKIPPED)
         total.add(done)
         for test, reason in done.failed.items():
             _say(f"{name}: FAILED {test}\n{reason[-6000:]}\n   all of it: {log}")

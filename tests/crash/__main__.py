@@ -25,7 +25,7 @@ import sys
 
 from tests.crash import place
 from tests.lxc import outside
-from tools import suites
+from tools import outcomes
 
 # As the tests of tests/functional read them: test_concurrency, test_takeover_crashes
 OPERATIONS, TAKEOVERS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_TAKEOVERS", "NOVA_GPU_SEED"
@@ -51,7 +51,7 @@ def main() -> int:
         return _functional("test_takeover_crashes", TAKEOVERS, arguments.takeovers, arguments.seed)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
-        return suites.SKIPPED
+        return outcomes.SKIPPED
     os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
     os.environ[place.PATTERN] = arguments.pattern
     # All deaths are one test to Nova's test base.

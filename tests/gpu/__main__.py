@@ -13,7 +13,7 @@ import sys
 
 from tests.cloud import running
 from tests.gpu import machine
-from tools import environments, suites
+from tools import environments, outcomes
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if reason := machine.obstacle():
         print(f"SKIP: {reason}")
-        return suites.SKIPPED
+        return outcomes.SKIPPED
     machine.without_libvirt()
     machine.seen(arguments.out)
     passed = running.run(

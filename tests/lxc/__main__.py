@@ -13,7 +13,7 @@ import os
 import sys
 
 from tests.lxc import outside, place
-from tools import suites
+from tools import outcomes
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
-        return suites.SKIPPED
+        return outcomes.SKIPPED
     if reason := outside.lacks_tracing():
         os.environ[place.NOT_INSTALLED] = reason
     os.environ.update({place.SOAK: str(arguments.soak), place.BURSTS: str(arguments.bursts)})

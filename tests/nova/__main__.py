@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 
 from tests.nova import substituted
-from tools import environments, suites
+from tools import environments, outcomes
 
 SUITES = {"unit": "nova/tests/unit/virt/libvirt", "functional": "nova/tests/functional/libvirt"}
 # So few take one process less time than two take to import Nova.
@@ -69,7 +69,7 @@ def _passed(
     log = environments.LOG / f"nova-{suite}-{driver}-{environments.RELEASES[options.nova]}.log"
     log.write_text(done.stdout)
     print(f"{suite}, {driver}: {log}", flush=True)
-    matches = map(suites.TEST_LINE.match, done.stdout.splitlines())
+    matches = map(outcomes.TEST_LINE.match, done.stdout.splitlines())
     return {match[1] for match in matches if match and match[2] == "ok"}
 
 

@@ -25,7 +25,7 @@ from lab.cloud import steps
 from lab.vm import boot
 from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
-from tools import suites
+from tools import outcomes
 
 
 def main() -> int:
@@ -48,12 +48,12 @@ def main() -> int:
         parser.error(f"not in the same VMs: {' '.join(arguments.tests)}")
     if reason := benches.obstacle(bench):
         print(f"SKIP: {reason}")
-        return suites.SKIPPED
+        return outcomes.SKIPPED
     try:
         benches.build(bench)
     except packages.MachineNotReady as error:
         print(f"SKIP: {error}")
-        return suites.SKIPPED
+        return outcomes.SKIPPED
     except steps.Failed as error:
         print(f"tests.vfio: {error}", file=sys.stderr)
         return 2

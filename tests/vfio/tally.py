@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lab.vm.boot import Boot
-from tools import suites
+from tools import outcomes
 
 
 class Tally:
@@ -26,7 +26,7 @@ class Tally:
     def read(self, text: str) -> str:
         """The lines that *text* completes, to be shown."""
         complete, newline, self._pending = (self._pending + text).rpartition("\n")
-        for match in filter(None, map(suites.TEST_LINE.match, complete.splitlines())):
+        for match in filter(None, map(outcomes.TEST_LINE.match, complete.splitlines())):
             self.ran += 1
             self.failed += match[2] == "FAILED"
         return complete + newline

@@ -17,7 +17,7 @@ from oslotest import base
 from tests.fixtures import hosts, nodes
 from tests.fixtures.bases import commands
 from tests.gpu import machine
-from tools import environments, suites
+from tools import environments, outcomes
 
 
 class ObstacleTest(base.BaseTestCase):
@@ -63,5 +63,5 @@ class CommandTest(base.BaseTestCase):
             self.skipTest("this machine has a real GPU")
         argv = [sys.executable, "-m", "tests.gpu"]
         done = subprocess.run(argv, cwd=environments.ROOT, capture_output=True, text=True)
-        self.assertEqual(suites.SKIPPED, done.returncode, done.stderr)
+        self.assertEqual(outcomes.SKIPPED, done.returncode, done.stderr)
         self.assertRegex(done.stdout, "(?m)^SKIP: needs a real GPU")

@@ -48,7 +48,7 @@ class ReadTest(unittest.TestCase):
         self.assertNotIn("logged", text)
 
     def test_this_machine_cannot_run_it(self) -> None:
-        done = outcomes.read(["SKIP: needs root"], suites.SKIPPED, "lxc: python")
+        done = outcomes.read(["SKIP: needs root"], outcomes.SKIPPED, "lxc: python")
         self.assertEqual({"lxc: python": "needs root"}, done.skipped)
         self.assertEqual("0 passed, 0 failed, 1 skipped", str(done))
 

@@ -7,7 +7,6 @@ import shlex
 import unittest
 
 from tools import environments, long_record, suites, tiers
-from tools.outcomes import Row
 
 PARTS = (*tiers.RUN, *tiers.LONG)
 
@@ -32,8 +31,7 @@ class TiersTest(unittest.TestCase):
         text = long_record.PAGE.read_text()
         names = [part.name for part in tiers.LONG]
         self.assertEqual(names, [*long_record.read(text)])
-        result = Row("bars", 3, 0, 0, 1, 0, 99.6, 100).name, ["abc", "today", "3"]
-        written = long_record.page(text, dict([result]), names)
+        written = long_record.page(text, {"bars": ["abc", "today", "3"]}, names)
         self.assertEqual(["abc", "today", "3"], long_record.read(written)["bars"])
         self.assertEqual(long_record.NEVER, long_record.read(written)["vm"][0])
         self.assertEqual(written, long_record.page(written, long_record.read(written), names))

@@ -10,6 +10,7 @@ from typing import Any
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.verify import contradictions
 from nova_gpu.virt.verify.sources import (
+    Difference,
     Guest,
     Holder,
     HostState,
