@@ -1,0 +1,551 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a cloud contradicts itself: Nova's database, Placement, libvirt and sysfs compared.
+
+:func:`read` takes a snapshot, :func:`differences` compares it, in one pass. Within a period of each
+host all must agree; what a test leaves on purpose it names by the kind of the difference.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+from tests.cloud.snapshot import (
+    Bill,
+    Cell,
+    Cloud,
+    Device,
+    Domain,
+    Host,
+    Instance,
+    Provider,
+    Size,
+    is_printable,
+    read,
+    total,
+)
+
+__all__ = ["Cloud", "Difference", "differences", "read", "same_outcome", "unchanged"]
+
+# A migration that has one of these counts for nothing any more.
+_ENDED = ("cancelled", "completed", "confirmed", "done", "error", "failed", "reverted")
+_RUNNING = ("active", "rescued")
+# The instance is on no host.
+_AWAY = "shelved_offloaded"
+_OF_HOSTS = ("VCPU", "MEMORY_MB", "DISK_GB")
+_GPU_CLASSES = ("PGPU", "VGPU")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """``who``: an instance's uuid, or the name of a host, provider or project."""
+
+    kind: str
+    who: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.who}: {self.text}"
+
+
+def differences(before: Cloud | None, now: Cloud) -> list[Difference]:
+    """Return where *now* contradicts itself.
+
+    :param before: what was there before the first instance of *now*. Where there is none any more
+        all that the hosts then have and did not have *before* is a difference, too.
+    """
+    view = _View(now)
+    found = itertools.chain.from_iterable(judge(view) for judge in _JUDGES)
+    return [*found, *_left(before, view)]
+
+
+class _View:
+    """A snapshot, by who asks it."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.hosts = {host.provider: host for host in cloud.hosts.values()}
+        self.moves = {
+            each.uuid: each for each in cloud.migrations.values() if each.status not in _ENDED
+        }
+        self.resizes = {
+            each.instance: each
+            for each in self.moves.values()
+            if each.instance in cloud.instances
+            and cloud.instances[each.instance].vm_state == "resized"
+        }
+        # An instance whose resize failed Nova leaves at the destination with what it claimed there,
+        # and forgets what it had at the source.
+        self.failed = {
+            (each.instance, each.dest)
+            for each in cloud.migrations.values()
+            if each.status == "error"
+            and each.instance in cloud.instances
+            and cloud.instances[each.instance].vm_state == "error"
+        }
+        # By consumer and provider
+        self.counted: dict[str, dict[str, Mapping[str, int]]] = collections.defaultdict(dict)
+        for provider in cloud.providers.values():
+            for consumer, amounts in provider.allocations.items():
+                self.counted[consumer][provider.uuid] = amounts
+
+    def host_of(self, provider: str) -> Host | None:
+        found = self.cloud.providers.get(provider)
+        return self.hosts.get(found.root) if found else None
+
+    def is_busy(self, instance: Instance) -> bool:
+        """Whether something is going on with it, or its host is down"""
+        host = self.cloud.hosts.get(instance.host or "")
+        return instance.task_state is not None or (host is not None and not host.is_up)
+
+    def consumers(self, instance: Instance) -> Iterator[str]:
+        """Yield the instance's uuid and those of its moves."""
+        yield instance.uuid
+        yield from (each.uuid for each in self.moves.values() if each.instance == instance.uuid)
+
+    def devices(self, instance: Instance) -> set[Device]:
+        """What the instance has, at both ends of a resize. One that is on no host any more keeps
+        in the database what it had."""
+        if instance.uuid in self.resizes:
+            return {*instance.devices, *instance.old, *instance.new}
+        if (instance.uuid, instance.host) in self.failed:
+            return {*instance.new}
+        return {*instance.devices} if instance.host and instance.vm_state != _AWAY else set()
+
+    def devices_on(self, host: Host, instance: Instance) -> Iterator[Device]:
+        for device in self.devices(instance):
+            if self.host_of(device.provider) is host:
+                yield device
+
+
+# The database, Placement and the domains
+
+
+def _devices(view: _View) -> Iterator[Difference]:
+    """A guest has what its instance has, and a running guest has all of it."""
+    for host in view.cloud.hosts.values():
+        for uuid, domain in host.domains.items():
+            instance = view.cloud.instances.get(uuid)
+            if instance is not None and host.is_up and not instance.task_state:
+                yield from _of_domain(view, host, domain, instance)
+
+
+def _of_domain(view: _View, host: Host, domain: Domain, instance: Instance) -> Iterator[Difference]:
+    own = sorted(device.address for device in view.devices_on(host, instance))
+    if host.is_container:
+        own = sorted(set(own))
+    named = [address for address in domain.devices if address not in instance.pci]
+    by_stock = _by_stock(view, instance)
+    surplus = collections.Counter(named) - collections.Counter(own)
+    if surplus.total() > by_stock:
+        text = f"its domain on {host.name} has {_words(named)}, and the database {_words(own)}"
+        yield Difference("devices", instance.uuid, text)
+        return
+    lost = collections.Counter(own) - collections.Counter(named)
+    if lost and domain.is_running and instance.host == host.name:
+        text = f"it runs on {host.name} without {_words(lost)}, which the database has"
+        yield Difference("devices", instance.uuid, text)
+
+
+def _by_stock(view: _View, instance: Instance) -> int:
+    """How many vGPUs Placement counts for it that stock Nova gives"""
+    return sum(
+        amounts.get("VGPU", 0)
+        for consumer in view.consumers(instance)
+        for provider, amounts in view.counted[consumer].items()
+        if not view.cloud.providers[provider].is_of_gpus
+    )
+
+
+def _power(view: _View) -> Iterator[Difference]:
+    """An instance that is said to run does, one that is said to be stopped does not."""
+    for instance in view.cloud.instances.values():
+        host = view.cloud.hosts.get(instance.host or "")
+        if host is None or view.is_busy(instance):
+            continue
+        domain = host.domains.get(instance.uuid)
+        runs = domain is not None and domain.is_running
+        if instance.vm_state in _RUNNING and not runs:
+            yield Difference("power", instance.uuid, f"{instance.vm_state}, and does not run")
+        elif instance.vm_state == "stopped" and runs:
+            yield Difference("power", instance.uuid, "stopped, and its guest runs")
+
+
+def _flavors(view: _View) -> Iterator[Difference]:
+    """A running instance has as many GPUs as its flavor asks for."""
+    for instance in view.cloud.instances.values():
+        if instance.vm_state not in _RUNNING or view.is_busy(instance):
+            continue
+        has = len({*instance.devices}) + _by_stock(view, instance)
+        if has != instance.asked:
+            text = f"it is {instance.vm_state} with {has} GPUs, and its flavor asks for"
+            yield Difference("flavor", instance.uuid, f"{text} {instance.asked}")
+
+
+def _shared(view: _View) -> Iterator[Difference]:
+    """No device is of two."""
+    for host in view.cloud.hosts.values():
+        owners: dict[str, set[str]] = collections.defaultdict(set)
+        for instance in view.cloud.instances.values():
+            for device in view.devices_on(host, instance):
+                owners[device.identifier].add(instance.uuid)
+        for domain in host.domains.values():
+            # A part is known by its node or uuid, a whole card by its address.
+            for name in domain.parts or domain.devices:
+                owners[name].add(domain.uuid)
+        for name, uuids in sorted(owners.items()):
+            is_shared_node = name.startswith("/dev/nvidia") and "cap" not in name
+            if len(uuids) > 1 and not (is_shared_node and _is_divided(host, name)):
+                yield Difference("shared", host.name, f"{name} is of {_words(uuids)}")
+
+
+def _is_divided(host: Host, node: str) -> bool:
+    """Whether the instances of a card's MIG instances share its node"""
+    return any("/" in each for found in host.published.values() for each in found)
+
+
+def _domains(view: _View) -> Iterator[Difference]:
+    """A domain is that of an instance of its host."""
+    for host in view.cloud.hosts.values():
+        for domain in host.domains.values() if host.is_up else ():
+            instance = view.cloud.instances.get(domain.uuid)
+            if instance is None:
+                text = f"the domain {domain.name} is of no instance"
+                yield Difference("domain", host.name, text)
+            elif not view.is_busy(instance) and host.name not in _places(view, instance):
+                text = f"the domain {domain.name} of an instance of {instance.host}"
+                yield Difference("domain", host.name, text)
+
+
+def _places(view: _View, instance: Instance) -> set[str | None]:
+    """The hosts that an instance is on: both of a resize"""
+    move = view.resizes.get(instance.uuid)
+    return {instance.host, *((move.source, move.dest) if move else ())}
+
+
+def _allocations(view: _View) -> Iterator[Difference]:
+    """Placement counts what the database has, for whom it has it."""
+    known = {*view.cloud.instances, *view.moves}
+    for provider in view.cloud.providers.values():
+        for consumer, amounts in provider.allocations.items():
+            if consumer not in known:
+                text = f"{dict(amounts)} for {consumer}, which is no instance and no move"
+                yield Difference("allocation", provider.name, text)
+    for instance in view.cloud.instances.values():
+        # Nova keeps what it counted for an instance whose host died before it claimed that.
+        if not view.is_busy(instance) and (instance.host or instance.vm_state != "error"):
+            yield from _of_devices(view, instance)
+            yield from _of_the_host(view, instance)
+
+
+def _of_devices(view: _View, instance: Instance) -> Iterator[Difference]:
+    expected = collections.Counter(
+        (each.provider, each.resource_class) for each in view.devices(instance)
+    )
+    counted: collections.Counter[tuple[str, str]] = collections.Counter()
+    for consumer in view.consumers(instance):
+        for uuid, amounts in view.counted[consumer].items():
+            if view.cloud.providers[uuid].is_of_gpus and _is_up(view.host_of(uuid)):
+                counted.update({(uuid, name): amount for name, amount in amounts.items()})
+    for uuid, name in sorted(expected.keys() | counted.keys()):
+        # A class of a model is counted beside PGPU, for the same cards.
+        has = expected[uuid, name if name in _GPU_CLASSES else "PGPU"]
+        counts = counted[uuid, name]
+        if has != counts and _is_up(view.host_of(uuid)):
+            text = f"the database has {has} {name} of {_name(view, uuid)}, Placement {counts}"
+            yield Difference("allocation", instance.uuid, text)
+
+
+def _of_the_host(view: _View, instance: Instance) -> Iterator[Difference]:
+    """The compute node's part of the allocation"""
+    host = view.cloud.hosts.get(instance.host or "")
+    expected = dict(instance.parts) if host else {}
+    # Nova itself takes all of an instance away that could not be built or rebuilt.
+    if instance.vm_state == "error" and not view.counted[instance.uuid] and not instance.devices:
+        return
+    counted: collections.Counter[str] = collections.Counter()
+    for uuid, amounts in view.counted[instance.uuid].items():
+        if uuid in view.hosts and view.hosts[uuid].is_up:
+            counted.update(amounts)
+    counted["VCPU"] += counted.pop("PCPU", 0)
+    for name in _OF_HOSTS:
+        if expected.get(name, 0) != counted[name]:
+            text = f"its flavor has {expected.get(name, 0)} {name}, Placement {counted[name]}"
+            yield Difference("compute", instance.uuid, text)
+
+
+def _usages(view: _View) -> Iterator[Difference]:
+    """A project's usage is that of its instances and their moves."""
+    for project, usages in view.cloud.usages.items():
+        expected = total(
+            amounts
+            for instance in view.cloud.instances.values()
+            if instance.project == project
+            for consumer in view.consumers(instance)
+            for amounts in view.counted[consumer].values()
+        )
+        for name in sorted(expected.keys() | usages.keys()):
+            if expected[name] != usages.get(name, 0):
+                text = f"its instances have {expected[name]} {name}, its usage is"
+                yield Difference("usage", project, f"{text} {usages.get(name, 0)}")
+
+
+def _limits(view: _View) -> Iterator[Difference]:
+    for project, limits in view.cloud.limits.items():
+        used: collections.Counter[str] = collections.Counter()
+        for instance in view.cloud.instances.values():
+            if instance.project == project:
+                used.update(_counted_or_had(view, instance))
+        for name, limit in limits.items():
+            if used[name] > limit >= 0:
+                text = f"its instances have {used[name]} {name}, its limit is {limit}"
+                yield Difference("limit", project, text)
+
+
+def _counted_or_had(view: _View, instance: Instance) -> Mapping[str, int]:
+    """What the database or Placement has of it, whichever is more; what was evacuated is counted
+    at the host that is down, too, until that comes back."""
+    counted = total(
+        amounts
+        for consumer in view.consumers(instance)
+        for uuid, amounts in view.counted[consumer].items()
+        if _is_up(view.host_of(uuid))
+    )
+    had = (device.resource_class for device in view.devices(instance))
+    return counted | collections.Counter(had)
+
+
+# The hosts
+
+
+def _cards(view: _View) -> Iterator[Difference]:
+    """A card is free and offered, or somebody's, or kept back for a reason."""
+    for host in view.cloud.hosts.values():
+        if not host.is_up:
+            continue
+        published = {each.partition("/")[0] for found in host.published.values() for each in found}
+        named = {address for domain in host.domains.values() for address in domain.devices}
+        for device in sorted(_free(host) & (named | set(_claimed_on(view, host)))):
+            yield Difference("offered", host.name, f"{device} is in use, and would be given")
+        for card in sorted(host.cards - published - named - host.reasons.keys()):
+            yield Difference("lost", host.name, f"{card} is not offered, and nobody says why")
+        for provider in view.cloud.providers.values():
+            if view.host_of(provider.uuid) is host and provider.uuid in host.published:
+                yield from _of_provider(view, host, provider)
+
+
+def _free(host: Host) -> set[str]:
+    return set().union(*host.free.values())
+
+
+def _claimed_on(view: _View, host: Host) -> Iterator[str]:
+    for instance in view.cloud.instances.values():
+        yield from (device.identifier for device in view.devices_on(host, instance))
+
+
+def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Difference]:
+    published = host.published[provider.uuid]
+    for name in _GPU_CLASSES:
+        if (inventory := provider.inventories.get(name)) is None:
+            continue
+        used = sum(amounts.get(name, 0) for amounts in provider.allocations.values())
+        if inventory.total != len(published):
+            text = f"Placement has {inventory.total} {name}, the tracker {_words(published)}"
+            yield Difference("inventory", provider.name, text)
+        offered = inventory.total - inventory.reserved - used
+        free = host.free[provider.uuid]
+        if max(offered, 0) != len(free):
+            text = f"Placement offers {offered} {name}, a claim would find {_words(free)}"
+            yield Difference("hold", provider.name, text)
+        if inventory.reserved and name == "PGPU":
+            named = {each for domain in host.domains.values() for each in domain.devices}
+            known = published & (host.reasons.keys() | named) - {*_claimed_on(view, host)}
+            if inventory.reserved > len(known):
+                text = f"{inventory.reserved} {name} are reserved, and there are reasons for"
+                yield Difference("reserved", provider.name, f"{text} {_words(known)}")
+
+
+def _trackers(view: _View) -> Iterator[Difference]:
+    """The usage of a host is the sum of its instances and of what it keeps for itself."""
+    for host in view.cloud.hosts.values():
+        here = [each for each in view.cloud.instances.values() if host.name in _places(view, each)]
+        if host.size is None or any(map(view.is_busy, here)) or _is_moving(view, host):
+            continue
+        size = host.reserved
+        cells: dict[int, Cell] = collections.defaultdict(Cell)
+        for own, parts in (each for instance in here for each in _taken(view, host, instance)):
+            size += own
+            for number, cell in parts.items():
+                cells[number] += cell
+        # Nova has whole gigabytes in the database.
+        if dataclasses.replace(size, disk_gb=int(size.disk_gb)) != dataclasses.replace(
+            host.size, disk_gb=int(host.size.disk_gb)
+        ):
+            yield Difference("tracker", host.name, f"{host.size}, its instances have {size}")
+        if cells != host.cells:
+            text = f"its NUMA nodes have {dict(host.cells)}, its instances {dict(cells)}"
+            yield Difference("tracker", host.name, text)
+
+
+def _is_moving(view: _View, host: Host) -> bool:
+    """Whether a move has not come to where an owner decides about it"""
+    return any(
+        host.name in (each.source, each.dest)
+        for each in view.moves.values()
+        if each.instance not in view.resizes
+    )
+
+
+def _taken(
+    view: _View, host: Host, instance: Instance
+) -> Iterator[tuple[Size, Mapping[int, Cell]]]:
+    if instance.host == host.name and instance.vm_state != _AWAY:
+        yield instance.size, instance.cells
+    move = view.resizes.get(instance.uuid)
+    if move is not None and move.source == host.name:
+        yield instance.old_size, instance.old_cells
+
+
+def _tasks(view: _View) -> Iterator[Difference]:
+    """Nothing goes on."""
+    for host in view.cloud.hosts.values():
+        for task in host.tasks:
+            yield Difference("task", host.name, f"{task} has not ended")
+    for instance in view.cloud.instances.values():
+        if instance.task_state is not None:
+            yield Difference("task", instance.uuid, f"its task {instance.task_state} goes on")
+
+
+# What is said
+
+
+def _bills(view: _View) -> Iterator[Difference]:
+    """Each claim has its release as soon as the instance has no such device any more."""
+    open_ones: dict[tuple[str, str], set[str]] = {}
+    for bill in view.cloud.bills:
+        having = open_ones.get((bill.instance, bill.host))
+        if bill.is_claim:
+            yield from _claimed(bill, having or set())
+            open_ones[bill.instance, bill.host] = (having or set()) | {*bill.addresses}
+        elif having is not None:  # else it has them of stock Nova
+            yield from _released(bill, having)
+            open_ones[bill.instance, bill.host] = having - {*bill.addresses}
+    for (uuid, name), addresses in open_ones.items():
+        instance, host = view.cloud.instances.get(uuid), view.cloud.hosts.get(name)
+        if host is None or not host.is_up or (instance and view.is_busy(instance)):
+            continue
+        held = set(view.devices_on(host, instance)) if instance else set[Device]()
+        if lost := addresses - {device.identifier for device in held}:
+            text = f"{_words(lost)} of {name} were claimed, and never released"
+            yield Difference("bill", uuid, text)
+
+
+def _claimed(bill: Bill, having: set[str]) -> Iterator[Difference]:
+    if twice := having & {*bill.addresses}:
+        yield Difference("bill", bill.instance, f"{_words(twice)} were claimed twice")
+
+
+def _released(bill: Bill, having: set[str]) -> Iterator[Difference]:
+    if twice := {*bill.addresses} - having:
+        yield Difference("bill", bill.instance, f"{_words(twice)} were released twice")
+
+
+def _texts(view: _View) -> Iterator[Difference]:
+    for text in view.cloud.unprintable:
+        yield Difference("text", "log", text)
+    for instance in view.cloud.instances.values():
+        if instance.fault is not None and not is_printable(instance.fault):
+            yield Difference("text", instance.uuid, f"its fault is {instance.fault!r}")
+
+
+_JUDGES: tuple[Callable[[_View], Iterator[Difference]], ...] = (
+    *(_devices, _power, _flavors, _shared, _domains, _allocations, _usages, _limits),
+    *(_cards, _trackers, _tasks, _bills, _texts),
+)
+
+
+def _left(before: Cloud | None, view: _View) -> Iterator[Difference]:
+    """What is on the hosts, and kept back, although there is no instance any more"""
+    if view.cloud.instances:
+        return
+    for host in view.cloud.hosts.values():
+        earlier = before.hosts[host.name].left if before and host.name in before.hosts else ()
+        for kind, text in host.left:
+            if (kind, text) not in earlier:
+                yield Difference(kind, host.name, text)
+    for provider in view.cloud.providers.values():
+        then = before.providers.get(provider.uuid) if before else None
+        for name in _GPU_CLASSES:
+            if inventory := provider.inventories.get(name):
+                known = then.inventories.get(name) if then else None
+                if inventory.reserved > (known.reserved if known else 0):
+                    text = f"{inventory.reserved} {name} are reserved"
+                    yield Difference("reserved", provider.name, text)
+
+
+# Two operations, or the same one on two instances
+
+
+def same_outcome(plain: Instance | None, gpu: Instance | None) -> list[Difference]:
+    """Return what an instance with GPUs does not survive as one without does.
+
+    :param plain: the instance without GPUs after an operation, ``None`` if it is gone
+    :param gpu: the one with GPUs after the same operation
+    """
+    if gpu is None or plain is None:
+        if gpu is plain:
+            return []
+        who = gpu or plain
+        assert who is not None
+        there = "is gone" if plain is None else "is there"
+        text = f"the one without GPUs {there}, the one with GPUs is not so"
+        return [Difference("outcome", who.uuid, text)]
+    return [
+        Difference("outcome", gpu.uuid, f"its {name} is {own!r}, without GPUs it is {other!r}")
+        for name in ("vm_state", "task_state", "power_state")
+        if (own := getattr(gpu, name)) != (other := getattr(plain, name))
+    ]
+
+
+def unchanged(before: Cloud, now: Cloud, instance: str) -> list[Difference]:
+    """Return what an operation that was refused has changed of the instance with that uuid."""
+    then, after = _all_of(before, instance), _all_of(now, instance)
+    return [
+        Difference("changed", instance, f"its {name} was {then[name]!r}, and is {after[name]!r}")
+        for name in then.keys() | after.keys()
+        if then.get(name) != after.get(name)
+    ]
+
+
+def _all_of(cloud: Cloud, uuid: str) -> dict[str, object]:
+    instance = cloud.instances.get(uuid)
+    found: dict[str, object] = {
+        "allocation": {
+            provider.name: dict(provider.allocations[uuid])
+            for provider in cloud.providers.values()
+            if uuid in provider.allocations
+        },
+        "domain": {
+            host.name: (host.domains[uuid].is_running, host.domains[uuid].devices)
+            for host in cloud.hosts.values()
+            if uuid in host.domains
+        },
+    }
+    names = ("vm_state", "task_state", "power_state", "host", "size", "devices", "cells", "files")
+    return found | {name: getattr(instance, name, None) for name in names}
+
+
+def _is_up(host: Host | None) -> bool:
+    return host is not None and host.is_up
+
+
+def _name(view: _View, provider: str) -> str:
+    found = view.cloud.providers.get(provider)
+    return found.name if found else provider
+
+
+def _words(names: object) -> str:
+    assert isinstance(names, collections.abc.Iterable)
+    return " ".join(sorted(map(str, names))) or "none"

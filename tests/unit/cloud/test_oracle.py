@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the oracle says of a cloud in which all agree, and of one in which something differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import unittest
+from typing import Any
+
+from tests.cloud import oracle, snapshot
+from tests.cloud.snapshot import Cell, Device, Domain, Host, Inventory, Provider, Size
+
+ROOT, GROUP, PROJECT, UUID = "root", "group", "project", "uuid"
+CARDS = frozenset({"0000:04:00.0", "0000:05:00.0"})
+CARD, OTHER = sorted(CARDS)
+PARTS = {"VCPU": 1, "MEMORY_MB": 128, "DISK_GB": 1}
+
+INSTANCE = snapshot.Instance(
+    uuid=UUID,
+    project=PROJECT,
+    host="host1",
+    vm_state="active",
+    task_state=None,
+    power_state=1,
+    size=Size(1, 128, 1),
+    parts=PARTS,
+    asked=1,
+    devices=(Device(GROUP, "PGPU", CARD),),
+    cells={0: Cell(128, 1)},
+    files=(("disk", 10),),
+)
+HOST = Host(
+    name="host1",
+    provider=ROOT,
+    is_up=True,
+    is_container=False,
+    domains={UUID: Domain(UUID, "instance-1", True, (CARD,), ())},
+    cards=CARDS,
+    published={GROUP: CARDS},
+    free={GROUP: frozenset({OTHER})},
+    size=Size(1, 640, 1),
+    reserved=Size(0, 512, 0),
+    cells={0: Cell(128, 1)},
+)
+CLOUD = snapshot.Cloud(
+    hosts={"host1": HOST},
+    instances={UUID: INSTANCE},
+    migrations={},
+    providers={
+        ROOT: Provider(ROOT, "host1", ROOT, {"VCPU": Inventory(8, 0)}, {UUID: PARTS}),
+        GROUP: Provider(GROUP, "host1_gpu_x", ROOT, {"PGPU": Inventory(2, 0)}, {UUID: {"PGPU": 1}}),
+    },
+    usages={PROJECT: PARTS | {"PGPU": 1}},
+)
+
+
+def with_host(**changes: Any) -> snapshot.Cloud:
+    return dataclasses.replace(CLOUD, hosts={"host1": dataclasses.replace(HOST, **changes)})
+
+
+def with_instance(**changes: Any) -> snapshot.Cloud:
+    changed = dataclasses.replace(INSTANCE, **changes)
+    return dataclasses.replace(CLOUD, instances={UUID: changed})
+
+
+def empty(**changes: Any) -> snapshot.Cloud:
+    """Without the instance, with a host that is not as it was before"""
+    host = dataclasses.replace(
+        HOST, domains={}, size=HOST.reserved, cells={}, free={GROUP: CARDS}, **changes
+    )
+    providers = {
+        uuid: dataclasses.replace(provider, allocations={})
+        for uuid, provider in CLOUD.providers.items()
+    }
+    return snapshot.Cloud({"host1": host}, {}, {}, providers)
+
+
+def kinds(now: snapshot.Cloud, before: snapshot.Cloud | None = None) -> set[str]:
+    return {each.kind for each in oracle.differences(before, now)}
+
+
+class DifferencesTest(unittest.TestCase):
+    def test_all_agree(self) -> None:
+        self.assertEqual([], oracle.differences(None, CLOUD))
+        self.assertEqual([], oracle.differences(None, empty()))
+
+    def test_each_difference(self) -> None:
+        rows: tuple[tuple[set[str], snapshot.Cloud], ...] = (
+            ({"tracker"}, with_host(cells={0: Cell(256, 1)})),
+            ({"tracker"}, with_host(cells={0: Cell(128, 1, frozenset({3}))})),
+            ({"tracker"}, with_host(size=Size(1, 641, 1))),
+            ({"lost"}, with_host(cards=CARDS | {"0000:06:00.0"})),
+            (set(), with_host(cards=CARDS | {"0000:06:00.0"}, reasons={"0000:06:00.0": "ill"})),
+            ({"compute", "domain", "tracker"}, with_instance(host="host2")),
+            ({"compute"}, with_instance(parts=PARTS | {"MEMORY_MB": 256})),
+            ({"text"}, with_instance(fault="two\nlines")),
+            (set(), with_instance(fault="a line")),
+        )
+        for expected, cloud in rows:
+            with self.subTest(expected):
+                self.assertEqual(expected, kinds(cloud))
+
+    def test_a_host_that_is_down_is_asked_nothing(self) -> None:
+        absent = Host("host1", ROOT, False, False, domains={})
+        down = dataclasses.replace(CLOUD, hosts={"host1": absent})
+        self.assertEqual([], oracle.differences(None, down))
+
+    def test_what_was_there_before_is_not_left(self) -> None:
+        left = (("quarantine", CARD),)
+        self.assertEqual({"quarantine"}, kinds(empty(left=left)))
+        self.assertEqual(set(), kinds(empty(left=left), empty(left=left)))
+
+
+class OutcomeTest(unittest.TestCase):
+    def test_of_two_instances(self) -> None:
+        stopped = dataclasses.replace(INSTANCE, vm_state="stopped", power_state=4)
+        self.assertEqual([], oracle.same_outcome(INSTANCE, INSTANCE))
+        self.assertEqual([], oracle.same_outcome(None, None))
+        self.assertEqual(2, len(oracle.same_outcome(INSTANCE, stopped)))
+        for one, other in ((INSTANCE, None), (None, INSTANCE)):
+            self.assertEqual(1, len(oracle.same_outcome(one, other)))
+
+    def test_of_a_refused_operation(self) -> None:
+        self.assertEqual([], oracle.unchanged(CLOUD, CLOUD, UUID))
+        rows = (
+            with_instance(vm_state="stopped"),
+            with_instance(power_state=4),
+            with_instance(files=(("disk", 11),)),
+            with_instance(devices=()),
+            with_host(domains={}),
+            dataclasses.replace(CLOUD, providers={ROOT: CLOUD.providers[ROOT]}),
+        )
+        for now in rows:
+            self.assertEqual(1, len(oracle.unchanged(CLOUD, now, UUID)), now)
