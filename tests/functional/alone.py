@@ -312,8 +312,6 @@ class Alone:
     def delete_everything(self: Any) -> None:
         for instance in objects.InstanceList.get_all(self.context):
             self._delete_server({"id": instance.uuid})
-        for name in self.computes:
-            self.period(name)
 
 
 def _request() -> nova_context.RequestContext:

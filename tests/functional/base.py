@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 import nova_gpu.scheduler.filters  # noqa: F401
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from tests.cloud import forks
+from tests.cloud import forks, snapshot
 from tests.fixtures import cells, economy, hosts, libvirt, nodes, shutdown
 from tests.functional import NOVA, leftovers, readings
 from tests.functional.readings import Server
@@ -124,7 +123,8 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.hosts[name] = hosts.build(machine, root, self.NODES)
         self.prepare(self.hosts[name])
-        self.nodes[name] = _address_by_node(self.hosts[name])
+        roots = self.hosts[name].roots
+        self.nodes[name] = snapshot.System(roots.sysfs, roots.proc).nodes
         self._point_options_at(name)
         with self._state_of(name):
             self.start_compute(name, **kwargs)
@@ -364,12 +364,3 @@ def _migrate_disk_and_power_off(
     """Without disks to copy: the guest is stopped and stays defined at the source."""
     self.power_off(instance)
     return "[]"
-
-
-def _address_by_node(host: hosts.Host) -> Mapping[str, str]:
-    found = {}
-    for folder in (host.roots.proc / "driver/nvidia/gpus").glob("*"):
-        minor = re.search(r"Device Minor: \t (\d+)", (folder / "information").read_text())
-        assert minor
-        found[f"/dev/nvidia{minor[1]}"] = folder.name
-    return found

@@ -65,6 +65,7 @@ class BoardServersTestBase(kvm.KVMServersTestBase):
     def delete_everything(self) -> None:
         super().delete_everything()
         for name in self.managers:
+            self.period(name)
             self.assertActive(host=name)
 
 
