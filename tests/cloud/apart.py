@@ -13,7 +13,7 @@ from nova import context as nova_context
 from nova import objects
 
 from nova_gpu.conf import CONF
-from tests.cloud import base, bus, images, wire
+from tests.cloud import base, bus, images, snapshot, wire
 from tests.cloud import fixtures as cloud_fixtures
 
 _POLL_S = 0.1
@@ -200,3 +200,8 @@ class Apart(base.Cloud):
         """Of their periodic tasks those that mend something."""
         for host in self.HOSTS:
             self.ask("period", host=host)
+
+    def read_hosts(self) -> Iterator[snapshot.Host]:
+        for host in self.HOSTS:
+            if not self.is_dead(host):
+                yield self.ask("snapshot", host=host)

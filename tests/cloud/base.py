@@ -8,7 +8,8 @@ import importlib.metadata
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import os_vif
@@ -17,7 +18,7 @@ from nova.tests.functional.api import client
 
 from nova_gpu.conf import CONF
 from tests.cloud import fixtures as cloud_fixtures
-from tests.cloud import leftovers
+from tests.cloud import leftovers, oracle, snapshot
 from tests.fixtures import cells, shutdown
 
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"  # image1 of Nova's GlanceFixture
@@ -35,7 +36,11 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
     PATIENCE_S: ClassVar[float] = 90
     POLL_S: ClassVar[float] = 0.2
 
+    # By the kind of a difference: why the test's very point is to leave it
+    leaves: Mapping[str, str] = types.MappingProxyType({})
+
     _state: pathlib.Path
+    _has_ended = False
 
     def setUp(self) -> None:
         """``_state`` must be there already."""
@@ -44,12 +49,13 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self.useFixture(cells.CellByContext())
         self.useFixture(shutdown.ManagerShutdown())
         super().setUp()
-        self.addCleanup(self._expect_nothing_kept)
-        self.addCleanup(self._delete_everything)
+        self.addCleanup(self._end)
 
     # The services
 
     def _setup_services(self) -> None:
+        # Before the first service says anything
+        self.heard = self.useFixture(snapshot.Heard(self.notifier.fake_notifier))
         self.serve_images()
         self._set_flags()
         self.set_host_flags()
@@ -100,7 +106,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         if "compute" in self.computes:
             self.stop_compute()
         self._start_compute("compute")
-        self.addCleanup(self._delete_everything)  # once more: this service is the first to end
+        self.addCleanup(self._end)  # once more: this service is the first to end
 
     # Instances
 
@@ -146,10 +152,10 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
             return True
         return False
 
-    def servers(self) -> list[dict[str, Any]]:
+    def servers(self, *, detail: bool = False) -> list[dict[str, Any]]:
         """The ids and names of all instances, whosever they are."""
         found: list[dict[str, Any]] = self.api.get_servers(
-            detail=False, search_opts={"all_tenants": 1}
+            detail=detail, search_opts={"all_tenants": 1}
         )
         return found
 
@@ -227,19 +233,48 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
             time.sleep(max(self.POLL_S, 2 * (now - asked)))
             asked = time.monotonic()
 
-    def left_behind(self) -> list[str]:
-        """Allocations in Placement and cards in quarantine, while there is no instance."""
-        found = []
-        for provider in self._get_all_providers():
-            allocations = self._get_allocations_by_provider_uuid(provider["uuid"])
-            for consumer, each in allocations.items():
-                found.append(f"allocation of {consumer}: {each['resources']}")
-        return [*found, *leftovers.quarantined(self._state)]
+    def read_hosts(self) -> Iterator[snapshot.Host]:
+        """What the oracle reads"""
+        roots = self._host.roots
+        for name, compute in self.computes.items():
+            system = snapshot.System(roots.sysfs, roots.proc)
+            left = (("quarantine", text) for text in leftovers.quarantined(self._state))
+            yield snapshot.host(name, system, compute.manager, left)
 
-    def _expect_nothing_kept(self) -> None:
+    def differences(self) -> list[oracle.Difference]:
+        """Return where the cloud contradicts itself a period after the last task has ended."""
+        with contextlib.suppress(AssertionError):  # else it is a difference
+            self.wait_for("no task", lambda: not self._has_tasks())
+        self._run_periodics()
+        return oracle.differences(None, oracle.read(self))
+
+    def _has_tasks(self) -> bool:
+        return any(each["OS-EXT-STS:task_state"] for each in self.servers(detail=True))
+
+    def expect_agreement(self, leaves: Mapping[str, str] | None = None) -> None:
+        """Expect no difference but those of the kinds that a test names, by default this one."""
+        self.assertEqual([], self._unexpected(self.leaves if leaves is None else leaves))
+
+    def _unexpected(self, leaves: Mapping[str, str]) -> list[str]:
+        return sorted(str(each) for each in self.differences() if each.kind not in leaves)
+
+    def expect_nothing(self, leaves: Mapping[str, str] | None = None) -> None:
+        """Expect the same of a cloud without instances, in which cards may still be cleaned."""
+        own = self.leaves if leaves is None else leaves
         with contextlib.suppress(AssertionError):
-            self.wait_for("nothing is left", lambda: not self.left_behind())
-        self.assertEqual([], self.left_behind(), "left behind by this test")
+            self.wait_for("nothing is left", lambda: not self._unexpected(own))
+        self.expect_agreement(own)
+
+    def _end(self) -> None:
+        """Once all agree on what is there, and once there is nothing any more."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        try:
+            self.expect_agreement()
+        finally:
+            self._delete_everything()
+        self.expect_nothing()
 
     def _delete_everything(self) -> None:
         for server in self.servers():

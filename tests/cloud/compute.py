@@ -6,8 +6,10 @@ To be imported first, before there is any thread.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
+import pathlib
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -27,12 +29,12 @@ from nova.compute import manager as compute_manager
 from nova.compute import rpcapi as compute_rpcapi
 from nova.conductor import rpcapi as conductor_rpcapi
 from nova.objects import base as objects_base
-from nova.tests.fixtures import glance, neutron
+from nova.tests.fixtures import glance, neutron, notifications
 from oslo_log import log as logging
 from oslo_messaging.rpc import transport
 
 import nova_gpu.virt.driver  # noqa: F401
-from tests.cloud import bus, images, wire
+from tests.cloud import bus, images, snapshot, wire
 from tests.fixtures import economy
 
 economy.economize()
@@ -90,7 +92,7 @@ class Compute:
         self._service: Any = None
 
     def handlers(self) -> Mapping[str, Callable[..., Any]]:
-        return {"period": self._period}
+        return {"period": self._period, "snapshot": self._snapshot}
 
     def run(
         self, arguments: list[str], connect: Callable[[], connection.Connection[Any, Any]]
@@ -117,6 +119,9 @@ class Compute:
 
     def _connect(self, stream: connection.Connection[Any, Any]) -> wire.Link:
         link = self._images.link = join_bus(stream, self.handlers())
+        rpc.LEGACY_NOTIFIER = notifications.FakeNotifier(rpc.NOTIFICATION_TRANSPORT, "nova-compute")
+        self._heard = snapshot.Heard(rpc.LEGACY_NOTIFIER)
+        self._heard.setUp()
         nova.db.main.api.DISABLE_DB_ACCESS = True
         objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
         objects.Service.enable_min_version_cache()
@@ -130,6 +135,14 @@ class Compute:
     @property
     def manager(self) -> compute_manager.ComputeManager:
         return self._service.manager
+
+    def _snapshot(self) -> snapshot.Host:
+        """What the oracle reads of this host"""
+        roots = (CONF.gpu.sysfs_root, CONF.gpu.proc_root)
+        host = snapshot.host(CONF.host, snapshot.System(*map(pathlib.Path, roots)), self.manager)
+        return dataclasses.replace(
+            host, bills=tuple(self._heard.bills), unprintable=tuple(self._heard.unprintable)
+        )
 
     def _period(self) -> None:
         for task in _PERIODIC:

@@ -21,7 +21,6 @@ from tests.cloud import compute, process  # before anything else of Nova
 
 from nova.tests.fixtures import glance
 
-from nova_gpu.core.model import PciAddress
 from tests.cloud import base
 from tests.crash import points
 from tests.crash.place import STACKS
@@ -35,22 +34,7 @@ class Compute(compute.Compute):
         self._trap = points.Trap()
 
     def handlers(self) -> Mapping[str, Callable[..., Any]]:
-        return {**super().handlers(), "trap": self._trap.set, "free": self._free}
-
-    def _free(self) -> list[str]:
-        """The addresses that a claim could be given now."""
-        tracker = self.manager.rt
-        gpus = self.manager.driver._gpus._published
-        found: set[PciAddress] = set()
-        for uuid, classes in tracker.assigned_resources.items():
-            tree = tracker.provider_tree.data(uuid)
-            if "_gpu_" in tree.name:
-                published = tree.resources["PGPU"]
-                addresses = [PciAddress.parse(each.identifier) for each in published]
-                assigned = classes.get("PGPU", set())
-                named = {PciAddress.parse(each.identifier) for each in assigned}
-                found |= gpus.usable(uuid, addresses, assigned) - named
-        return sorted(map(str, found))
+        return {**super().handlers(), "trap": self._trap.set}
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ import functools
 import itertools
 import os
 import time
+import types
 import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova.tests.functional.api import client as api_client
 
-from tests.cloud import leftovers
-from tests.crash import lives, place, reading, truths
+from tests.cloud import leftovers, oracle
+from tests.crash import cloud, lives, place
 from tests.lxc import base
 from tests.lxc import place as places
 
@@ -45,7 +46,9 @@ class Point(unittest.TestCase):
         self._work()
 
 
-class Crashes(reading.ReadingTestCase):
+class Crashes(cloud.Cloud):
+    leaves = types.MappingProxyType({"task": "Nova forgets some that died with a service"})
+
     def __init__(self, result: unittest.TestResult) -> None:
         super().__init__("runTest")
         self._result = result
@@ -181,24 +184,29 @@ class Crashes(reading.ReadingTestCase):
         return found
 
     def _all_differences(self) -> list[str]:
-        now = self.truths()
-        uuid = self._server["id"]
-        if uuid in now.instances and now.instances[uuid].settled and now.guests[uuid].running:
-            return [*truths.differences(now), *self._inside(now.instances[uuid].cards)]
-        return truths.differences(now)
+        now = oracle.read(self)
+        found = self._differences(now)
+        instance, (host,) = now.instances.get(self._server["id"]), now.hosts.values()
+        if instance is None or instance.vm_state != "active" or instance.task_state:
+            return found
+        if (domain := host.domains.get(instance.uuid)) and domain.is_running:
+            found += self._inside({device.identifier for device in instance.devices})
+        return found
 
-    def _inside(self, cards: truths.Cards) -> Iterator[str]:
-        """What an ordinary user of the guest can open is the fifth truth."""
+    def _differences(self, now: oracle.Cloud) -> list[str]:
+        found = oracle.differences(None, now)
+        return [str(each) for each in found if each.kind not in self.leaves]
+
+    def _inside(self, cards: set[str]) -> Iterator[str]:
+        """Yield what an ordinary user of the guest can open or not, against the database."""
         opened = {places.GPUS[gpu] for gpu in self.gpus_inside(self._server)}
         if opened != cards:
             yield f"without: of {sorted(cards)} the guest can open {sorted(opened)}"
 
     def _all_leftovers(self) -> list[str]:
         """Nothing is to be left of an instance that is gone."""
-        now = self.truths()
         return [
-            *truths.differences(now),
-            *(f"allocated: {uuid}" for uuid in now.allocated if uuid != self._neighbour["id"]),
+            *self._differences(oracle.read(self)),
             *leftovers.quarantined(self._state),
             *sorted(self._leftovers() - self._before),
         ]
@@ -206,9 +214,9 @@ class Crashes(reading.ReadingTestCase):
 
 def run(result: unittest.TestResult) -> None:
     """As many points as the environment says, and what went wrong with the cloud itself."""
-    cloud = unittest.TestResult()
-    Crashes(result).run(cloud)
-    for _, text in (*cloud.errors, *cloud.failures):
+    of_cloud = unittest.TestResult()
+    Crashes(result).run(of_cloud)
+    for _, text in (*of_cloud.errors, *of_cloud.failures):
         Point("the cloud of these points", functools.partial(_fail, text)).run(result)
 
 
