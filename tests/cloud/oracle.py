@@ -325,11 +325,10 @@ def _cards(view: _View) -> Iterator[Difference]:
     for host in view.cloud.hosts.values():
         if not host.is_up:
             continue
-        published = {each.partition("/")[0] for found in host.published.values() for each in found}
         named = {address for domain in host.domains.values() for address in domain.devices}
         for device in sorted(_free(host) & (named | set(_claimed_on(view, host)))):
             yield Difference("offered", host.name, f"{device} is in use, and would be given")
-        for card in sorted(host.cards - published - named - host.reasons.keys()):
+        for card in sorted(host.cards - host.offered - named - host.reasons.keys()):
             yield Difference("lost", host.name, f"{card} is not offered, and nobody says why")
         for provider in view.cloud.providers.values():
             if view.host_of(provider.uuid) is host and provider.uuid in host.published:
@@ -351,15 +350,17 @@ def _of_provider(view: _View, host: Host, provider: Provider) -> Iterator[Differ
         if (inventory := provider.inventories.get(name)) is None:
             continue
         used = sum(amounts.get(name, 0) for amounts in provider.allocations.values())
-        if inventory.total != len(published):
+        # A card has more places for vGPUs than it can have vGPUs.
+        is_whole = name == "PGPU"
+        if is_whole and inventory.total != len(published):
             text = f"Placement has {inventory.total} {name}, the tracker {_words(published)}"
             yield Difference("inventory", provider.name, text)
         offered = inventory.total - inventory.reserved - used
         free = host.free[provider.uuid]
-        if max(offered, 0) != len(free):
+        if offered > len(free) or (is_whole and len(free) > max(offered, 0)):
             text = f"Placement offers {offered} {name}, a claim would find {_words(free)}"
             yield Difference("hold", provider.name, text)
-        if inventory.reserved and name == "PGPU":
+        if inventory.reserved and is_whole:
             named = {each for domain in host.domains.values() for each in domain.devices}
             known = published & (host.reasons.keys() | named) - {*_claimed_on(view, host)}
             if inventory.reserved > len(known):

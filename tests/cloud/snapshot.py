@@ -115,7 +115,8 @@ class Host:
 
     ``provider``: the uuid of its compute node. ``is_up``: whether its nova-compute runs; else
     nothing of it is read but its domains. ``cards``: the GPUs in sysfs. ``published``: what Nova's
-    tracker has of the devices of each provider. ``free``: those of these that it would give.
+    tracker has of the devices of each provider. ``offered``: the cards that these are, or are of.
+    ``free``: those devices that the tracker would give.
     ``reasons``: why ``nova-gpu list`` says that a card is not offered, by its address. ``left``:
     what of guests that are gone the host itself has, by kinds. ``bills`` and ``unprintable`` are
     those of :class:`Cloud` where nova-compute is a process of its own.
@@ -127,6 +128,7 @@ class Host:
     is_container: bool
     domains: Mapping[str, Domain]
     cards: frozenset[str] = frozenset()
+    offered: frozenset[str] = frozenset()
     published: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     free: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -535,6 +537,11 @@ class System:
             ):
                 yield folder.name
 
+    def card(self, function: str) -> str:
+        """Return the card that a PCI function is, or of which it is a virtual function."""
+        physical = self._devices / function / "physfn"
+        return physical.resolve().name if physical.exists() else function
+
     def mediated(self) -> Mapping[str, str]:
         """Return the mediated devices with their parents."""
         found = (self._sysfs / "bus/mdev/devices").glob("*")
@@ -622,7 +629,9 @@ def host(name: str, system: System, manager: Any, left: Iterable[tuple[str, str]
         for items in classes.values()
         for item in items
     }
-    offered = {each.partition("/")[0] for found in devices.values() for each in found}
+    offered = frozenset(
+        system.card(each.partition("/")[0]) for found in devices.values() for each in found
+    )
     unexplained = set().union(*devices.values()) - assigned - set().union(*free.values())
     (node,) = tracker.compute_nodes.values()
     return Host(
@@ -632,6 +641,7 @@ def host(name: str, system: System, manager: Any, left: Iterable[tuple[str, str]
         is_container=CONF.libvirt.virt_type == CONTAINERS,
         domains=domains(driver._host.get_connection(), system),
         cards=cards,
+        offered=offered,
         published=devices,
         free=free,
         reasons=reasons(driver) if unexplained or not cards <= offered else {},

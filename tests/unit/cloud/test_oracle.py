@@ -36,6 +36,7 @@ HOST = Host(
     is_container=False,
     domains={UUID: Domain(UUID, "instance-1", True, (CARD,), ())},
     cards=CARDS,
+    offered=CARDS,
     published={GROUP: CARDS},
     free={GROUP: frozenset({OTHER})},
     size=Size(1, 640, 1),
