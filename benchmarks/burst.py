@@ -64,9 +64,9 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
     import testtools
 
     from nova_gpu.conf import CONF
-    from tests.functional import test_scheduling
+    from tests.functional import scheduling
 
-    class Burst(test_scheduling.SchedulingTestBase):
+    class Burst(scheduling.SchedulingTestBase):
         run_tests_with = testtools.RunTest  # in this process
         CAST_AS_CALL = False
 

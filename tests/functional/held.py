@@ -18,10 +18,11 @@ from nova_gpu.core.model import GPU
 from nova_gpu.stock.virt import providers
 from nova_gpu.virt.lifecycle import cleaning
 from tests.fixtures import hosts
-from tests.functional import kvm, leftovers, stock, test_adopt, test_kvm_aliases
+from tests.functional import aliases, kvm, leftovers, stock
 from tests.functional.base import Server
 
 _NIC = "0000:06:00.0"
+NIC = {"vendor_id": "8086", "product_id": "1533"}
 _TAKEN = ("allocated", "claimed")
 _RESIZES = task_states.resizing_states
 
@@ -124,23 +125,23 @@ class HeldCardsTestBase(HeldTestBase):
         # By card: the instance that has had it since it was cleaned
         self.dirty: dict[str, str] = {}
         super().setUp()
-        aliases = [*CONF.pci.alias, json.dumps({**test_adopt.NIC, "name": "nic"})]
+        aliases = [*CONF.pci.alias, json.dumps({**NIC, "name": "nic"})]
         self.flags(alias=aliases, group="pci")
         self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", self._cleaned()))
 
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
-        functions = test_kvm_aliases.devices()
-        ids = {"vend_id": test_adopt.NIC["vendor_id"], "prod_id": test_adopt.NIC["product_id"]}
+        functions = aliases.devices()
+        ids = {"vend_id": NIC["vendor_id"], "prod_id": NIC["product_id"]}
         functions.add_device("PCI", bus=6, slot=0, function=0, iommu_group=9, numa_node=0, **ids)
         super().start_host(name, machine, pci_info=functions)
 
     def prepare(self, host: hosts.Host) -> None:
         super().prepare(host)
-        host.add_device(_NIC, *test_adopt.NIC.values(), class_code=0x020000)
+        host.add_device(_NIC, *NIC.values(), class_code=0x020000)
 
     def give_to(self, *, is_stock: bool) -> None:
-        cards = [test_kvm_aliases.ALL_A2] if is_stock else []
-        self.device_spec(*cards, json.dumps(test_adopt.NIC))
+        cards = [aliases.ALL_A2] if is_stock else []
+        self.device_spec(*cards, json.dumps(NIC))
 
     def words(self, count: int, *, is_stock: bool, and_more: bool = False) -> dict[str, str]:
         by_alias = ["nic:1"] * and_more + [f"a2:{count}"] * is_stock

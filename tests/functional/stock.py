@@ -28,21 +28,21 @@ from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
 from tests.fixtures import hosts, mediated
-from tests.functional import NOVA, divided, profiled, test_kvm_aliases
+from tests.functional import NOVA, aliases, divided, profiled
 from tests.functional.readings import Server
 
 STOCK, OURS = "libvirt.LibvirtDriver", "gpu.GPULibvirtDriver"
 
 
-class StockTestBase(test_kvm_aliases.AliasesTestBase):
+class StockTestBase(aliases.AliasesTestBase):
     """The hosts have stock Nova's driver; before they are looked over at the end, nova-gpu's."""
 
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver=STOCK)
-        self.device_spec(test_kvm_aliases.ALL_A2)
+        self.device_spec(aliases.ALL_A2)
 
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
-        kwargs.setdefault("pci_info", test_kvm_aliases.devices())
+        kwargs.setdefault("pci_info", aliases.devices())
         super().start_host(name, machine, **kwargs)
 
     def period(self, name: str = "host1") -> None:
@@ -222,3 +222,32 @@ class StockFunctionsTestBase(StockTestBase, profiled.ProfiledServersTestBase):
         for number, function in enumerate(profiled.FIRST[:2]):
             cards.add_device("VF", function=int(function[-1]), iommu_group=number, **facts)
         profiled.ProfiledServersTestBase.start_host(self, name, machine, pci_info=cards)
+
+
+class Adopting(StockTestBase):
+    HOSTS = ("host1",)
+
+    def change_driver(self) -> None:
+        """Stop nova-compute of host1, and make its options nova-gpu's."""
+        self.computes["host1"].stop()
+        self.device_spec()
+
+    def finish(self) -> None:
+        """Take over what is left, and start nova-compute."""
+        self.assertEqual(0, self.adopt())
+        self.take_driver()
+        self.period()
+
+    def assertAdopted(self, server: Server, cards: list[str]) -> None:
+        """Check that Nova and Placement count *cards*, and that nothing of stock Nova is left."""
+        self.assertEqual(cards, self.recorded(server))
+        self.assertEqual({"host1": len(cards)}, self.allocated(server))
+        self.assertEqual([], self.rows(server))
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["flavor", "pci_requests"]
+        )
+        spec = objects.RequestSpec.get_by_instance_uuid(self.context, server["id"])
+        for kept in (instance, spec):
+            self.assertEqual(f"= {len(cards)}", kept.flavor.extra_specs["gpus"])
+            self.assertNotIn("pci_passthrough:alias", kept.flavor.extra_specs)
+            self.assertEqual([], list(kept.pci_requests.requests))

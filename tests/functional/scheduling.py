@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cloud with the weigher of GPUs."""
+
+from __future__ import annotations
+
+from nova_gpu.conf import CONF
+from tests.functional import base
+
+
+class SchedulingTestBase(base.GPUServersTestBase):
+    def _setup_scheduler_service(self) -> object:
+        classes = [
+            *CONF.filter_scheduler.weight_classes,
+            "nova_gpu.scheduler.weights.GPUWeigher",
+        ]
+        self.flags(weight_classes=classes, group="filter_scheduler")
+        return super()._setup_scheduler_service()
+
+    def hosts_of(self, count: int, flavor: str) -> list[str]:
+        """Where so many instances come up, one after another, each seen by a period"""
+        found = []
+        for _ in range(count):
+            found.append(self.host_of(self.boot(flavor)))
+            self.period(found[-1])
+        return found

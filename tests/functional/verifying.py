@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host in which ``nova-gpu verify`` looks for differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova_gpu.cmd import verify as command
+from nova_gpu.virt.verify.sources import Kind
+from tests.functional import base
+
+
+class Verifying(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.driver = self.computes["host1"].driver
+
+    def assertFound(self, *expected: tuple[Kind, str]) -> None:
+        verdict = self.judge()
+        found = [(each.kind, each.subject) for each in verdict.differences]
+        self.assertEqual(sorted(expected), sorted(found), command.text(verdict))
+        self.assertEqual((), verdict.unread)
+        self.assertEqual(1 if expected else 0, verdict.status)
+
+    def assertRepaired(self) -> None:
+        verdict = self.judge(mend=True)
+        self.assertEqual([None], list(verdict.repaired.values()), command.text(verdict))
+        self.assertEqual(0, verdict.status)
+        self.assertFound()
+
+    def allocation_to_write(self, server: base.Server) -> dict[str, Any]:
+        """Return the server's allocation as a new consumer's."""
+        payload: dict[str, Any] = self.placement.get(
+            f"/allocations/{server['id']}", version="1.28"
+        ).body
+        payload["consumer_generation"] = None
+        for allocation in payload["allocations"].values():
+            allocation.pop("generation")
+        return payload
