@@ -2,29 +2,9 @@
 """Each write to Placement, Nova's database and libvirt: lost, without an answer, refused, repeated.
 
 What the database, the domain and Placement say is the same after the next period, without a
-restart. All writes of this project, and their tests:
-
-Placement
-  a stop, a start, a period      ``put_allocations``: LostWrites here, RebuildTest of
-                                 test_lost_repairs
-  a move's allocation            ``delete_allocation_for_instance``, ``move_allocations``:
-                                 EndedMoveTest of test_lost_repairs
-  nova-gpu verify --repair       VerifyTest of test_lost_repairs
-  the scheduler's trait          test_lost_traits
-  openstack gpu                  traits, flavors, metadata: test_killed, as a command that
-                                 gets no answer ends, and is run again
-Nova's database
-  instance: mark, devices, task  LostWrites here
-  instance: text for the guest   KVMLostDescriptionTest here
-  a move's end                   migration and context: EndedMoveTest of test_lost_repairs
-  a reason of no start           LostReasonTest of test_lost_repairs
-libvirt
-  a definition without GPUs      LostWrites here, LeftDomain of test_lost_repairs
-  a definition for a rescue      KVMLostRescueTest here
-  a guest's end, a domain's note test_lost_stops
-
-All else is Nova's own write, which Nova repeats or answers with an error: the provider tree, the
-claim, the definition and start of a guest, its removal.
+restart. All else is Nova's own write, which Nova repeats or answers with an error: the provider
+tree, the claim, the definition and start of a guest, its removal. ``openstack gpu`` is in
+test_killed: a command that gets no answer ends, and is run again.
 """
 
 from __future__ import annotations
@@ -38,19 +18,28 @@ from unittest import mock
 import fixtures
 from keystoneauth1 import exceptions as ks_exceptions
 from nova import objects
+from nova.cmd import manage
 from nova.scheduler.client import report
-from nova.tests.functional.api import client
+from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver as libvirt_driver
+from nova.virt.libvirt import guest as libvirt_guest
 from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
-from testtools import content
 
 from nova_gpu.core import names
 from nova_gpu.core.guest import devices as guest_devices
-from tests.functional import base, kvm, test_stopped
+from nova_gpu.virt.delivery import container_domain
+from tests.fixtures import libvirt
+from tests.functional import alone, base, failing_steps, kvm, profiled
+from tests.functional.profiled import FIRST, slots
 from tests.functional.readings import Server
 
 Write = Callable[..., Any]
+Failure = Callable[..., Any]
+
+
+def _any(*args: Any, **kwargs: Any) -> bool:
+    return True
 
 
 def _is_mark(save: Any, *args: Any, **kwargs: Any) -> bool:
@@ -80,13 +69,19 @@ def _is_end_of_task(save: Any, *args: Any, **kwargs: Any) -> bool:
 
 # By name, whose method it is and of which calls
 WRITES: dict[str, tuple[type, str, Callable[..., bool]]] = {
-    "allocation": (report.SchedulerReportClient, "put_allocations", lambda *args, **kwargs: True),
+    "allocation": (report.SchedulerReportClient, "put_allocations", _any),
     "mark": (objects.Instance, "save", _is_mark),
     "description": (objects.Instance, "save", _is_description),
     "record": (objects.Instance, "save", _is_record),
     "task": (objects.Instance, "save", _is_task),
     "end of the task": (objects.Instance, "save", _is_end_of_task),
-    "domain": (libvirt_host.Host, "write_instance_config", lambda *args, **kwargs: True),
+    "domain": (libvirt_host.Host, "write_instance_config", _any),
+    "removal": (report.SchedulerReportClient, "delete_allocation_for_instance", _any),
+    "return": (report.SchedulerReportClient, "move_allocations", _any),
+    "migration": (objects.Migration, "save", _any),
+    "context": (objects.Instance, "drop_migration_context", _any),
+    "fault": (objects.InstanceFault, "create", _any),
+    "end": (libvirt_guest.Guest, "poweroff", _any),
 }
 
 
@@ -115,15 +110,42 @@ def _done_and_refused(write: Write, *args: Any, **kwargs: Any) -> Any:
     return False
 
 
+def _break() -> None:
+    text = "Cannot recv data: Connection reset by peer"
+    raise libvirt.error(text, fakelibvirt.VIR_ERR_SYSTEM_ERROR)
+
+
+def _libvirt_does_not_answer(write: Write, *args: Any, **kwargs: Any) -> None:
+    write(*args, **kwargs)
+    _break()
+
+
+def _libvirt_is_lost(write: Write, *args: Any, **kwargs: Any) -> None:
+    _break()
+
+
+def _libvirt_refuses(write: Write, *args: Any, **kwargs: Any) -> None:
+    text = "internal error: Some processes refused to die"
+    raise libvirt.error(text, fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+
+def _libvirt_has_done_it(write: Write, *args: Any, **kwargs: Any) -> None:
+    write(*args, **kwargs)
+    text = "Requested operation is not valid: domain is not running"
+    raise libvirt.error(text, fakelibvirt.VIR_ERR_OPERATION_INVALID)
+
+
 FAILURES = (_no_answer, _lost, _twice)
+ENDS = (_libvirt_does_not_answer, _libvirt_is_lost, _libvirt_refuses, _libvirt_has_done_it)
+ALLOCATION_FAILURES = (*FAILURES, _refused, _done_and_refused)
 CASES = [
-    *((w, failure) for w in ("allocation", "mark", "record", "domain") for failure in FAILURES),
-    *(("allocation", failure) for failure in (_refused, _done_and_refused)),
+    *((w, failure) for w in ("mark", "record", "domain") for failure in FAILURES),
+    *(("allocation", failure) for failure in ALLOCATION_FAILURES),
 ]
 
 
 @contextlib.contextmanager
-def failing(write: str, failure: Callable[..., Any], *, once: bool = True) -> Iterator[list[str]]:
+def failing(write: str, failure: Failure, *, once: bool = True) -> Iterator[list[str]]:
     """The first such write fails so, or all do; yields what has failed."""
     owner, name, concerns = WRITES[write]
     method, failed = getattr(owner, name), list[str]()
@@ -138,150 +160,108 @@ def failing(write: str, failure: Callable[..., Any], *, once: bool = True) -> It
         yield failed
 
 
-class LostWrites(test_stopped.Stopping):
+class Stops(alone.Alone):
+    """An instance that gives all cards of its host back when it is stopped"""
+
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.boot(self.all)
+        self.start_host()
+        specs = {"gpus": f"= {self.TOTAL}", "gpu:on_stop": "release"}
+        self.server = self.boot(self.flavor(**specs))
         self.every = self.recorded(self.server)
 
-    def assertAgree(self, server: Server) -> None:
-        """It has all of its GPUs, or none, by all that say so; and none as it is stopped."""
-        if self._show_server(server)["status"] == "ACTIVE":
-            self.assertGPUs(server, self.every)
-            self.assertInventory(used=self.TOTAL)
-        else:
-            self.assertNothing(server)
+    def assertNothing(self) -> None:
+        self.assertEqual("SHUTOFF", self._show_server(self.server)["status"])
+        self.assertEqual([], self.recorded(self.server))
+        self.assertEqual([], self.rendered(self.server))
+        self.assertEqual({}, self.allocated(self.server))
+        self.assertInventory()
 
-    def act(self, action: str) -> None:
+    def assertStarts(self) -> None:
+        self._start_server(self.server)
+        self.assertGPUs(self.server, self.every)
+
+    def act(self, act: Callable[[Server], None]) -> None:
         """Do it, whatever comes of it."""
         with contextlib.suppress(Exception):
-            self.api.post_server_action(self.server["id"], {action: None})
-        self._wait_for_assert(
-            lambda: self.assertIsNone(self._show_server(self.server)["OS-EXT-STS:task_state"])
-        )
+            act(self.server)
+        self.assertIsNone(self.instance(self.server).task_state)
 
-    @contextlib.contextmanager
-    def case(self, *parts: Any) -> Iterator[None]:
-        self.addDetail("case", content.text_content(str(parts)))
-        with self.subTest(parts):
-            yield
+    def forget_release(self) -> None:
+        """As if the instance had never given any back"""
+        instance = self.instance(self.server)
+        instance.system_metadata.pop(names.RELEASED, None)
+        instance.save()
 
     def test_stop(self) -> None:
         for write, failure in CASES:
-            with self.case(write, failure):
-                instance = self.instance(self.server)
-                instance.system_metadata.pop(names.RELEASED, None)  # as if it never had
-                instance.save()
+            with self.subTest(write=write, failure=failure.__name__):
+                self.forget_release()
                 with failing(write, failure) as failed:
-                    self.act("os-stop")
+                    self.act(self._stop_server)
                 self.assertEqual([write], failed)
                 self.period()
-                self.assertNothing(self.server)
-                self._start_server(self.server)
-                self.assertGPUs(self.server, self.every)
+                self.assertNothing()
+                self.assertStarts()
 
     def test_period(self) -> None:
-        """What a stop could not do, one period begins, and the next ends."""
-        for write in WRITES.keys() - {"description"}:
+        """What a stop could not do, one period begins, and the next service ends."""
+        for write in ("allocation", "mark", "record", "task", "end of the task", "domain"):
             for failure in (_no_answer, _lost):
-                with self.case(write, failure):
+                with self.subTest(write=write, failure=failure.__name__):
                     with failing("domain", _lost):
-                        self.act("os-stop")
+                        self.act(self._stop_server)
                     self.assertEqual(self.every, self.recorded(self.server))
-                    instance = self.instance(self.server)
-                    instance.system_metadata.pop(names.RELEASED, None)
-                    instance.save()
+                    self.forget_release()
                     with failing(write, failure) as failed:
                         self.period()
                     self.assertEqual([write], failed)
+                    self.restart_host("host1")  # it does not remember
                     self.period()
-                    self.assertNothing(self.server)
-                    self._start_server(self.server)
-                    self.assertGPUs(self.server, self.every)
+                    self.assertNothing()
+                    self.assertStarts()
 
     def test_start(self) -> None:
         self._stop_server(self.server)
         for write, failure in CASES:
             # The record is saved again by Nova, with its own save of the instance.
             for once in {"allocation": (True, False), "record": (True,)}.get(write, ()):
-                with self.case(write, failure, once):
+                with self.subTest(write=write, failure=failure.__name__, once=once):
                     with failing(write, failure, once=once) as failed:
-                        self.act("os-start")
+                        self.act(self._start_server)
                     self.assertIn(write, failed)
                     self.period()
-                    self.assertAgree(self.server)
                     if self._show_server(self.server)["status"] == "SHUTOFF":
+                        self.assertNothing()
                         self._start_server(self.server)
                     self.assertGPUs(self.server, self.every)
                     self._stop_server(self.server)
-                    self.assertNothing(self.server)
+                    self.assertNothing()
 
 
-class Rebuilding:
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-
-    def fail_rebuild(self, server: Server) -> None:
-        image = self._show_server(server)["image"]["id"]
-        with mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError):
-            self.refused({"rebuild": {"imageRef": image}}, server)
+class LXCStopsTest(Stops, base.GPUServersTestBase):
+    pass
 
 
-class FailedRebuild(Rebuilding):
-    """Nova deletes the allocation of an instance whose rebuild has failed, and never makes it."""
-
-    def test_recovered(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        every = self.recorded(server)
-        self.fail_rebuild(server)
-        self._wait_for_state_change(server, "ERROR")
-        self.assertEqual({}, self.allocations(server))
-        self.period()
-        self.assertEqual({"host1": 2}, self.allocated(server))
-        self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
-        self.assertGPUs(server, every)
-
-    def test_recovered_before_a_period(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        every, before = self.recorded(server), self.allocations(server)
-        self.period()
-        self.fail_rebuild(server)
-        self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
-        self.period()
-        self.assertGPUs(server, every)
-        # And all else that its flavor asks for
-        self.assertEqual(before, self.allocations(server))
-
-
-class KVMLostRescueTest(test_stopped.Stopping, kvm.KVMServersTestBase):
-    """The definition of a domain whose instance gets GPUs again for its rescue"""
-
-    def test_definition(self) -> None:
-        server = self.boot(self.all)
-        pathlib.Path(libvirt_utils.get_instance_path(self.instance(server))).mkdir()
-        for failure in FAILURES:
+class KVMStopsTest(Stops, kvm.KVMServersTestBase):
+    def test_rescue(self) -> None:
+        """The definition of a domain whose instance gets GPUs again for its rescue"""
+        folder = libvirt_utils.get_instance_path(self.instance(self.server))
+        pathlib.Path(folder).mkdir(exist_ok=True)
+        for failure in (_no_answer, _lost):
             with self.subTest(failure=failure.__name__):
-                self._stop_server(server)
-                status = "RESCUE" if failure is _twice else "ERROR"
+                self._stop_server(self.server)
                 with failing("domain", failure) as writes:
-                    body = {"rescue": {"rescue_image_ref": base.IMAGE}}
-                    with contextlib.suppress(client.OpenStackApiException):
-                        self.api.post_server_action(server["id"], body)
-                    self._wait_for_state_change(server, status)
+                    self.act(self._rescue)
                 self.assertEqual(["domain"], writes)
                 self.period()
-                if status == "RESCUE":
-                    self.assertInventory(used=self.TOTAL)
-                    self.perform(server, "unrescue", "ACTIVE")
-                else:
-                    self.assertEqual([], self.rendered(server))
-                    self.assertInventory()
-                    self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
-                self.assertGPUs(server, self.recorded(server))
+                self.assertEqual([], self.rendered(self.server))
+                self.assertInventory()
+                self._reboot_server(self.server, hard=True)
+                self.assertGPUs(self.server, self.every)
 
 
-class KVMLostDescriptionTest(kvm.KVMServersTestBase):
+class DescriptionTest(alone.Alone, kvm.KVMServersTestBase):
     """What a config drive says of the GPUs, saved before the guest starts"""
 
     def test_description(self) -> None:
@@ -297,23 +277,163 @@ class KVMLostDescriptionTest(kvm.KVMServersTestBase):
                     server = self.boot(self.gpu_flavor(2), expected_state=status)
                 self.assertEqual(["description"], writes)
                 self.period()
-                self.assertInventory(total=len(kvm.ALL), used=2 * (status == "ACTIVE"))
-                rest = self.boot(self.gpu_flavor(1))
-                self._delete_server(rest)
+                self.assertInventory(used=2 * (status == "ACTIVE"))
+                self._delete_server(self.boot(self.gpu_flavor(1)))
                 self._delete_server(server)
 
 
-class LXCFailedRebuildTest(FailedRebuild, base.GPUServersTestBase):
-    pass
+class Repairs:
+    """What a period has to repair, and that write of it which fails"""
+
+    @contextlib.contextmanager
+    def fails_once(self: Any, write: str, failure: Failure) -> Iterator[None]:
+        with self.subTest(write=write, failure=failure.__name__):
+            # A move is looked at twice before it counts as one that was given up.
+            with failing(write, failure) as failed:
+                self.periods(2)
+                self.assertEqual([write], failed)
+            self.periods(2)
+            yield
 
 
-class KVMFailedRebuildTest(FailedRebuild, kvm.KVMServersTestBase):
-    pass
+class RebuildTest(Repairs, kvm.KVMServersTestBase):
+    """Nova deletes the allocation of an instance whose rebuild has failed, and never makes it."""
+
+    def test_allocation(self) -> None:
+        self.start_host()
+        server = self.boot(self.gpu_flavor(2))
+        every, before = self.recorded(server), self.allocations(server)
+        self.period()
+        for failure in ALLOCATION_FAILURES:
+            self.fail_rebuild(server)
+            with self.fails_once("allocation", failure):
+                self.assertEqual({"host1": 2}, self.allocated(server))
+                self.assertInventory(used=2)
+            self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
+            self.assertGPUs(server, every)
+        # And where it is recovered before a period, with all else that its flavor asks for
+        self.fail_rebuild(server)
+        self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
+        self.period()
+        self.assertGPUs(server, every)
+        self.assertEqual(before, self.allocations(server))
+
+    def fail_rebuild(self, server: Server) -> None:
+        image = self._show_server(server)["image"]["id"]
+        with mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError):
+            self.refused({"rebuild": {"imageRef": image}}, server)
+        self._wait_for_state_change(server, "ERROR")
+        self.assertEqual({}, self.allocations(server))
 
 
-class LXCLostWritesTest(LostWrites, base.GPUServersTestBase):
-    pass
+class EndedMoveTest(Repairs, base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host()
+
+    def test_confirmed(self) -> None:
+        """nova-compute died before it removed what the migration had."""
+        name = f"{failing_steps.MANAGER}._delete_allocation_after_move"
+        for failure in FAILURES:
+            server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
+            with fixtures.MonkeyPatch(name, lambda *args, **kwargs: None):
+                self.confirm(server, source="host1")
+            self.assertInventory(used=6)
+            with self.fails_once("removal", failure):
+                self.assertInventory(used=4)
+            self._delete_server(server)
+
+    def test_given_up(self) -> None:
+        """nova-compute died between the claim and the move."""
+        server = self.boot(self.gpu_flavor(2))
+        before = self.recorded(server)
+        for write in ("return", "context", "migration"):
+            for failure in FAILURES:
+                self.lose_resize(server)
+                self.restart_host("host1")
+                with self.fails_once(write, failure):
+                    self.assertInventory(used=2)
+                    self.assertGPUs(server, before)
+                    rest = self.boot(self.gpu_flavor(6))
+                self._delete_server(rest)
+                self.period()
+        # One with a task goes on, though nobody has heard of it for long.
+        self.lose_resize(server)
+        self.periods(3)
+        self.assertInventory(used=6)
+
+    def lose_resize(self, server: Server) -> None:
+        """Its claim is made, and the message that begins it is lost."""
+        lost = f"{failing_steps.RPC}.resize_instance"
+        with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
+            body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
+            self.api.post_server_action(server["id"], body)
+            self._wait_for_assert(lambda: self.assertInventory(used=6))
+
+    def test_novas_own_audit_frees_no_gpu(self) -> None:
+        """Of a move whose instance is gone it deletes the rest, and the next period the GPUs."""
+        server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
+        lost = f"{failing_steps.RPC}.finish_revert_resize"
+        with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
+            self.api.post_server_action(server["id"], {"revertResize": None})
+        self._delete_server(server)
+        deleted = 4
+        self.assertEqual(deleted, manage.PlacementCommands().audit(delete=True))
+        self.assertInventory(used=2)
+        self.period()
+        self.assertInventory(used=0)
 
 
-class KVMLostWritesTest(LostWrites, kvm.KVMServersTestBase):
-    pass
+class LeftDomainTest(Repairs, failing_steps.Hosts, base.GPUServersTestBase):
+    def test_it_is_written(self) -> None:
+        """Nova leaves it at the source of a resize that failed."""
+        for failure in FAILURES:
+            self.server = self.boot(self.gpu_flavor(1), host="host1")
+            self.fails(failing_steps.GUEST, resize={"flavorRef": self.gpu_flavor(2)})
+            with self.fails_once("domain", failure):
+                self.assertInventory(host="host1")
+                self.assertEqual([], self.rendered(self.server, "host1"))
+            self._delete_server(self.server)
+            for domain in self._domains("host1"):
+                domain.undefine()
+            self.periods(2)
+
+
+class LostReasonTest(Repairs, profiled.ProfiledServersTestBase):
+    def test_fault(self) -> None:
+        """Nova's conductor drops why no host started the guest."""
+        self.start_host("host1")
+        self.connection().says = lambda xml: "cannot set up guest memory: Cannot allocate memory"
+        for failure in FAILURES:
+            server = self.boot(self.of_type(1155), expected_state="ERROR")
+            with self.fails_once("fault", failure):
+                fault = self._show_server(server)["fault"]["message"]
+                self.assertIn("too little free memory for the guest", fault)
+            self._delete_server(server)
+        self.connection().says = lambda xml: None
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[0]))
+
+
+class LostEndsTest(alone.Alone, base.GPUServersTestBase):
+    """libvirt says of a connection that breaks that it cannot tell, and refuses to end a domain
+    that does not run. A container's processes are waited for before Nova ends it itself."""
+
+    def test_a_guest_that_is_rebooted_and_deleted(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(container_domain, "libvirt", fakelibvirt))
+        self.useFixture(fixtures.MockPatchObject(container_domain, "_PAUSE_S", 0.01))
+        self.start_host()
+        self.boot(self.gpu_flavor(1))
+        for failure in ENDS:
+            with self.subTest(failure=failure.__name__):
+                server = self.boot(self.gpu_flavor(7))
+                with failing("end", failure) as ends:
+                    self._reboot_server(server, hard=True)
+                self.assertEqual(["end"], ends)
+                self.assertGPUs(server, base.ALL[1:])
+                with failing("end", failure) as ends:
+                    self._delete_server(server)
+                self.assertEqual(["end"], ends)
+                self.period()
+                self.assertEqual(1, len(self._domains("host1")))
+                self.assertInventory(used=1)
