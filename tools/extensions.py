@@ -37,8 +37,7 @@ EXTENSIONS = (
         "nova_gpu/fabric",
         (
             *("tests/unit/fabric", "tests/fixtures/nvfm.py", "tests/fixtures/nvfm.c"),
-            *("tests/functional/test_fabric.py", "tests/functional/test_fabric_vgpus.py"),
-            *("tests/functional/boards.py", "tests/vfio/test_board.py"),
+            *("tests/functional/test_fabric.py", "tests/vfio/test_board.py"),
         ),
     ),
     Extension("nova_gpu/licence", ("tests/unit/licence",)),

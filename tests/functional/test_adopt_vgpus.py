@@ -8,7 +8,6 @@ from nova import objects
 
 from nova_gpu.cmd import holders
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.stock.cmd import adopt
 from tests.functional import divided, live, profiled, stock
 from tests.functional.readings import Server
 
@@ -121,18 +120,6 @@ class AdoptTest(Mediated):
         self.period()
         self.assertEqual((8, 0, 0), self.inventories()[64])
 
-    def test_one_alone(self) -> None:
-        """Nobody gets what stock Nova could give from the provider of the other one."""
-        first, second = self.boot_by_stock(), self.boot_by_stock()
-        self.change_driver()
-        own = [each for each in self.look().holdings if each.instance.uuid == first["id"]]
-        self.assertEqual(0, adopt.take_over(self.takeover(), own))
-        (name,) = self.allocated(second, "VGPU")
-        uuid = self._get_provider_uuid_by_name(name)
-        inventory = self._get_provider_inventory(uuid)["VGPU"]
-        self.assertEqual(1, inventory["total"] - inventory["reserved"])
-        self.finish()
-
     def test_it_is_moved_as_it_runs(self) -> None:
         """Its device there is one of nova-gpu's, and that of stock Nova is gone."""
         server = self.boot_by_stock()
@@ -142,79 +129,6 @@ class AdoptTest(Mediated):
         self.live_migrate(server, "host2")
         self.assertVGPUs(server, divided.slots(divided.FIRST, 64, 0), "host2")
         self.assertEqual([], self.kernels["host1"].made)
-
-    def test_killed_after_each_step(self) -> None:
-        """nova-compute is started in between, with nova-gpu's driver; nobody gets the vGPU."""
-        server = self.boot_by_stock()
-        had, before = self.mediated(server), self.guest(server).XMLDesc(0)
-        self.change_driver()
-        for count in range(1, 5):
-            for holding in self.look().holdings:
-                for step in list(self.takeover().steps(holding))[:count]:
-                    step.do()
-            self.start_killed(server, had)
-        self.finish()
-        self.assertAdopted(server, had)
-        self.assertEqual(((8, 0, 1), ()), (self.inventories()[64], self.judge().differences))
-
-        self.computes["host1"].stop()
-        self.divide()
-        for count in range(1, 5):
-            steps = self.giving_back().steps(self.look().leavings)
-            for step in list(steps)[:count]:
-                step.do()
-            self.start_killed(server, had)
-        self.finish_leaving()
-        self.assertLeft(server, had)
-        self.assertEqual(before, self.guest(server).XMLDesc(0))
-        self.change_driver()
-        self.finish()  # stock Nova would remove no mediated device at the end of its guest
-
-    def test_killed_and_back(self) -> None:
-        """Each command takes back what the other one has begun."""
-        server = self.boot_by_stock()
-        had, defined = self.mediated(server), self.devices["host1"].defined
-        self.change_driver()
-        for holding in self.look().holdings:
-            for step in list(self.takeover().steps(holding))[:3]:
-                step.do()
-        self.assertEqual(set(), defined)
-        self.divide()
-        self.finish_leaving()
-        self.assertLeft(server, had)
-        self.assertEqual({*had}, defined)
-
-        self.change_driver()
-        self.finish()
-        self.computes["host1"].stop()
-        self.divide()
-        for step in list(self.giving_back().steps(self.look().leavings))[:2]:
-            step.do()
-        self.assertEqual({*had}, defined)
-        self.divide(by_stock=False)
-        self.finish()
-        self.assertAdopted(server, had)
-        self.assertEqual(set(), defined)
-        self._reboot_server(server, hard=True)  # nova-gpu writes its slot into the domain
-        self.computes["host1"].stop()
-        self.divide()
-        for step in list(self.giving_back().steps(self.look().leavings))[:3]:
-            step.do()
-        self.divide(by_stock=False)
-        self.take_driver()
-        self._reboot_server(server, hard=True)
-        self.assertEqual(had, self.mediated(server))
-        self.computes["host1"].stop()
-        self.finish()
-
-    def start_killed(self, server: Server, mediated: list[str]) -> None:
-        """Start nova-compute with nova-gpu's driver, boot what has room without it, and stop it."""
-        self.take_driver()
-        self.period()
-        self.boot_refused(self.of_type(64, 8), host="host1")
-        self.assertEqual(mediated, self.mediated(server))
-        self.assertEqual(mediated, self.kernels["host1"].made)
-        self.computes["host1"].stop()
 
 
 class FunctionsTest(stock.StockFunctionsTestBase):
@@ -270,24 +184,6 @@ class FunctionsTest(stock.StockFunctionsTestBase):
         self._delete_server(server)
         self.assertNotIn(function, self.kernels["host1"].made)
         self.leaves = dict.fromkeys(("vgpu", "reserved"), "the operator has given it a type")
-
-    def test_virtual_functions_of_a_card_that_an_instance_has(self) -> None:
-        """Nova's tracker marks them as unavailable, and so does the way back."""
-        server = self.boot(self.flavor(**{"pci_passthrough:alias": "whole:1"}))
-        before = self.statuses()
-        self.assertEqual(["allocated", "unavailable", "unavailable"], sorted(before.values()))
-        self.computes["host1"].stop()
-        for row, status in zip(self._rows()[1:], ("available", "removed"), strict=True):
-            row.status = status
-            row.save()
-        self.giving_back().withhold()
-        # The host has two more, which this libvirt does not list.
-        others = dict.fromkeys(profiled.FIRST[2:], "unavailable")
-        self.assertEqual({**before, **others}, self.statuses())
-        self.restart_host("host1")
-        self._delete_server(server)
-        self.assertEqual({"available"}, {*self.statuses().values()})
-        self.leaves = dict.fromkeys(("vgpu", "reserved"), "the operator has given them a type")
 
     def statuses(self) -> dict[str, str]:
         """Return the status of stock Nova's row of each PCI function."""

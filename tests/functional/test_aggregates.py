@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osc_gpu import descriptions, flavors
-from tests.functional import base, sdk
+from tests.functional import base
 
 _GPU_HOSTS = {"trait:CUSTOM_GPU": "required"}
 
@@ -42,14 +41,6 @@ class IsolationTest(base.GPUServersTestBase):
         server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
 
-    def test_an_aggregate_of_one_architecture(self) -> None:
-        self.start_host("host1")
-        aggregate = _aggregate(self, {"trait:CUSTOM_GPU_ARCH_FERMI": "required"}, "host1")
-        self.boot(self.flavor(**base.BLUEPRINT))
-        self.assertIn("fitting GPUs are free, but", self.boot_refused(self.gpu_flavor(1)))
-        _set(self, aggregate, {"trait:CUSTOM_GPU_ARCH_FERMI": None})
-        self.boot(self.gpu_flavor(1))
-
 
 class AggregateFilterTest(base.GPUServersTestBase):
     """AggregateInstanceExtraSpecsFilter judges every key without a namespace, ours too."""
@@ -58,7 +49,7 @@ class AggregateFilterTest(base.GPUServersTestBase):
 
     def test_what_a_flavor_or_an_aggregate_must_say(self) -> None:
         self.start_host()
-        words = self._described()
+        words = self.flavor(**base.BLUEPRINT)
         self.boot_refused(words)
         # Either the flavor has no such key, ...
         placements = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
@@ -74,30 +65,6 @@ class AggregateFilterTest(base.GPUServersTestBase):
         _set(self, aggregate, {"pool": "gpu"})
         self.boot(self.flavor(**placements, **own))
         self.assertInventory(used=6)
-
-    def _described(self) -> str:
-        """The blueprint's flavor, described for other programs: no filter judges that"""
-        arguments = ["--gpus", "2", "--arch", "fermi", "--hypervisor", "LXC", "--disk", "1"]
-        arguments += ["SCS-1L-0.25-1", "--property", "Accelerator:Model=Tesla M2090"]
-        for program in descriptions.PROGRAMS:
-            arguments += ["--describe-for", program]
-        (columns, values), _ = sdk.run(self, flavors.CreateFlavor, *arguments)
-        flavor = str(dict(zip(columns, values, strict=True))["id"])
-        self.assertEqual(
-            {
-                **base.BLUEPRINT,
-                "resources:PGPU": "2",
-                "Accelerator:Type": "GPU",
-                "Accelerator:Number": "2",
-                "Accelerator:Vendor": "NVIDIA",
-                "Accelerator:Model": "Tesla M2090",
-                "scs:name-v3": "SCS-1L-0.25-1_GNf",
-                ":architecture": "heterogeneous_computing",
-                ":category": "compute_optimized_type_with_gpu",
-            },
-            self.admin_api.get_extra_specs(flavor),
-        )
-        return flavor
 
 
 def _aggregate(test: base.GPUServersTestBase, metadata: Mapping[str, str], host: str) -> int:

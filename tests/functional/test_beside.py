@@ -7,7 +7,6 @@ import json
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_gpu.core.scheduling import stats
 from tests.functional import kvm
 from tests.functional.base import Server
 
@@ -16,7 +15,6 @@ MACHINE = "beside-6"
 BESIDE = {"0x06": ["0000:04:00.0", "0000:05:00.0"], "0x0c": ["0000:0a:00.0", "0000:0b:00.0"]}
 APART = ["0000:84:00.0", "0000:85:00.0"]
 VIRTUAL_FUNCTION = {"vendor_id": "8086", "product_id": "1515"}
-DISK = {"vendor_id": "144d", "product_id": "a824"}
 
 
 def functions() -> fakelibvirt.HostPCIDevicesInfo:
@@ -31,8 +29,6 @@ def functions() -> fakelibvirt.HostPCIDevicesInfo:
                 "VF", function=number, iommu_group=group + number, parent=(bus, 0, 0), **of_all
             )
         group += 3
-    ids = {"vend_id": DISK["vendor_id"], "prod_id": DISK["product_id"]}
-    found.add_device("PCI", bus=0x0D, slot=0, function=0, iommu_group=group, numa_node=0, **ids)
     return found
 
 
@@ -93,46 +89,6 @@ class BesideTest(BesideTestBase):
         one = self.boot(self.near())
         self.assertEqual("0x06", self.bus(one))
         self.assertGPUs(one, BESIDE["0x06"][:1])
-
-    def test_a_disk(self) -> None:
-        """Else the GPUs would be those on the second socket, with nothing beside them."""
-        alias = {**DISK, "name": "disk", "device_type": "type-PCI"}
-        self.flags(alias=[json.dumps(alias)], group="pci")
-        self.flags(device_spec=[json.dumps(DISK)], group="pci")
-        self.start_host()
-        words = {"gpus": "= 2", "gpu:near": "nvme", "gpu:near_policy": "required"}
-        server = self.boot(self.flavor(**words, **{"pci_passthrough:alias": "disk:1"}))
-        self.assertEqual("0x0d", self.bus(server))
-        self.assertGPUs(server, BESIDE["0x0c"])
-
-    def test_what_no_host_has(self) -> None:
-        self.start_host()
-        (uuid,) = self.groups().values()
-        self.assertIn("CUSTOM_GPU_NEAR_NIC", self._get_provider_traits(uuid))
-        told = stats.loads(self.computes["host1"].driver._gpus.publication.stats())
-        self.assertEqual(((2, 4, 0, 0),), told.near)
-        words = {"gpus": "1", "gpu:near": "nvme", "gpu:near_policy": "required"}
-        alias = {"pci_passthrough:alias": "nic:1"}
-        fault = self.boot_refused(self.flavor(**words, **alias))
-        self.assertIn("no host has GPUs with gpu:near nvme; there are: nic", fault)
-        fault = self.boot_refused(self.flavor(**words | {"gpu:near": "nic"}))
-        self.assertIn("the instance asks for no device of Nova's own passthrough", fault)
-
-    def test_moved(self) -> None:
-        """A resize to more, on another host, chooses anew there, and so does an evacuation."""
-        for name in ("host1", "host2"):
-            self.start_host(name)
-        self.take("host2")
-        server = self.boot(self.near(), host="host1")
-        self.assertBeside(server, "host1")
-        self._resize_server(server, self.near(gpus=2))
-        self.confirm(server, source="host1")
-        self.assertGPUs(server, BESIDE["0x0c"], "host2")
-        self.assertBeside(server, "host2")
-        self.force_down("host2")
-        server = self._evacuate_server(server, expected_host="host1")
-        self.assertEqual(2, len(self.rendered(server, "host1")))
-        self.assertBeside(server, "host1")
 
 
 class InPlacementTest(BesideTestBase):

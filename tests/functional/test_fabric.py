@@ -3,31 +3,63 @@
 
 from __future__ import annotations
 
-from osc_lib import exceptions
-
 from osc_gpu import capacity, explain
-from osc_gpu.fleet import move_commands
-from tests.fixtures import hosts, kernel, partitions
-from tests.functional import base, boards, sdk
+from tests.fixtures import hosts, nvfm, partitions
+from tests.fixtures import nvml as machines
+from tests.functional import kvm, sdk
 
 FIRST_HALF = ["0000:86:00.0", "0000:87:00.0", "0000:b8:00.0", "0000:bb:00.0"]
 SECOND_HALF = ["0000:0f:00.0", "0000:10:00.0", "0000:41:00.0", "0000:44:00.0"]
 
 
-class BoardTestBase(boards.BoardServersTestBase):
+class BoardTestBase(kvm.KVMServersTestBase):
+    """Each host has a board, and a Fabric Manager: ``managers``.
+
+    ``APART``: whether its library is called in processes of their own, as in a cloud.
+    """
+
+    APART = False
+
     def setUp(self) -> None:
-        self.kernels: dict[str, kernel.Kernel] = {}
+        self.managers: dict[str, nvfm.FabricManager] = {}
         super().setUp()
+        self.flags(nvml=True, group="gpu")
+        self.useFixture(machines.Library(*partitions.nvml_cards()))
+        if not self.APART:
+            self.useFixture(nvfm.AtHand())
+        self.start_board("host1")
 
     def start_board(self, name: str) -> None:
-        super().start_board(name)
+        self.managers[name] = self.useFixture(
+            nvfm.FabricManager(partitions.H100, modules=partitions.MODULES)
+        )
+        self.start_host(name, machine="cpu-only")
+        self.kernel(name, "nvidia")
+        self.period(name)
         self.assertInventory(total=8, host=name)
-
-    def add_drivers(self, name: str) -> None:
-        self.kernels[name] = self.kernel(name, "nvidia")
 
     def prepare(self, host: hosts.Host) -> None:
         partitions.build(host, driver="nvidia")
+
+    def _point_options_at(self, name: str) -> None:
+        super()._point_options_at(name)
+        self.flags(fabric_manager_address=self.managers[name].socket, group="gpu")
+
+    def assertActive(self, *numbers: int, host: str = "host1") -> None:
+        self.assertEqual(set(numbers), self.managers[host].active)
+
+    def assertStates(self, first: list[int], second: list[int]) -> None:
+        """What is active on each host now, and after a period of each"""
+        for _ in range(2):
+            self.assertActive(*first, host="host1")
+            self.assertActive(*second, host="host2")
+            self.periods()
+
+    def delete_everything(self) -> None:
+        super().delete_everything()
+        for name in self.managers:
+            self.period(name)
+            self.assertActive(host=name)
 
 
 class FabricTest(BoardTestBase):
@@ -55,7 +87,14 @@ class FabricTest(BoardTestBase):
         self.assertActive(1, 2)
         self.assertIn("4 GPUs asked for, none free", self.boot_refused(self.gpu_flavor(4)))
 
-        self.assertRestored(1, 2)
+        # Fabric Manager has restarted, and then nova-compute
+        manager.restart()
+        self.period()
+        self.assertActive(1, 2)
+        manager.set_active([1, 7])
+        self.restart_host("host1")
+        self.period()
+        self.assertActive(1, 2)
 
         self._stop_server(second)
         self.period()
@@ -93,26 +132,6 @@ class CapacityTest(BoardTestBase):
         told = dict(zip(*taken, strict=True))
         self.assertIn(said, str(told["hosts"].machine_readable()))
         self.assertIn("4 GPUs asked for, no free partition of 4 in any host", told["fault"])
-        self.assertRoomMade(four)
-
-    def assertRoomMade(self, four: str) -> None:
-        """One has a card in each half of host1, and one move makes a half whole."""
-        wrong = self.assertRaises(
-            exceptions.CommandError, sdk.run, self, move_commands.MakePlace, four
-        )
-        self.assertIn("there is room for 0 now", str(wrong))
-        self.start_board("host2")
-        self.boot(four, host="host2")
-        self.boot(self.gpu_flavor(1), host="host2")
-        taken, said = sdk.run(self, move_commands.MakePlace, four)
-        (move,) = sdk.rows(taken)
-        self.assertIn("room for 0 now; for 1 after 1 move. No plan has fewer.", said)
-        self.assertEqual(("host1", "host2"), (move["From"], move["To"]))
-        self._migrate_server({"id": move["Server"]})
-        self.confirm({"id": move["Server"]}, source="host1")
-        self.assertIn("no move is needed", sdk.run(self, move_commands.MakePlace, four)[1])
-        placed = self.boot(four)
-        self.assertEqual({"host1": 4}, self.allocated(placed))
 
     def shown(self, flavor: str) -> tuple[int, str]:
         """How many could boot on the host, and why no more"""
@@ -120,72 +139,37 @@ class CapacityTest(BoardTestBase):
         return row["Instances"], row["Reason"]
 
 
-class OperationsTest(BoardTestBase):
-    def test_what_is_done_to_a_guest_on_its_host(self) -> None:
+class MovesTest(BoardTestBase):
+    """Two hosts, whose cards have the same addresses"""
+
+    def test_there_and_back(self) -> None:
         server = self.boot(self.gpu_flavor(4))
-        other = self.boot(self.flavor(**{"gpus": "= 2", "gpu:on_stop": "release"}))
-        self.assertActive(1, 5)
-        self._reboot_server(server)
-        self._rebuild_server(server, base.IMAGE)
-        self.assertGPUs(server, FIRST_HALF)
-        self.assertActive(1, 5)
-
-        self._stop_server(other)
-        self.assertActive(1)
-        # What it had is given on, and it gets other cards
-        third = self.boot(self.gpu_flavor(2))
-        self.assertActive(1, 5)
-        self._start_server(other)
-        self.assertActive(1, 5, 6)
-        self._delete_server(third)
-        self.assertActive(1, 6)
-
-        self.flags(shelved_offload_time=0)
-        self._shelve_server(server)
-        self.assertActive(6)
-        self._unshelve_server(server)
-        self.assertGPUs(server, FIRST_HALF)
-        self.assertActive(1, 6)
-
-        # Deleted while the service is down
-        self.force_down("host1")
-        self._delete_server(server)
-        self.assertActive(1, 6)
-        self.bring_back("host1")
-        self.reap()
-        self.period()
-        self.assertActive(6)
-
-    def test_resized_on_its_host(self) -> None:
-        self.flags(allow_resize_to_same_host=True)
-        server = self._resize_server(self.boot(self.gpu_flavor(4)), self.gpu_flavor(2))
-        self.period()
-        self.assertActive(1, 5)
-        server = self._revert_resize(server)
-        self.assertGPUs(server, FIRST_HALF)
-        self.period()
-        self.assertActive(1)
-        server = self._resize_server(server, self.gpu_flavor(1))
-        self.confirm(server, source="host1")
-        self.period()
-        self.assertActive(11)
-
-
-class MovesTest(boards.TwoBoards, BoardTestBase):
-    def half(self) -> str:
-        return self.gpu_flavor(4)
-
-    def assertHasHalf(self) -> None:
-        self.assertGPUs(self.server, FIRST_HALF)
-
-    def test_cold_migration(self) -> None:
-        self._migrate_server(self.server)
+        self.start_board("host2")
+        # At host2 the instance gets what is somebody else's at host1.
+        self.boot(self.gpu_flavor(4), host="host2")
+        self.assertStates([1], [1])
+        self._migrate_server(server)
         # Until it is confirmed the cards at the source are the instance's as well.
         self.assertStates([1], [1, 2])
-        self._revert_resize(self.server)
-        self.assertHasHalf()
+        self._revert_resize(server)
+        self.assertGPUs(server, FIRST_HALF)
         self.assertStates([1], [1])
-        self._migrate_server(self.server)
-        self.confirm(self.server, source="host1")
-        self.assertGPUs(self.server, SECOND_HALF, "host2")
+        self._migrate_server(server)
+        self.confirm(server, source="host1")
+        self.assertGPUs(server, SECOND_HALF, "host2")
+        self.assertStates([], [1, 2])
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(server)
+        self.assertStates([], [1])
+
+    def test_evacuation_and_the_way_back(self) -> None:
+        server = self.boot(self.gpu_flavor(4))
+        self.start_board("host2")
+        self.boot(self.gpu_flavor(4), host="host2")
+        self.force_down("host1")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertActive(1, host="host1")
+        self._start_server(server)
+        self.assertActive(1, 2, host="host2")
+        self.bring_back("host1")
         self.assertStates([], [1, 2])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.functional import base, divided
+from tests.functional import base
 
 
 class DetailTest(base.GPUServersTestBase):
@@ -36,39 +36,3 @@ class PlaceTest(base.GPUServersTestBase):
         self.assertNotIn(address, details)
         self.assertNotIn("host1", details)
         self.assertEqual(1, self.log().count(f"Refused to start the guest: {said}"))
-
-
-class WhatQEMUSaysTest(divided.DividedServersTestBase):
-    def test_to_whom(self) -> None:
-        """The operator reads of which vGPU and what to do; its user what that means for them."""
-        self.start_host()
-        server = self.boot(self.of_type(63))
-        self._stop_server(server)
-        (uuid,) = self.kernels["host1"].made
-        for said, reason, remedy, user in (
-            (
-                f"vfio {uuid}: failed to setup container for group 7: Failed to set group "
-                "container: Invalid argument",
-                "the host's firmware keeps memory of its own for it",
-                "turn off in the firmware",
-                "ask the operator",
-            ),
-            (
-                "unable to map backing store for guest RAM: Cannot allocate memory",
-                "the host has too few free huge pages for the guest",
-                "nr_hugepages",
-                "take a flavor without huge pages",
-            ),
-        ):
-            self.connection().says = lambda xml, said=said: said
-            (details,) = self.refused({"os-start": None}, server)
-            self.assertIn(reason, details)
-            self.assertIn(user, details)
-            for word in (uuid, "0000:3b", "host1", remedy):
-                self.assertNotIn(word, details.partition("Traceback")[0])
-            self.assertIn(remedy, self.log())
-        self.assertIn(
-            "GPU 0000:3b:00.0/nvidia-63/0 cannot be given: the host's firmware", self.log()
-        )
-        self.connection().says = lambda xml: None
-        self._start_server(server)

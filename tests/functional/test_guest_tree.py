@@ -7,25 +7,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import fixtures
 import webob
-import yaml
 from nova.api.metadata import base as metadata
 from nova.api.metadata import handler
 from nova.virt import configdrive
 
 from nova_gpu.api import vendordata
 from nova_gpu.conf import CONF
-from tests.fixtures import dividing_kernel, hosts, vgpu
-from tests.functional import divided, kvm
+from tests.functional import kvm
 from tests.functional.base import Server
 
-_USER_DATA = pathlib.Path(__file__).parents[2] / "doc/source/user/vgpu-licence.yaml"
 _VENDOR_DATA = "openstack/latest/vendor_data2.json"
 
 
@@ -33,7 +27,6 @@ class GuestTreeTest(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.drives: list[dict[str, Any]] = []
-        self.divided = False
 
     def test_each_host_shows_its_own(self) -> None:
         """The first host has two cards on each node; the second one shows no node for its."""
@@ -77,60 +70,6 @@ class GuestTreeTest(kvm.KVMServersTestBase):
         self._evacuate_server(server, expected_host="host2")
         self.assertEqual(3, len(self.rendered(server, "host2")))
         self.assertEqual([], self.expanders(server, "host2"))
-
-    def test_words(self) -> None:
-        self.start_host()
-        for word, nodes in (("required", ["0"]), ("flat", [])):
-            server = self.boot(self.flavor(**{"gpus": "= 1", "gpu:guest_topology": word}))
-            self.assertEqual(nodes, self.expanders(server))
-
-    def test_licence_of_vgpus(self) -> None:
-        """NVIDIA's token comes to guests with its vGPUs, whose script puts it where it belongs."""
-        self._serve_vendordata()
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.flags(vgpu_licences=str(folder), group="gpu")
-        (folder / "default.conf").write_text("FeatureType=1\n")
-        token = folder / f"{self.api.project_id}.tok"
-        token.write_text("eyJ")
-        for path in folder.iterdir():
-            path.chmod(0o640)
-        self.divided = True
-        self.start_host(machine="grid-2")
-        server = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== nvidia-65"))
-        told = self.told_by_service(server)
-        self.assertEqual({"token": "eyJ", "gridd_conf": "FeatureType=1\n"}, told["vgpu_licence"])
-        self.assertEqual([told], self.drives)
-        self.assertEqual(
-            {"ClientConfigToken/client_configuration_token.tok": "eyJ 744"}
-            | {"gridd.conf": "FeatureType=1\n 644"},
-            self._installed_in_a_guest(told),
-        )
-        whole = self.boot(self.flavor(gpus="= 1"))
-        self.assertEqual({"devices", "nccl_topology"}, self.told_by_service(whole).keys())
-        (folder / "default.conf").unlink()
-        token.chmod(0o644)
-        other = self.boot(self.flavor(vgpus="= 1", vgpu_type="s== nvidia-65"))
-        self.assertEqual({"devices", "nccl_topology"}, self.told_by_service(other).keys())
-
-    def prepare(self, host: hosts.Host) -> None:
-        super().prepare(host)
-        if self.divided:
-            vgpu.add_types(host, divided.FIRST, vgpu.TESLA_P4)
-            self.useFixture(dividing_kernel.DividingKernel(host))
-
-    def _installed_in_a_guest(self, told: object) -> dict[str, str]:
-        """The files, with their modes, of the user guide's script, by their paths in etc/nvidia"""
-        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        answer, script = root / "vendor_data2.json", root / "script"
-        answer.write_text(json.dumps({"static": {}, "gpu": told}))
-        script.write_text(yaml.safe_load(_USER_DATA.read_text())["write_files"][0]["content"])
-        subprocess.run([sys.executable, str(script), answer.as_uri(), str(root)], check=True)
-        made = [path for path in (root / "etc/nvidia").rglob("*") if path.is_file()]
-        return {
-            str(path.relative_to(root / "etc/nvidia")): f"{path.read_text()} "
-            f"{path.stat().st_mode & 0o777:o}"
-            for path in made
-        }
 
     # What the guest is told
 

@@ -9,7 +9,6 @@ import random
 from typing import Any
 
 from nova_gpu.core import names
-from osc_gpu import explain
 from osc_gpu.fleet import preemption
 from tests.fixtures.hostile import hostile
 from tests.functional import alone, base, sdk
@@ -62,14 +61,6 @@ class MetadataTest(base.GPUServersTestBase):
             )
             self.period()
         self.assertEqual([], self.sent())
-
-    def test_nothing_of_it_reaches_a_terminal(self) -> None:
-        self.write(self.spot, preempt_at="2199-01-01T00:00:00Z", preempt_for=_ON_A_TERMINAL)
-        for how in ("table", "value", "json"):
-            _, shown, said = sdk.shown(self, explain.ExplainServer, "-f", how, self.spot["id"])
-            self.assertIn("mine", shown)
-            for each in set(_ON_A_TERMINAL) - set("]0;mine[2K31"):
-                self.assertNotIn(each, shown + said)
 
 
 class _Lines(logging.Handler):

@@ -20,7 +20,7 @@ from testtools import content
 from nova_gpu.core import names
 from osc_gpu import flavors, rest
 from osc_gpu.fleet import create, move_commands, preemption, preemption_candidates, start
-from tests.functional import base, killed, sdk, test_preemption, test_room
+from tests.functional import base, killed, preempting, sdk, shown
 from tests.functional.killed import When
 
 
@@ -30,19 +30,14 @@ class Killing(base.GPUServersTestBase):
         begin: Callable[[], None],
         run: Callable[[], Any],
         check: Callable[[], None],
-        first: When = When.AFTER,
     ) -> None:
-        """Interrupt *run* at each of its writes, and run it anew after that.
+        """Interrupt *run* at each of its writes, in turn in each way, and run it anew after that.
 
-        The two ways take turns, since both at each write would find little more in twice the time.
-        The output is not compared: a run that is interrupted may well end with an error.
-
-        :param first: the way at the first write
+        Its output is not looked at: a run that is interrupted may well end with an error.
         """
         count = self._interrupted(10**6, When.AFTER, begin, run, check)
         self.assertGreater(count, 0, "it wrote nothing")
-        ways = itertools.cycle([first, *(when for when in When if when is not first)])
-        for number, when in zip(range(1, count + 1), ways, strict=False):
+        for number, when in zip(range(1, count + 1), itertools.cycle(When), strict=False):
             self._interrupted(number, when, begin, run, check)
 
     def _interrupted(
@@ -92,7 +87,7 @@ class Killing(base.GPUServersTestBase):
         return found | set(self.placement.get(url, version="1.14").body["traits"])
 
 
-class PreemptionTest(test_preemption.Preempting, Killing):
+class PreemptionTest(preempting.Preempting, Killing):
     def setUp(self) -> None:
         super().setUp()
         self.stops = 0
@@ -119,11 +114,6 @@ class PreemptionTest(test_preemption.Preempting, Killing):
 
     def test_a_flavor(self) -> None:
         self.each_write(self.begin, lambda: self.apply("two"), self.check)
-
-    def test_requests(self) -> None:
-        self.boot(self.two, expected_state="ERROR", name="wants")
-        # The writes are those of test_a_flavor, where each is interrupted in the other way.
-        self.each_write(self.begin, self.apply, self.check, When.MEANWHILE)
 
     def test_undo(self) -> None:
         def begin() -> None:
@@ -155,7 +145,7 @@ class PreemptionTest(test_preemption.Preempting, Killing):
         self.assertEqual(long_ago, self.metadata(self.three))
 
 
-class RoomTest(test_room.RoomTestBase, Killing):
+class RoomTest(shown.RoomTestBase, Killing):
     def begin(self) -> None:
         for name in ("host1", "host2"):
             sdk.run(self, move_commands.Drain, name, "--undo")
@@ -201,7 +191,7 @@ class RoomTest(test_room.RoomTestBase, Killing):
         self.each_write(begin, lambda: self.run_it(move_commands.MakePlace, "eight"), self.moved)
 
 
-class WaitingTest(test_preemption.Preempting, Killing):
+class WaitingTest(preempting.Preempting, Killing):
     """Commands that wait for GPUs, where Nova answers before a host does"""
 
     CAST_AS_CALL = False

@@ -7,7 +7,6 @@ from typing import Any
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine as quarantines
-from tests.fixtures import ailments
 from tests.functional import alone, base, cleaned
 
 FIRST, SECOND = base.FIRST_SOCKET[:2]
@@ -81,12 +80,6 @@ class LifecycleTest(NotificationsTest):
         )
 
 
-class PlainTest(alone.Alone, NotificationsTest):
-    def test_an_instance_without_gpus(self) -> None:
-        self._delete_server(self.boot(self.flavor()))
-        self.assertEqual([], self.types())
-
-
 class QuarantineTest(alone.Alone, NotificationsTest):
     def setUp(self) -> None:
         super().setUp()
@@ -130,38 +123,3 @@ class RefusalTest(NotificationsTest):
             architecture="kepler",
             count=2,
         )
-
-    def test_a_flavor_that_cannot_be_understood(self) -> None:
-        self.boot_refused(self.flavor(**{"gpus": "= 2", "resources:PGPU": "3"}))
-        (refusal,) = self.sent()
-        self.assertEqual((None, None), (refusal.payload["count"], refusal.payload["architecture"]))
-
-
-class HealthTest(alone.Alone, NotificationsTest):
-    def test_a_card_of_nobody_and_back(self) -> None:
-        ailments.silence(self.hosts["host1"], FIRST)
-        for _ in range(2):
-            self.period()
-        (fault,) = self.sent()
-        self.assertEqual(("gpu.fault", "ERROR"), (fault.event_type, fault.priority))
-        self.assertPayload(fault)
-        ailments.answer_again(self.hosts["host1"], FIRST)
-        for _ in range(2):
-            self.period()
-        (recovery,) = self.sent()
-        self.assertEqual(("gpu.recover", "INFO"), (recovery.event_type, recovery.priority))
-        self.assertPayload(recovery)
-
-    def test_an_instances_card_and_after_a_restart(self) -> None:
-        self.leaves = {"reserved": "the card stays ill"}
-        server = self.boot(self.gpu_flavor(1))
-        self.sent()
-        ailments.silence(self.hosts["host1"], FIRST)
-        self.period()
-        (fault,) = self.sent()
-        self.assertEqual("gpu.fault", fault.event_type)
-        self.assertPayload(fault, **self.owned_by(server))
-        self.restart_host("host1")
-        (fault,) = self.sent()
-        self.assertEqual("gpu.fault", fault.event_type)
-        self.assertPayload(fault, **self.owned_by(server))

@@ -50,16 +50,6 @@ class PeersTest(kvm.KVMServersTestBase):
         self.assertTrue(said)
         self.assertEqual(["0"] * 2, self.cliques(insisting))
 
-    def test_where_no_host_can(self) -> None:
-        processors.write(self.hosts["host1"].roots.proc, processors.SERVER)
-        self.period()
-        fault = self.boot_refused(self.flavor(gpus="= 2", **{"gpu:peer_access": "required"}))
-        self.assertIn("no host has GPUs with gpu:peer_access over the root", fault)
-
-    def test_hidden(self) -> None:
-        words = {"gpus": "= 2", "gpu:peer_access": "preferred", "hw:hide_hypervisor_id": "true"}
-        self.assertIn("which hw:hide_hypervisor_id hides", self.boot_refused(self.flavor(**words)))
-
     def cliques(self, server: Server, host: str = "host1") -> list[str]:
         """Of the devices that have one, in the domain's order"""
         domain = self.domain(server, host)

@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import fixtures
+from nova.tests.functional.api import client
 from openstack.identity.v3 import limit, registered_limit
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
+from testtools import content
 
 from nova_gpu.scheduler import quota_check
 from nova_gpu.virt.lifecycle import quota
 from osc_gpu import flavor_check, flavors, usage
-from osc_gpu.fleet import preemption, start
+from osc_gpu.fleet import start
 from tests.functional import base, sdk
+from tests.functional.readings import Server
 
 
 class QuotaTestBase(base.GPUServersTestBase):
@@ -40,35 +44,6 @@ class QuotaTestBase(base.GPUServersTestBase):
 class QuotaTest(QuotaTestBase):
     def over_quota(self, flavor: str) -> str:
         return self.assertAnswer(403, self.boot, flavor)
-
-    def test_every_word_has_an_option(self) -> None:
-        made = self.create(
-            *("words", "--gpus", "2", "--model", "Tesla M2090", "--topology", "numa"),
-            *("--distribution", "spread", "--near", "nic", "--near-policy", "required"),
-        )
-        self.assertEqual(
-            {
-                "gpus": "= 2",
-                "resources:PGPU": "2",
-                "gpu:model": "Tesla M2090",
-                "gpu:topology": "numa",
-                "gpu:distribution": "spread",
-                "gpu:near": "nic",
-                "gpu:near_policy": "required",
-            },
-            self.admin_api.get_extra_specs(made),
-        )
-
-    def test_names_that_nothing_has(self) -> None:
-        for words, said in (
-            (("--arch", "blackwel"), "did you mean blackwell"),
-            (("--hypervisor", "xen"), "there are: kvm, lxc, qemu"),
-        ):
-            with self.assertRaisesRegex(exceptions.CommandError, said):
-                self.create("slip", "--gpus", "1", *words)
-        self.assertEqual([], [f for f in self.admin_api.get_flavors() if f["name"] == "slip"])
-        own = ("--property", "gpu_arch=s== mine")
-        self.assertTrue(self.create("own", "--gpus", "1", *own))
 
     def test_counted_are_those_whose_flavor_says_so(self) -> None:
         self.start_host()
@@ -114,26 +89,6 @@ class QuotaTest(QuotaTestBase):
         with self.assertRaisesRegex(exceptions.CommandError, over):
             sdk.run(self, start.StartServer, first["id"], admin=False)
 
-    def test_no_one_goes_for_a_start_that_quota_refuses(self) -> None:
-        self.start_host()
-        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
-        first = self.boot(two)
-        self._stop_server(first)
-        spot = {"gpus": "= 8", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
-        of_project = self.limits.projlimits[self.api.project_id]
-        of_project["class:PGPU"] = 10
-        taken = self.boot(self.flavor(**spot))
-        of_project["class:PGPU"] = 3
-        said = self.refused({"os-start": None}, first)
-        self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
-        (_, rows), said = sdk.run(self, preemption.Preempt, "--project", self.api.project_id)
-        self.assertEqual(([], "no request waits for GPUs\n"), (list(rows), said))
-        # With room in its quota they are taken for it.
-        of_project["class:PGPU"] = 10
-        self.refused({"os-start": None}, first)
-        (_, rows), _ = sdk.run(self, preemption.Preempt, "--project", self.api.project_id)
-        self.assertEqual([taken["id"]], [row[0] for row in rows])
-
     def test_two_starts_at_once(self) -> None:
         """The second is judged before the first has its GPUs, and again once it has its own."""
         self.start_host()
@@ -154,32 +109,6 @@ class QuotaTest(QuotaTestBase):
         self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
         self.assertGPUs(servers[1], base.FIRST_SOCKET[:2])
         self.assertInventory(used=2)
-
-    def test_limits_that_cannot_be_read(self) -> None:
-        self.start_host()
-        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
-        server = self.boot(two)
-        self._stop_server(server)
-        self.limits.mock_conn.limits.side_effect = ValueError("no endpoint")
-        said = self.refused({"os-start": None}, server)
-        self.assertTrue(any("the limits of its project cannot be read" in s for s in said), said)
-        self.assertInventory(used=0)
-
-    def test_an_image_of_its_own_gives_nothing_back(self) -> None:
-        self.start_host()
-        three = self.create("three", "--gpus", "3")
-        server = self.boot(three, image_uuid=self.image(**{"gpu:on_stop": "release"}))
-        self._stop_server(server)
-        self.period()
-        self.assertInventory(used=3)
-        self.assertIn("class:PGPU", self.over_quota(three))
-
-    def test_a_flavor_is_whole_or_not_there(self) -> None:
-        """The API refuses the properties: then the flavor they were for is gone as well."""
-        before = {each["name"] for each in self.admin_api.get_flavors()}
-        with self.assertRaisesRegex(Exception, "gpu:option_rom"):
-            self.create("bad", "--gpus", "1", "--property", "gpu:option_rom=perhaps")
-        self.assertEqual(before, {each["name"] for each in self.admin_api.get_flavors()})
 
     def test_flavors_that_the_api_does_not_count(self) -> None:
         """nova-scheduler judges them; a move is charged with what its instance has not."""
@@ -227,15 +156,6 @@ class QuotaTest(QuotaTestBase):
             fault = self.boot_refused(two)
         self.assertIn("quota of class:PGPU is 3, 4 in use, and 0 more asked for", fault)
         self.assertInventory(used=2)
-
-        def fail(*args: Any) -> None:
-            self.limits.mock_conn.limits.side_effect = ValueError("no endpoint")
-            refuse_over(*args)
-
-        with mock.patch.object(quota_check, "refuse_over", fail):
-            fault = self.boot_refused(two)
-        self.assertIn("check [oslo_limit] of nova-scheduler", fault)
-        self.assertNotIn("endpoint", fault)
 
     def _add_flavor_access(self, flavor: str) -> None:
         action = {"addTenantAccess": {"tenant": self.api.project_id}}
@@ -319,24 +239,93 @@ class ModelsTest(QuotaTestBase):
         self.period()
         self.assertEqual((), self.judge().differences)
 
-    def test_a_release_a_rename_and_the_option_unset(self) -> None:
-        self.flags(count_models=True, group="gpu")
-        self.period()
-        words = ("--gpus", "2", "--model", "Tesla M2090", "--property", "gpu:on_stop=release")
-        server = self.boot(self.create("gives", *words))
-        self._stop_server(server)
-        self.assertEqual([0, 0, 0], self.used())
-        self._start_server(server)
-        self.assertEqual([2, 2, 0], self.used())
 
-        self.flags(count_models=False, group="gpu")
-        self.restart_host("host1")
-        self.periods(2)
-        self.assertEqual([2, 2, 0], self.used())
+class SumsTest(QuotaTestBase):
+    """In any order in which a tenant takes GPUs and gives them back it has no more than its quota.
 
-        renamed = "10de:1091 architecture=fermi name=Tesla K40m"
-        self.flags(count_models=True, product=[renamed], group="gpu")
-        self.restart_host("host1")
-        self.periods(3)
-        self.assertEqual([2, 0, 2], self.used())
-        self.assertEqual((), self.judge().differences)
+    One GPU, and a server for each way to take one; each in turn has it, and all others try."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True, shelved_offload_time=0)
+        self.limits.projlimits[self.api.project_id]["class:PGPU"] = 1
+        self.start_host()
+        self.gives = self.create("gives", "--gpus", "1", "--property", "gpu:on_stop=release")
+        self.keeps = self.create("keeps", "--gpus", "1")
+        self.none = self.flavor()
+        # The tenant's own image gives nothing back.
+        self.own_image = self.image(**{"gpu:on_stop": "release"})
+        self.made: list[Server] = []
+        self.servers = {
+            "start": self.prepared(self.gives, "os-stop", "SHUTOFF"),
+            "reboot": self.prepared(self.gives, "os-stop", "SHUTOFF"),
+            "unshelve": self.prepared(self.keeps, "shelve", "SHELVED_OFFLOADED"),
+            "resize": self.boot(self.none),
+        }
+        self.steps: list[str] = []
+
+    def prepared(self, flavor: str, action: str, status: str) -> Server:
+        """Return one that had a GPU and gave it back, so that the next one gets it."""
+        server = self.boot(flavor)
+        self.perform(server, action, status)
+        return server
+
+    def take(self, way: str) -> None:
+        server = self.servers.get(way, {})
+        if way == "start":
+            self.perform(server, "os-start", "ACTIVE")
+        elif way == "reboot":
+            self.perform(server, "reboot", "ACTIVE", {"type": "HARD"})
+        elif way == "unshelve":
+            self.perform(server, "unshelve", "ACTIVE")
+        elif way == "resize":
+            self.resize(self.keeps)
+        else:
+            self.made.append(self.boot(self.keeps, image_uuid=self.own_image))
+            if way == "create and stop":
+                self.perform(self.made[-1], "os-stop", "SHUTOFF")
+
+    def give(self, way: str) -> None:
+        if way in ("start", "reboot"):
+            self.perform(self.servers[way], "os-stop", "SHUTOFF")
+        elif way == "unshelve":
+            self.perform(self.servers[way], "shelve", "SHELVED_OFFLOADED")
+        elif way == "resize":
+            self.resize(self.none)
+        else:
+            self._delete_server(self.made.pop())
+
+    def resize(self, flavor: str) -> None:
+        server = self.servers["resize"]
+        self.perform(server, "resize", "VERIFY_RESIZE", {"flavorRef": flavor})
+        with self.on("host1"):
+            self.perform(server, "confirmResize", "ACTIVE")
+
+    def test_one_takes_it_from_the_other(self) -> None:
+        ways = ("create", "create and stop", *self.servers)
+        for way in ways:
+            self.take(way)
+            self.assertSums(way, 1, running=int(way != "create and stop"))
+            for other in ways:
+                if other != way:
+                    self.assertRefused(other)
+                    self.assertSums(f"{way}, then {other}", 1, int(way != "create and stop"))
+            self.period()
+            self.give(way)
+            self.assertSums(f"{way} and back", 0, 0)
+
+    def assertRefused(self, way: str) -> None:
+        statuses = {name: self._show_server(each)["status"] for name, each in self.servers.items()}
+        with contextlib.suppress(client.OpenStackApiException):
+            self.take(way)
+            raise AssertionError(f"{way} got a second one: {self.steps}")
+        for name, server in self.servers.items():
+            self._wait_until_settled(server, statuses[name])
+
+    def assertSums(self, step: str, used: int, running: int) -> None:
+        """Placement counts that many, and so many are of guests that run."""
+        self.steps.append(step)
+        self.addDetail("steps", content.text_content("\n".join(self.steps)))
+        self.assertInventory(used=used)
+        guests = self.computes["host1"].driver._host.list_guests(only_running=True)
+        self.assertEqual(running, sum(len(self.rendered({"id": each.uuid})) for each in guests))

@@ -9,30 +9,11 @@ from typing import Any
 
 import fixtures
 
-from nova_gpu.conf import CONF
 from nova_gpu.core.scheduling import stats
-from tests.functional import base
+from tests.functional import scheduling
 
 
-class SchedulingTestBase(base.GPUServersTestBase):
-    def _setup_scheduler_service(self) -> object:
-        classes = [
-            *CONF.filter_scheduler.weight_classes,
-            "nova_gpu.scheduler.weights.GPUWeigher",
-        ]
-        self.flags(weight_classes=classes, group="filter_scheduler")
-        return super()._setup_scheduler_service()
-
-    def hosts_of(self, count: int, flavor: str) -> list[str]:
-        """Where so many instances come up, one after another, each seen by a period"""
-        found = []
-        for _ in range(count):
-            found.append(self.host_of(self.boot(flavor)))
-            self.period(found[-1])
-        return found
-
-
-class WeigherTest(SchedulingTestBase):
+class WeigherTest(scheduling.SchedulingTestBase):
     def test_pack_spread_and_last(self) -> None:
         self.start_host("gpu1")
         self.start_host("gpu2")
@@ -55,43 +36,7 @@ class WeigherTest(SchedulingTestBase):
         self.assertEqual(first, self.host_of(server))
 
 
-class StrandingTest(SchedulingTestBase):
-    """A host whose eight free GPUs keep all but 3200 MiB of its memory."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host("gpu")
-        memory = self._get_provider_inventory(self.compute_rp_uuids["gpu"])["MEMORY_MB"]
-        capacity = (memory["total"] - memory["reserved"]) * memory["allocation_ratio"]
-        kept = int(capacity - 3200) // 8
-        self.flags(reserved_memory_mib_per_free_gpu=kept, group="gpu")
-        self.period("gpu")
-
-    def large(self) -> str:
-        size = {"memory_mb": 4096, "vcpu": 1, "disk": 1, "ephemeral": 0}
-        return str(self._create_flavor(**size))
-
-    def test_the_filter_refuses_what_would_strand_gpus(self) -> None:
-        large = self.large()
-        self.boot_refused(large)
-        # The GPUs' own instances may have it, and what fits beside them comes up.
-        self.boot(self.flavor())
-        self.boot(self.gpu_flavor(8))
-        self.period("gpu")
-        self.assertEqual("gpu", self.host_of(self.boot(large)))
-
-    def test_the_host_looks_once_more(self) -> None:
-        server = self.boot(self.gpu_flavor(8))
-        self.period("gpu")
-        self._delete_server(server)
-        # What the host reported is a period old: no GPU was free.
-        fault = self.boot_refused(self.large())
-        self.assertIn("Exceeded maximum number of retries", fault)
-        self.start_host("plain", machine="cpu-only")
-        self.assertEqual("plain", self.host_of(self.boot(self.large())))
-
-
-class ReleasesTest(SchedulingTestBase):
+class ReleasesTest(scheduling.SchedulingTestBase):
     """Hosts and a scheduler of several releases of nova-gpu, as in a rolling upgrade"""
 
     def reports(self, host: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from nova_gpu.stock.cmd import shadow as command
 from nova_gpu.stock.core.holding import Way
 from tests.functional import stock
 
@@ -40,10 +39,3 @@ class ShadowTest(stock.StockTestBase):
         self.take_driver()
         self.period()
         self.assertEqual(1, len(self.recorded(self.boot(self.flavor(**holding.set)))))
-
-    def test_nothing_to_take_over(self) -> None:
-        self.boot(self.flavor())
-        found = self.look()
-        self.assertEqual((), found.holdings)
-        self.assertEqual({}, found.strangers)
-        self.assertIn("No instance of this host has a GPU by stock Nova", command.text(found))

@@ -4,12 +4,8 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
-import fixtures
-from lxml import html
-
-from osc_gpu import explain, flavor_check, providers, report, servers, usage
+from osc_gpu import explain, flavor_check, providers, servers, usage
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase
@@ -56,7 +52,6 @@ class HostsTest(ShownTestBase):
         self.period("host1")
         self._test_show(two)
         self._test_usage(two, one)
-        self._test_report()
         for command in (providers.ListGroups, providers.ListHosts):
             self.assertIn("for administrators", self.refusal(command, admin=False))
 
@@ -124,34 +119,6 @@ class HostsTest(ShownTestBase):
         self.assertEqual(
             204, self.placement.delete(f"/allocations/{stranger}", version="1.28").status
         )
-
-    def _test_report(self) -> None:
-        """The page has what the commands show."""
-        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "gpus.html"
-        _, beside = sdk.run(self, report.WriteReport, "--html", str(path))
-        self.assertIn(f"{path}: groups of GPUs: 3; flavors: 2; instances: 2.", beside)
-        page = html.fromstring(path.read_text())
-
-        def cells(section: str) -> list[list[str]]:
-            rows = page.xpath(f"//*[@id='{section}']//tbody/tr")
-            return [[" ".join(each.itertext()) for each in row.xpath("td")] for row in rows]
-
-        self.assertEqual(
-            [["host1", "8", "2"], ["host2", "4", "1"], ["host2", "4", "2"]],
-            [[row[0], row[6], row[3]] for row in cells("groups")],
-        )
-        held = [(row[0].split()[0], row[2], *row[4:7]) for row in cells("instances")]
-        shown = self.values(usage.ShowUsage)
-        self.assertEqual([(row[1], row[3], *map(str, row[6:9])) for row in shown], held)
-        could = {row[1]: row[2:4] for row in cells("capacity")}
-        self.assertEqual(["4", "2"], could["2 GPUs (architecture fermi, hypervisor lxc)"][:2])
-
-        written = path.read_text()
-        lost = str(path / "below")
-        self.assertIn("cannot be written", self.refusal(report.WriteReport, "--html", lost))
-        refused = self.refusal(report.WriteReport, "--html", str(path), admin=False)
-        self.assertIn("for administrators", refused)
-        self.assertEqual(written, path.read_text())
 
 
 class ReasonsTest(ShownTestBase):
@@ -268,30 +235,6 @@ class RefusedActionTest(ShownTestBase):
                     self.assertIn(f"openstack server event show {server['id']} req-", read)
                     self.assertEqual(name == "unsaid" and "suspend" in action, "in a VM: " in read)
         self.documented("explain-refused", explain.ExplainServer, "unsaid", admin=False)
-
-    def test_the_words_themselves_where_policy_shows_them(self) -> None:
-        self.policy.set_rules(
-            {"os_compute_api:os-instance-actions:events:details": "rule:project_reader_or_admin"},
-            overwrite=False,
-        )
-        server = self.boot(self.gpu_flavor(1), host="host1", name="said")
-        (details,) = self.refused({"suspend": None}, server)
-        self.assertEqual(details, self.read("said"))
-
-    def test_a_resize_that_finds_no_host(self) -> None:
-        small = self.boot(self.gpu_flavor(1), host="host1", name="small")
-        plain = self.boot(self.flavor(), host="host1", name="plain")
-        part = "no host has room for what the new flavor asks for"
-        for resized, begin, end in (
-            (small, "most often: ", ""),
-            (
-                plain,
-                "most often, to a flavor with GPUs: ",
-                ", or the instance is a VM that was made",
-            ),
-        ):
-            self.refused({"resize": {"flavorRef": self.gpu_flavor(9)}}, resized)
-            self.assertIn(f"{begin}{part}{end}", self.read(resized["name"]))
 
 
 class ToldThenTest(ShownTestBase):

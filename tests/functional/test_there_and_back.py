@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Callable, Mapping
 
 from nova import objects
 
 from nova_gpu.conf import CONF
 from tests.cloud import databases, takeover
-from tests.functional import dump, kvm, live, stock, test_kvm_aliases
+from tests.functional import aliases, dump, kvm, live, stock
 from tests.functional.base import Server
 
 NIC = {"vendor_id": "8086", "product_id": "1533"}
@@ -93,7 +92,7 @@ class CloudOfStock(live.Moving, Trip):
 
     def _setup_compute_service(self) -> None:
         super()._setup_compute_service()
-        self.device_spec(test_kvm_aliases.ALL_A2, json.dumps(NIC))
+        self.device_spec(aliases.ALL_A2, json.dumps(NIC))
 
     def setUp(self) -> None:
         super().setUp()
@@ -114,16 +113,16 @@ class CloudOfStock(live.Moving, Trip):
         self.periods()
 
     def start_host_with_nic(self, name: str) -> None:
-        cards = test_kvm_aliases.devices()
+        cards = aliases.devices()
         ids = {"vend_id": NIC["vendor_id"], "prod_id": NIC["product_id"]}
         cards.add_device("PCI", bus=5, slot=0, function=0, iommu_group=9, numa_node=0, **ids)
         self.start_host(name, pci_info=cards)
         self.hosts[name].add_device("0000:05:00.0", *NIC.values(), class_code=0x020000)
 
     def start_host_that_drives(self, name: str) -> None:
-        self.start_host(name, "cpu-only", pci_info=test_kvm_aliases.devices(kvm.FIRST_SOCKET))
+        self.start_host(name, "cpu-only", pci_info=aliases.devices(kvm.FIRST_SOCKET))
         for address in kvm.FIRST_SOCKET:
-            self.hosts[name].add_gpu(address, *test_kvm_aliases.A2.values(), driver="nouveau")
+            self.hosts[name].add_gpu(address, *aliases.A2.values(), driver="nouveau")
 
     def bind_as_libvirt(self, name: str, host: str) -> None:
         """Bind the devices of a guest that has started, which are managed, to vfio-pci."""
@@ -133,7 +132,7 @@ class CloudOfStock(live.Moving, Trip):
 
     def choose(self, driver: str) -> None:
         super().choose(driver)
-        own = [test_kvm_aliases.ALL_A2] if driver == stock.STOCK else []
+        own = [aliases.ALL_A2] if driver == stock.STOCK else []
         self.device_spec(*own, json.dumps(NIC))
 
     def use(
@@ -244,30 +243,3 @@ class ReportedThereAndBackTest(CloudOfStock):
         paused, driven = self.servers["paused"], self.servers["driven"]
         self.perform(paused, "unpause", "ACTIVE")
         self.use(paused, driven, {ALIAS: "a2:1"}, {ALIAS: "a2:2"}, self.assertStocks)
-
-
-class MediatedThereAndBackTest(Trip, stock.StockMediatedTestBase):
-    """The same with mediated devices by ``[devices]enabled_mdev_types``."""
-
-    leaves = types.MappingProxyType(
-        {
-            "vgpu": "stock Nova removes no mediated device of an instance that is deleted",
-            "reserved": "their parts of the cards",
-        }
-    )
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host("host1")
-        one, two = (self.flavor(**{"resources:VGPU": str(count)}) for count in (1, 2))
-        self.boot_on("host1", {"pair": two, "single": one, "stopped": one, "plain": self.flavor()})
-        self._stop_server(self.servers["stopped"])
-        self.take_driver(stock.STOCK)
-        self.periods()
-
-    def choose(self, driver: str) -> None:
-        super().choose(driver)
-        self.divide(by_stock=driver == stock.STOCK)
-
-    def test_nothing_differs_at_the_end(self) -> None:
-        self.go_there_and_back()

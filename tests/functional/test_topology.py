@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import fixtures
-
-from nova_gpu.core.model import Link, LinkType, PciAddress
-from nova_gpu.host.nvidia import nvml
-from tests.functional import alone, base, kvm
-from tests.functional.test_scheduling import SchedulingTestBase
+from tests.functional import base
+from tests.functional.scheduling import SchedulingTestBase
 
 FIRST, SECOND = base.FIRST_SOCKET, base.SECOND_SOCKET
-BOARD = ("0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0", "0000:5d:00.0")
 
 
 class TopologyTest(SchedulingTestBase):
@@ -63,35 +58,3 @@ class TopologyTest(SchedulingTestBase):
         # Who only prefers it takes what there is.
         preferring = self.boot(self.near(4, "numa", "preferred"))
         self.assertGPUs(preferring, [*FIRST[1:], SECOND[1]])
-
-    def test_nvlinks(self) -> None:
-        addresses = [PciAddress.parse(each) for each in BOARD]
-        pairs = dict(zip(addresses, [addresses[n ^ 1] for n in range(4)], strict=True))
-        facts = {
-            address: nvml.NvmlFacts(links=(Link(peer, LinkType.NVLINK, 4),))
-            for address, peer in pairs.items()
-        }
-        # No library without a card: tests/unit/host/nvidia/test_nvml.py has the real child process.
-        self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", lambda timeout_s: facts)
-        )
-        self.flags(nvml=True, group="gpu")
-        self.start_host(machine="h200-8")
-        self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[:2])
-        fault = self.boot_refused(self.near(4, "nvlink"))
-        self.assertIn("gpu:topology nvlink, islands of >= 4; there are: 2", fault)
-        # One without links goes before half of a pair.
-        self.assertGPUs(self.boot(self.gpu_flavor(1)), ["0000:9b:00.0"])
-        self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[2:])
-
-
-class KVMTopologyTest(alone.Alone, kvm.KVMServersTestBase):
-    def test_the_operator_says_what_is_linked(self) -> None:
-        """Over both sockets, as no NUMA node would have it"""
-        self.flags(
-            link_groups=["0000:3b:00.0 0000:af:00.0", "0000:5e:00.0 0000:d8:00.0"], group="gpu"
-        )
-        self.start_host()
-        flavor = self.flavor(**{"gpus": "= 2", "gpu:topology": "nvlink"})
-        for expected in (("0000:3b:00.0", "0000:af:00.0"), ("0000:5e:00.0", "0000:d8:00.0")):
-            self.assertGPUs(self.boot(flavor), expected)

@@ -7,9 +7,7 @@ from typing import Any
 
 import fixtures
 from nova.compute import resource_tracker
-from nova.virt.libvirt import driver as libvirt_driver
 
-from nova_gpu.core import names
 from nova_gpu.virt.inventory import card_inventory
 from tests.functional import base
 
@@ -55,32 +53,6 @@ class UnpublishedTest(base.GPUServersTestBase):
                 server = self.boot(self.gpu_flavor(2))
             self.assertEqual("host2", self.host_of(server))
             self.assertEqual(["host1", "host2"], tried)
-
-    def test_the_scheduler_is_not_told(self) -> None:
-        """What else the host has is updated all the same."""
-        driver = self.computes["host1"].driver
-        with self.on("host1"):
-            self.assertIn(names.STATS, driver.get_available_resource("host1")["stats"])
-            with fixtures.MonkeyPatch("nova_gpu.virt.inventory.card_groups.report", _fail):
-                found = driver.get_available_resource("host1")
-        self.assertNotIn(names.STATS, found["stats"])
-        self.assertLess(0, found["vcpus"])
-
-    def test_nova_has_no_statistics(self) -> None:
-        """As Nova 31.0, which is Debian 13's, and 31.1."""
-        stock = libvirt_driver.LibvirtDriver.get_available_resource
-
-        def without(this: Any, *args: Any) -> dict[str, Any]:
-            resources: dict[str, Any] = stock(this, *args)
-            resources.pop("stats", None)
-            return resources
-
-        with (
-            self.on("host1"),
-            fixtures.MonkeyPatch(f"{_LIBVIRT}.get_available_resource", without),
-        ):
-            found = self.computes["host1"].driver.get_available_resource("host1")
-        self.assertEqual([names.STATS], list(found["stats"]))
 
 
 def _fail(*args: Any, **kwargs: Any) -> None:
