@@ -6,6 +6,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import fixtures
 from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.conf import CONF
@@ -52,6 +53,8 @@ class KVMServersTestBase(base.GPUServersTestBase):
     def setUp(self) -> None:
         self._kernels: dict[hosts.Host, kernel.Kernel] = {}
         super().setUp()
+        # A driver of these trees is there at once, or never.
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._SETTLE_S", 0.5))
 
     def _point_options_at(self, name: str) -> None:
         super()._point_options_at(name)

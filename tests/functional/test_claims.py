@@ -45,10 +45,6 @@ class OneHostTest(alone.Alone, base.GPUServersTestBase):
             self.assertGPUs(server, addresses)
         self.assertInventory(used=7)
 
-    def test_resources_in_the_flavor(self) -> None:
-        flavor = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
-        self.assertGPUs(self.boot(self.flavor(**flavor)), base.FIRST_SOCKET[:2])
-
     def test_an_instance_without_gpus_gets_none(self) -> None:
         server = self.boot(self.flavor())
         self.assertGPUs(server, [])
@@ -60,14 +56,6 @@ class TwoArchitecturesTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="two-architectures")
-
-    def test_two_architectures(self) -> None:
-        kepler = self.boot(self.flavor(gpus="= 1", gpu_arch="s== kepler"))
-        fermi = self.boot(self.flavor(gpus="= 4", gpu_arch="s== fermi"))
-        self.assertGPUs(kepler, KEPLER[:1])
-        self.assertGPUs(fermi, base.FIRST_SOCKET)
-        fault = self.boot_refused(self.flavor(gpus="= 1", gpu_arch="s== fermi"))
-        self.assertIn("fermi", fault)
 
     def test_one_instance_never_gets_two_architectures(self) -> None:
         self.boot_refused(self.gpu_flavor(5))
@@ -89,25 +77,17 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
         self.useFixture(fixtures.MonkeyPatch(name, stock))
         return super()._setup_scheduler_service()
 
-    def test_no_claim_is_refused_at_spawn(self) -> None:
+    def test_what_is_refused_at_spawn(self) -> None:
         self.start_host()
-        fault = self.boot_refused(self.gpu_flavor(2))
-        self.assertIn("GPUFilter", fault)
-        self.assertInventory(used=0)
-
-    def test_wrong_architecture_is_refused_at_spawn(self) -> None:
-        self.start_host()
-        flavor = {"gpus": "= 1", "gpu_arch": "s== kepler", "resources:PGPU": "1"}
-        fault = self.boot_refused(self.flavor(**flavor))
-        self.assertIn("kepler", fault)
-        self.assertInventory(used=0)
-
-    def test_wrong_count_is_refused_at_spawn(self) -> None:
-        self.start_host()
-        fault = self.boot_refused(self.flavor(**{"gpus": "= 3", "resources:PGPU": "2"}))
-        self.assertIn("3", fault)
-        self.assertInventory(used=0)
-        # And what it was to have is free at once.
+        for words, part in (
+            ({"gpus": "= 2"}, "GPUFilter"),
+            ({"gpus": "= 1", "gpu_arch": "s== kepler", "resources:PGPU": "1"}, "kepler"),
+            ({"gpus": "= 3", "resources:PGPU": "2"}, "3"),
+        ):
+            with self.subTest(words):
+                self.assertIn(part, self.boot_refused(self.flavor(**words)))
+                self.assertInventory(used=0)
+        # And what they were to have is free at once.
         self.assertGPUs(self.boot(self.flavor(**{"resources:PGPU": "8"})), base.ALL)
 
     def test_made_before_the_driver_was_there(self) -> None:

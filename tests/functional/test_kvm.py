@@ -9,7 +9,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
 from tests.fixtures import flavor_reads, libvirt
-from tests.functional import alone, kvm
+from tests.functional import kvm
 
 
 class ClaimsTest(kvm.KVMServersTestBase):
@@ -39,14 +39,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertEqual({"parse_count": 2}, reads.scheduled)
         self.assertEqual({"parse_count": 1, "parse_switch": 1}, reads.spawned)
 
-    def test_machine_type_without_pci_express(self) -> None:
-        self.flags(hw_machine_type=[], group="libvirt")
-        fault = self.boot_refused(self.gpu_flavor(1))
-        for part in ("machine type is pc", "hw_machine_type=q35"):
-            self.assertIn(part, fault)
-        self.assertInventory(total=4, used=0)
-        self.assertGPUs(self.boot(self.flavor()), [])
-
     def test_image_without_pci_express(self) -> None:
         """Refused before a host is chosen."""
         fault = self.boot_refused(self.gpu_flavor(1), image_uuid=self.image(hw_machine_type="pc"))
@@ -66,58 +58,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertEqual({"host1": 1}, self.allocated(server))
         self._rebuild_server(server, self.image(hw_machine_type="q35"))
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
-
-
-class OneHostTest(alone.Alone, kvm.KVMServersTestBase):
-    HOSTS = ("host1",)
-
-    def test_the_pool_and_back(self) -> None:
-        one = self.boot(self.gpu_flavor(1))
-        two = self.boot(self.gpu_flavor(2))
-        self.assertGPUs(one, kvm.FIRST_SOCKET[:1])
-        self.assertGPUs(two, kvm.SECOND_SOCKET)
-        self.assertIn("at most 1 free", self.boot_refused(self.gpu_flavor(2)))
-        self._delete_server(two)
-        self.assertGPUs(self.boot(self.gpu_flavor(3)), [kvm.ALL[1], *kvm.SECOND_SOCKET])
-        self.assertInventory(total=4, used=4)
-
-    def test_novas_video_device_stays_the_first(self) -> None:
-        domain = self.domain(self.boot(self.gpu_flavor(1)))
-        self.assertEqual(1, len(domain.findall("devices/video")))
-        self.assertEqual([], domain.xpath("devices/hostdev//*[@primary or @display]"))
-        self.assertIsNone(domain.find("{http://libvirt.org/schemas/domain/qemu/1.0}commandline"))
-
-    def test_ports_for_other_devices_and_hiding_are_novas(self) -> None:
-        self.flags(num_pcie_ports=3, group="libvirt")
-        server = self.boot(self.flavor(**{"gpus": "= 2", "hw:hide_hypervisor_id": "true"}))
-        self.assertGPUs(server, kvm.FIRST_SOCKET)
-        domain = self.domain(server)
-        ports = domain.xpath("devices/controller[@model='pcie-root-port']")
-        self.assertEqual(["1", "2", None, None, None], [port.get("index") for port in ports])
-        self.assertEqual(["on"], domain.xpath("features/kvm/hidden/@state"))
-
-
-class ObstaclesTest(alone.Alone, kvm.KVMServersTestBase):
-    def test_what_cannot_be_given_is_not_offered(self) -> None:
-        self.start_host()
-        group = (self.hosts["host1"].path(kvm.ALL[0]) / "iommu_group").resolve().name
-        self.hosts["host1"].add_device(
-            "0000:3c:00.0", "8086", "10d3", class_code=0x020000, iommu_group=int(group)
-        )
-        self.period()
-        self.assertInventory(total=4, reserved=1)
-        self.restart_host("host1")
-        self.assertInventory(total=3)
-        self.assertGPUs(self.boot(self.gpu_flavor(3)), kvm.ALL[1:])
-
-    def test_more_memory_than_a_guest_can_map(self) -> None:
-        """Each of them is offered; together they are too much, which Placement knows."""
-        self.flags(guest_mmio_gib=1, group="gpu")
-        self.start_host()
-        self.boot(self.gpu_flavor(1))
-        fault = self.boot_refused(self.gpu_flavor(3))
-        self.assertIn("no guest of any host has room for 3 GPUs: the most in one guest is 2", fault)
-        self.assertInventory(total=4, used=1)
 
 
 class LibvirtRefusesTest(kvm.KVMServersTestBase):
@@ -149,20 +89,6 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         self.assertIn(
             "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys", self.log()
         )
-
-
-class HypervisorWordTest(kvm.KVMServersTestBase):
-    HOSTS = ("host1",)
-
-    def test_the_flavors_word_chooses(self) -> None:
-        for word in ("KVM", "s== QEMU", "s!= LXC", "<or> KVM <or> LXC"):
-            with self.subTest(word=word):
-                server = self.boot(self.flavor(gpus="= 1", hypervisor=word))
-                self.assertEqual(1, len(self.rendered(server)))
-        fault = self.boot_refused(self.flavor(gpus="= 1", hypervisor="s== LXC"))
-        self.assertIn("no host has GPUs with hypervisor lxc; there are: qemu", fault)
-        fault = self.boot_refused(self.flavor(gpus="= 1", hypervisor="s!= KVM"))
-        self.assertIn("hypervisor s!= kvm (qemu); there are: qemu", fault)
 
 
 class BesideAliasesTest(kvm.KVMServersTestBase):

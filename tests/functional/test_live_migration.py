@@ -11,14 +11,13 @@ from unittest import mock
 from nova.compute import manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_gpu.core import exception
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.virt import counters
 from nova_gpu.virt.live_migration import arrivals
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import hosts
-from tests.functional import NOVA, divided, live, profiled, test_plain_functions
+from tests.functional import NOVA, divided, live, plain, profiled
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, slots
 
@@ -26,7 +25,6 @@ MOVES_FUNCTIONS = unittest.skipIf(
     NOVA < 31, "Nova before 2025.1 moves no virtual function of a running guest"
 )
 COLD = "migrate the instance cold (openstack server migrate, without --live-migration)"
-FUNCTION = "0000:3b:00.1"
 
 
 class Died(BaseException):
@@ -41,8 +39,6 @@ class Moves(live.Moving):
     THERE: ClassVar[list[str]]
     # How many host2 has beside the neighbour's
     FREE: ClassVar[int]
-    # Of a flavor in Placement's words nobody says more.
-    NO_ROOM: ClassVar[str] = "No valid host was found"
 
     def wanted(self, count: int = 2) -> str:
         raise NotImplementedError
@@ -53,10 +49,6 @@ class Moves(live.Moving):
     def used(self, host: str) -> tuple[int, int]:
         """Reserved and used of the type"""
         raise NotImplementedError
-
-    def name(self, slot: str) -> str:
-        """What QEMU calls it"""
-        return slot.partition("/")[0]
 
     def setUp(self) -> None:
         super().setUp()
@@ -97,13 +89,109 @@ class Moves(live.Moving):
     def assertNoDomain(self, host: str) -> None:
         self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, host)
 
+    def name(self, slot: str) -> str:
+        """Return what QEMU calls it."""
+        return slot.partition("/")[0]
+
     def test_there_and_back(self) -> None:
+        """Once QEMU is new enough, and libvirt does not refuse it in the midst"""
+        with mock.patch.object(self.connection("host1"), "fakeVersion", 8000000):
+            said = self.refusal_of("host2")
+        self.assertIn("host host1 cannot move a running guest with vGPUs", said)
+        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
+        self.assertIn(COLD, said)
+        self.refusal = live.NO_STATE.format(self.name(self.MINE[1]))
+        self.during = lambda: self.assertMade(3, "host2")
+        self.live_migrate(self.server, expected="failed")
+        self.assertEqual(1, self.moves)
+        self.assertHere()
+        said = "\n".join(self.said(self.server))
+        self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
+        self.assertIn(COLD, said)
+        self.assertIn("the guest continues on this host: vGPU", self.log())
+        # Another day
+        self.refusal = None
         self.live_migrate(self.server)
         self.assertThere()
         again = self.boot(self.wanted(), host="host1")
         self.assertVGPUs(again, self.MINE, "host1")
         self._delete_server(again)
         self.live_migrate(self.server, "host1")
+        self.assertHere()
+
+    def said(self, server: Server) -> list[str]:
+        (request, *_) = [
+            each["request_id"]
+            for each in self.api.get_instance_actions(server["id"])
+            if each["action"] == "live-migration"
+        ]
+        url = f"/servers/{server['id']}/os-instance-actions/{request}"
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        return [each["details"] for each in events if each["details"]]
+
+    def refusal_of(self, host: str) -> str:
+        """What the instance's owner reads; nothing is made or claimed any more."""
+        said: str = self.live_migration_refused(self.server, host)
+        self.assertVGPUs(self.server, self.MINE, "host1")
+        self.assertMade(1, "host2")
+        usage = self.computes[host].driver._gpus.ledger.now
+        self.assertEqual(set(), usage.kept_by(self.server["id"]))
+        self.assertIsNone(self.instance(self.server).migration_context)
+        return said
+
+    def test_the_source_ends_meanwhile(self) -> None:
+        """What it leaves is given back when it is back, as the guest never left."""
+        self.leaves = {"task": "Nova's destination waits for a source that has ended"}
+        deaths = []
+
+        def die(*args: Any, **kwargs: Any) -> None:
+            deaths.append(args)
+            raise Died
+
+        self.during = die
+        action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
+        with mock.patch.object(manager.ComputeManager, "_rollback_live_migration", die):
+            self.api.post_server_action(self.server["id"], action)
+            self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)))
+        self.assertMade(3, "host2")
+        self.restart_host("host1")
+        found = [each.kind for each in self.judge("host2").differences]
+        self.assertIn(Kind.ALLOCATION_UNKNOWN, found)
+        for _ in range(2):
+            self.period("host1")
+        self.period("host2")
+        self.assertHere()
+
+
+class MediatedTest(Moves, divided.DividedServersTestBase):
+    MINE = slots(FIRST, 64, 0, 1)
+    THERE = slots(FIRST, 64, 1, 2)
+    FREE = 7
+
+    def name(self, slot: str) -> str:
+        return vgpu.device_uuid(self.server["id"], vgpu.Slot.parse(slot))
+
+    def wanted(self, count: int = 2) -> str:
+        return self.of_type(64, count)
+
+    def used(self, host: str) -> tuple[int, int]:
+        return self.inventories(host)[64][1:]
+
+    def test_refused(self) -> None:
+        """For one reason after another; none leaves anything that is in the way of the next."""
+        with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
+            said = self.refusal_of("host2")
+        self.assertIn("gpu.GPULibvirtDriver, or its nova-gpu is too old", said)
+        self.assertIn(COLD, said)
+        full = self.boot(self.wanted(self.FREE - 1), host="host2")
+        self.assertIn("No valid host was found", self.live_migration_refused(self.server, "host2"))
+        self.assertIn("No valid host", self.live_migration_refused(self.server))
+        self._delete_server(full)
+        self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
+        with mock.patch.object(self.connection("host2"), "fakeLibVersion", 8005000):
+            said = self.refusal_of("host2")
+        self.assertIn("host host2 cannot move a running guest with vGPUs", said)
+        self.assertIn(COLD, said)
         self.assertHere()
 
     def test_nobody_gets_them_meanwhile(self) -> None:
@@ -148,70 +236,6 @@ class Moves(live.Moving):
             key=lambda each: str(each.event_type),
         )
 
-    def test_libvirt_refuses_in_the_midst(self) -> None:
-        self.refusal = live.NO_STATE.format(self.name(self.MINE[1]))
-        self.during = lambda: self.assertMade(3, "host2")
-        self.live_migrate(self.server, expected="failed")
-        self.assertEqual(1, self.moves)
-        self.assertHere()
-        said = "\n".join(self.said(self.server))
-        self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
-        self.assertIn(COLD, said)
-        self.assertIn("the guest continues on this host: vGPU", self.log())
-        # Another day
-        self.refusal = None
-        self.live_migrate(self.server)
-        self.assertThere()
-
-    def said(self, server: Server) -> list[str]:
-        (request, *_) = [
-            each["request_id"]
-            for each in self.api.get_instance_actions(server["id"])
-            if each["action"] == "live-migration"
-        ]
-        url = f"/servers/{server['id']}/os-instance-actions/{request}"
-        events = self.api.api_get(url).body["instanceAction"]["events"]
-        return [each["details"] for each in events if each["details"]]
-
-    def test_refused(self) -> None:
-        """For one reason after another; none leaves anything that is in the way of the next."""
-        self.refuse()
-        self.assertHere()
-
-    def refuse(self) -> None:
-        with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
-            said = self.refusal_of("host2")
-        self.assertIn("gpu.GPULibvirtDriver, or its nova-gpu is too old", said)
-        self.assertIn(COLD, said)
-        with mock.patch.object(self.connection("host1"), "fakeVersion", 8000000):
-            said = self.refusal_of("host2")
-        self.assertIn("host host1 cannot move a running guest with vGPUs", said)
-        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
-        self.assertIn(COLD, said)
-        full = self.boot(self.wanted(self.FREE - 1), host="host2")
-        self.assertIn(self.NO_ROOM, self.live_migration_refused(self.server, "host2"))
-        self.assertIn("No valid host", self.live_migration_refused(self.server))
-        self._delete_server(full)
-
-    def refusal_of(self, host: str) -> str:
-        """What the instance's owner reads; nothing is made or claimed any more."""
-        said: str = self.live_migration_refused(self.server, host)
-        self.assertVGPUs(self.server, self.MINE, "host1")
-        self.assertMade(1, "host2")
-        usage = self.computes[host].driver._gpus.ledger.now
-        self.assertEqual(set(), usage.kept_by(self.server["id"]))
-        self.assertIsNone(self.instance(self.server).migration_context)
-        return said
-
-    def test_the_destination_cannot_make_them(self) -> None:
-        """Which it says when it is to prepare the guest's coming"""
-        driver = self.computes["host2"].driver
-        failed = exception.DeviceUnavailable("0000:3b:00.0", "no", "never mind")
-        with mock.patch.object(driver._gpus.vgpus, "make", side_effect=failed):
-            self.live_migrate(self.server, expected="failed")
-        self.assertEqual(0, self.moves)
-        self.assertHere()
-
     def test_the_destination_restarts_meanwhile(self) -> None:
         def during() -> None:
             self.restart_host("host2")
@@ -221,54 +245,6 @@ class Moves(live.Moving):
         self.during = during
         self.live_migrate(self.server)
         self.assertThere()
-
-    def test_the_source_ends_meanwhile(self) -> None:
-        """What it leaves is given back when it is back, as the guest never left."""
-        self.leaves = {"task": "Nova's destination waits for a source that has ended"}
-        deaths = []
-
-        def die(*args: Any, **kwargs: Any) -> None:
-            deaths.append(args)
-            raise Died
-
-        self.during = die
-        action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
-        with mock.patch.object(manager.ComputeManager, "_rollback_live_migration", die):
-            self.api.post_server_action(self.server["id"], action)
-            self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)))
-        self.assertMade(3, "host2")
-        self.restart_host("host1")
-        found = [each.kind for each in self.judge("host2").differences]
-        self.assertIn(Kind.ALLOCATION_UNKNOWN, found)
-        for _ in range(2):
-            self.period("host1")
-        self.period("host2")
-        self.assertHere()
-
-
-class OldLibvirt(Moves):
-    def refuse(self) -> None:
-        super().refuse()
-        self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
-        with mock.patch.object(self.connection("host2"), "fakeLibVersion", 8005000):
-            said = self.refusal_of("host2")
-        self.assertIn("host host2 cannot move a running guest with vGPUs", said)
-        self.assertIn(COLD, said)
-
-
-class MediatedTest(OldLibvirt, divided.DividedServersTestBase):
-    MINE = slots(FIRST, 64, 0, 1)
-    THERE = slots(FIRST, 64, 1, 2)
-    FREE = 7
-
-    def name(self, slot: str) -> str:
-        return vgpu.device_uuid(self.server["id"], vgpu.Slot.parse(slot))
-
-    def wanted(self, count: int = 2) -> str:
-        return self.of_type(64, count)
-
-    def used(self, host: str) -> tuple[int, int]:
-        return self.inventories(host)[64][1:]
 
 
 @MOVES_FUNCTIONS
@@ -286,69 +262,29 @@ class TypedTest(Moves, profiled.ProfiledServersTestBase):
         return self.inventories(host)[1155][1:]
 
 
-class TypedOldLibvirtTest(live.Moving, profiled.ProfiledServersTestBase):
-    def test_offers_none(self) -> None:
-        """It would start no guest with such a function."""
-        self.start_host()
-        server = self.boot(self.of_type(1155, 2))
-        self.start_host("host2", libvirt_version=9000000)
-        self.assertEqual({}, self.inventories("host2"))
-        self.assertIn("No valid host", self.live_migration_refused(server))
-        self.assertVGPUs(server, TypedTest.MINE, "host1")
-
-
 @MOVES_FUNCTIONS
-class PlainTest(OldLibvirt, test_plain_functions.PlainServersTestBase):
+class PlainTest(Moves, plain.PlainServersTestBase):
     """Virtual functions as they are, which a vendor's variant of vfio-pci has"""
 
-    MINE = test_plain_functions.slots(FIRST, 1, 2)
-    THERE = test_plain_functions.slots(FIRST, 2, 3)
+    MINE = plain.slots(FIRST, 1, 2)
+    THERE = plain.slots(FIRST, 2, 3)
     FREE = 5
-    NO_ROOM = "2 vGPUs (type vf) asked for, at most 1 free in one host"
     DRIVER = "xe-vfio-pci"
 
     def prepare(self, host: hosts.Host) -> None:
         super().prepare(host)
         for card in (FIRST, SECOND):
-            for function in test_plain_functions.functions(card, 1, 2, 3):
+            for function in plain.functions(card, 1, 2, 3):
                 host.bind(function, self.DRIVER)
 
     def wanted(self, count: int = 2) -> str:
-        return self.flavor(**test_plain_functions.FLAVOR | {"vgpus": f"= {count}"})
+        return self.flavor(**plain.FLAVOR | {"vgpus": f"= {count}"})
 
     def used(self, host: str) -> tuple[int, int]:
         return self.vgpus(host)[1:]
 
     def assertMade(self, count: int, host: str) -> None:
         """None is made: a function is there, and who has it the other assertions say."""
-
-
-class PlainDriverTest(live.Moving, test_plain_functions.PlainServersTestBase):
-    """Virtual functions that vfio-pci has at one host, which knows nothing of their state"""
-
-    DRIVERS = ("xe-vfio-pci", "xe-vfio-pci", "vfio-pci")
-
-    def prepare(self, host: hosts.Host) -> None:
-        super().prepare(host)
-        host.bind(FUNCTION, self.DRIVERS[len(self.hosts) - 1])
-
-    def test_is_refused(self) -> None:
-        for name in ("host2", "host3"):
-            self.start_host(name)
-        server = self.boot(self.flavor(**test_plain_functions.FLAVOR), host="host1")
-        said = self.live_migration_refused(server, "host3")
-        reason = f"on host3: vfio-pci, which has vGPU {FUNCTION}/vf/0, cannot save its"
-        if NOVA < 31:
-            reason = "Nova before 2025.1 moves no virtual function of a running guest"
-        self.assertIn(reason, said)
-        self.assertIn(COLD, said)
-        self.assertVGPUs(server, [f"{FUNCTION}/vf/0"])
-        self.hosts["host1"].bind(FUNCTION, "vfio-pci")
-        said = self.live_migration_refused(server, "host2")
-        self.assertIn(f"vfio-pci, which has vGPU {FUNCTION}/vf/0, cannot save its state", said)
-        self.assertIn(COLD, said)
-        self.assertVGPUs(server, [f"{FUNCTION}/vf/0"])
-        self.assertEqual([1, 0, 0], [self.vgpus(f"host{number}")[2] for number in (1, 2, 3)])
 
 
 class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
@@ -365,25 +301,4 @@ class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
         self.assertIn("on host2: the guest has nvidia-64", self.log())
         self.assertVGPUs(server, slots(FIRST, 64, 0), "host3")
         self.assertEqual({65: (4, 0, 0)}, self.inventories("host2"))
-        self.flags(vgpu_types=["*"], group="gpu")
-
-    def test_is_refused(self) -> None:
-        self.flags(vgpu_types=["nvidia-64"], group="gpu")
-        self.start_host("host1")
-        server = self.boot(self.of_each(memory_mib=">= 2048"))
-        self.assertVGPUs(server, slots(FIRST, 64, 0))
-        self.flags(vgpu_types=["nvidia-65"], group="gpu")
-        self.start_host("host2")
-        said = self.live_migration_refused(server, "host2")
-        self.assertIn(
-            "on host2: the guest has nvidia-64 of 10de:1bb3, a mediated device, and would get "
-            "nvidia-65 of 10de:1bb3, a mediated device",
-            said,
-        )
-        self.assertIn(COLD, said)
-        self.assertIsNone(self.instance(server).migration_context)
-        self.assertVGPUs(server, slots(FIRST, 64, 0))
-        # Nothing of the claim is left.
-        other = self.boot(self.of_type(65, 4), host="host2")
-        self.assertVGPUs(other, slots(FIRST, 65, 0, 1) + slots(SECOND, 65, 0, 1), "host2")
         self.flags(vgpu_types=["*"], group="gpu")

@@ -16,34 +16,25 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.fixtures import economy
 from tests.functional import NOVA, divided, live
-from tests.functional.test_recoveries import Step
+from tests.functional.failing_steps import DRIVER, RPC, Step
 
-_DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
-_RPC = "nova.compute.rpcapi.ComputeAPI"
-
-# Of the destination before the guest moves, which stays where it is
-PREPARING = (
-    Step(f"{_DRIVER}.pre_live_migration"),
-    Step(f"{_DRIVER}.pre_live_migration", after=True),
-    Step(f"{_RPC}.pre_live_migration"),
-)
 # And where libvirt did not move it
 ROLLBACK = (
-    Step(f"{_DRIVER}.rollback_live_migration_at_source"),
-    Step(f"{_DRIVER}.rollback_live_migration_at_destination"),
-    Step(f"{_RPC}.rollback_live_migration_at_destination"),
-    Step(f"{_RPC}.drop_move_claim_at_destination"),
+    Step(f"{DRIVER}.rollback_live_migration_at_source"),
+    Step(f"{DRIVER}.rollback_live_migration_at_destination"),
+    Step(f"{RPC}.rollback_live_migration_at_destination"),
+    Step(f"{RPC}.drop_move_claim_at_destination"),
 )
 # When the guest runs at the destination already
 AT_DESTINATION = (
-    Step(f"{_RPC}.post_live_migration_at_destination"),
-    Step(f"{_DRIVER}.post_live_migration_at_destination"),
-    Step(f"{_DRIVER}.post_live_migration_at_destination", after=True),
+    Step(f"{RPC}.post_live_migration_at_destination"),
+    Step(f"{DRIVER}.post_live_migration_at_destination"),
+    Step(f"{DRIVER}.post_live_migration_at_destination", after=True),
 )
 MOVED = (
-    Step(f"{_DRIVER}.post_live_migration"),
-    Step(f"{_DRIVER}.post_live_migration_at_source"),
-    Step(f"{_DRIVER}.cleanup"),
+    Step(f"{DRIVER}.post_live_migration"),
+    Step(f"{DRIVER}.post_live_migration_at_source"),
+    Step(f"{DRIVER}.cleanup"),
     # Nova 2024.1 calls such a move completed: test_completed_without_the_destination.
     *(AT_DESTINATION if NOVA > 29 else ()),
 )
@@ -107,9 +98,6 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
                 self.assertIsAt(host)
                 self._delete_server(self.server)
                 self.server = self.boot(self.of_type(64, 2), host="host1")
-
-    def test_preparing(self) -> None:
-        self.assertRecovers(PREPARING, "host1", reboots=False)
 
     def test_abort(self) -> None:
         """By a user, while the guest is on its way"""

@@ -7,11 +7,12 @@ Two hosts whose GPUs have the same addresses; at each another instance has the f
 from __future__ import annotations
 
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
 
 from tests.functional import base, kvm
 
 
-class Hosts:
+class Moves:
     HOSTS = ("host1", "host2")
 
     def setUp(self) -> None:
@@ -19,13 +20,10 @@ class Hosts:
         self.strangers = {host: self.boot(self.gpu_flavor(1), host=host) for host in self.hosts}
         self.first = self.recorded(self.strangers["host1"])
 
-    def assertOthersUntouched(self) -> None:
-        for host, server in self.strangers.items():
-            self.assertGPUs(server, self.first, host)
-
     def assertUsed(self, host1: int, host2: int) -> None:
-        self.assertOthersUntouched()
+        """By the instance; the others have what they had."""
         for host, used in {"host1": host1 + 1, "host2": host2 + 1}.items():
+            self.assertGPUs(self.strangers[host], self.first, host)
             self.period(host)
             self.assertInventory(used=used, host=host)
 
@@ -38,8 +36,6 @@ class Hosts:
         (other,) = {"host1", "host2"} - {host}
         self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, other)
 
-
-class Moves(Hosts):
     def _boot(self, **extra_specs: str) -> None:
         self.server = self.boot(self.flavor(**extra_specs), host="host1")
 
@@ -47,33 +43,7 @@ class Moves(Hosts):
         self._resize_server(self.server, self.flavor(**extra_specs))
 
     def test_resize_up_and_down(self) -> None:
-        self._boot(gpus="= 1")
-        self._resize(gpus="= 2")
-        self.assertUsed(1, 2)
-        self.confirm(self.server, source="host1")
-        self.assertHas(2, "host2")
-        self.assertUsed(0, 2)
-        self._resize(gpus="= 1")
-        self.assertUsed(1, 2)
-        self.confirm(self.server, source="host2")
-        self.assertHas(1, "host1")
-        self.assertUsed(1, 0)
-
-    def test_resize_to_none(self) -> None:
-        self._boot(gpus="= 2")
-        before = self.recorded(self.server)
-        self._resize()
-        self.assertUsed(2, 0)
-        self._revert_resize(self.server)
-        self.assertHas(2, "host1")
-        self.assertEqual(before, self.recorded(self.server))
-        self.assertUsed(2, 0)
-        self._resize()
-        self.confirm(self.server, source="host1")
-        self.assertHas(0, "host2")
-        self.assertUsed(0, 0)
-
-    def test_resize_from_none(self) -> None:
+        """From none to two, to one, and to none, each confirmed, and the ends reverted as well"""
         self._boot()
         self._resize(gpus="= 2")
         self.assertUsed(0, 2)
@@ -84,13 +54,33 @@ class Moves(Hosts):
         self.confirm(self.server, source="host1")
         self.assertHas(2, "host2")
         self.assertUsed(0, 2)
+        self._resize(gpus="= 1")
+        self.assertUsed(1, 2)
+        self.confirm(self.server, source="host2")
+        self.assertHas(1, "host1")
+        self.assertUsed(1, 0)
+        before = self.recorded(self.server)
+        self._resize()
+        self.assertUsed(1, 0)
+        self._revert_resize(self.server)
+        self.assertHas(1, "host1")
+        self.assertEqual(before, self.recorded(self.server))
+        self._resize()
+        self.confirm(self.server, source="host1")
+        self.assertHas(0, "host2")
+        self.assertUsed(0, 0)
 
     def test_cold_migration(self) -> None:
         self._boot(gpus="= 1")
+        mine = self.recorded(self.server)
         self._migrate_server(self.server)
+        self.restart_host("host1")
         self.assertUsed(1, 1)
+        # Until it is confirmed the old GPU is the instance's as well.
+        self.boot_refused(self.gpu_flavor(self.TOTAL - 1), host="host1")
         self._revert_resize(self.server)
         self.assertHas(1, "host1")
+        self.assertEqual(mine, self.recorded(self.server))
         self.assertUsed(1, 0)
         self._migrate_server(self.server)
         self.confirm(self.server, source="host1")
@@ -99,10 +89,12 @@ class Moves(Hosts):
 
     def test_evacuation(self) -> None:
         self._boot(gpus="= 1")
-        # Its guest went on while its host was away, and ends when that is back.
+        before = self.recorded(self.server)
+        # Its guest goes on while its host is away, and ends when that is back.
         self.force_down("host1")
         self._evacuate_server(self.server, expected_host="host2")
         self._start_server(self.server)
+        self.assertEqual(before, self.rendered(self.server, "host1"))
         self.bring_back("host1")
         self.assertHas(1, "host2")
         self.assertUsed(0, 1)
@@ -119,17 +111,35 @@ class Moves(Hosts):
         self.assertUsed(0, 2)
 
 
-class SameHost:
+class LXCMovesTest(Moves, base.GPUServersTestBase):
+    def test_another_hosts_gpus_are_never_taken_for_ours(self) -> None:
+        """Moved, the instance has a GPU of host2, at an address that its neighbour has here."""
+        self.server = self.strangers["host1"]
+        self._migrate_server(self.server)
+        instance = self.instance(self.server)
+        driver = {name: compute.driver for name, compute in self.computes.items()}
+        gpus = driver["host2"]._gpus
+        with gpus.starts.holding(instance.uuid, gpus.ledger.now.kept_by(instance.uuid)):
+            self.assertIn("/dev/nvidia5", self.xml(driver["host2"], instance))
+        self.assertNotIn("/dev/nvidia", self.xml(driver["host1"], instance))
+
+
+class KVMMovesTest(Moves, kvm.KVMServersTestBase):
+    pass
+
+
+class SameHostTest(kvm.KVMServersTestBase):
+    HOSTS = ("host1",)
+
     def setUp(self) -> None:
         super().setUp()
         self.flags(allow_resize_to_same_host=True)
-        self.start_host()
         self.server = self.boot(self.gpu_flavor(1))
         self.before = self.recorded(self.server)
-        self._resize_server(self.server, self.gpu_flavor(2))
 
     def test_old_and_new_are_both_claimed(self) -> None:
         """Until it is confirmed or reverted"""
+        self._resize_server(self.server, self.gpu_flavor(2))
         after = self.recorded(self.server)
         self.assertEqual(after, self.rendered(self.server))
         self.assertEqual(3, len({*self.before, *after}))
@@ -140,6 +150,12 @@ class SameHost:
         self.assertGPUs(self.server, self.before)
         self.period()
         self.assertInventory(used=1)
+        # There are not enough for the old one and so many new ones.
+        refused = self.assertRaises(
+            client.OpenStackApiException, self._resize_server, self.server, self.gpu_flavor(4)
+        )
+        self.assertIn("NoValidHost", str(refused))
+        self._wait_for_server_parameter(self.server, {"OS-EXT-STS:task_state": None})
         self._resize_server(self.server, self.gpu_flavor(2))
         after = self.recorded(self.server)
         self.confirm(self.server, source="host1")
@@ -148,19 +164,3 @@ class SameHost:
         self.assertInventory(used=2)
         rest = self.boot(self.gpu_flavor(self.TOTAL - 2))
         self.assertGPUs(rest, self.recorded(rest))
-
-
-class LXCMovesTest(Moves, base.GPUServersTestBase):
-    pass
-
-
-class KVMMovesTest(Moves, kvm.KVMServersTestBase):
-    pass
-
-
-class LXCSameHostTest(SameHost, base.GPUServersTestBase):
-    pass
-
-
-class KVMSameHostTest(SameHost, kvm.KVMServersTestBase):
-    pass

@@ -2,60 +2,23 @@
 """What an operator does after a move has failed, and what the instance has then.
 
 The tables name each step of Nova's that fails; what Nova's log and its documentation say to do next
-is done. The same for containers and for KVM guests.
+is done.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
-
-import fixtures
 from nova.compute import task_states
-from oslo_utils import importutils
 
 from tests.fixtures import economy
-from tests.functional import base, divided, kvm
+from tests.functional import divided, kvm
+from tests.functional.failing_steps import DRIVER, GUEST, MANAGER, RPC, Hosts, Step
 
-_MANAGER = "nova.compute.manager.ComputeManager"
-_DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
-_RPC = "nova.compute.rpcapi.ComputeAPI"
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A method of Nova's that fails before, or else after, it has done what it does."""
-
-    method: str
-    after: bool = False
-
-    def __str__(self) -> str:
-        return f"{'after' if self.after else 'in'} {self.method.rpartition('.')[2]}"
-
-    @contextlib.contextmanager
-    def failing(self) -> Iterator[None]:
-        owner, _, name = self.method.rpartition(".")
-        original: Callable[..., Any] = getattr(importutils.import_class(owner), name)
-
-        def fail(*args: Any, **kwargs: Any) -> None:
-            if self.after:
-                original(*args, **kwargs)
-            raise RuntimeError("this step fails")
-
-        with fixtures.MonkeyPatch(self.method, fail):
-            yield
-
-
-GUEST = Step(f"{_DRIVER}._create_guest_with_network")
-GUEST_RUNS = Step(f"{_DRIVER}._create_guest_with_network", after=True)
-BEFORE_GUEST = Step(f"{_MANAGER}._update_volume_attachments")
-AFTER_GUEST = Step(f"{_MANAGER}._complete_volume_attachments")
-UNSHELVED = Step(f"{_MANAGER}._update_instance_after_spawn")
-SOURCE = Step(f"{_DRIVER}.migrate_disk_and_power_off", after=True)
-CAST = Step(f"{_RPC}.finish_resize")
+GUEST_RUNS = Step(f"{DRIVER}._create_guest_with_network", after=True)
+BEFORE_GUEST = Step(f"{MANAGER}._update_volume_attachments")
+AFTER_GUEST = Step(f"{MANAGER}._complete_volume_attachments")
+UNSHELVED = Step(f"{MANAGER}._update_instance_after_spawn")
+SOURCE = Step(f"{DRIVER}.migrate_disk_and_power_off", after=True)
+CAST = Step(f"{RPC}.finish_resize")
 
 # The steps of a resize, and whether the instance has its new flavor after that
 RESIZE = {
@@ -68,42 +31,14 @@ RESIZE = {
 }
 # And of a revert, with the host that the instance is on
 REVERT = {
-    Step(f"{_DRIVER}.destroy"): "host2",
-    Step(f"{_RPC}.finish_revert_resize"): "host2",
-    Step(f"{_MANAGER}._revert_allocation"): "host1",
-    BEFORE_GUEST: "host1",
+    Step(f"{DRIVER}.destroy"): "host2",
+    Step(f"{RPC}.finish_revert_resize"): "host2",
+    Step(f"{MANAGER}._revert_allocation"): "host1",
     GUEST: "host1",
-    GUEST_RUNS: "host1",
 }
 
 
-class Hosts:
-    # As in a cloud: no host hears of what fails at another one.
-    CAST_AS_CALL = False
-    leaves: Mapping[str, str] = MappingProxyType(
-        {"domain": "Nova leaves it at the source, without its GPUs"}
-    )
-
-    HOSTS: tuple[str, ...] = ("host1", "host2")
-
-    def act(self, **action: Any) -> None:
-        self.api.post_server_action(self.server["id"], action)
-
-    def fails(self, step: Step, status: str = "ERROR", **action: Any) -> None:
-        with step.failing():
-            self.act(**action)
-            self.settles(status)
-
-    def settles(self, status: str) -> None:
-        self._wait_until_settled(self.server, status)
-        economy.wait_for_quiet(5)
-
-    def hard_reboot(self) -> None:
-        self.act(reboot={"type": "HARD"})
-        self.settles("ACTIVE")
-
-
-class Recoveries(Hosts):
+class RecoveriesTest(Hosts, kvm.KVMServersTestBase):
     def of(self, gpus: int) -> str:
         return self.gpu_flavor(gpus) if gpus else self.flavor()
 
@@ -127,35 +62,22 @@ class Recoveries(Hosts):
         for name in self.hosts:
             self.assertInventory(host=name)
 
-    def _resizes(self, gpus: int, then: int, *steps: Step) -> None:
-        for step in steps:
-            with self.subTest(gpus=gpus, then=then, step=str(step)):
-                self.server = self.boot(self.of(gpus), host="host1")
-                self.fails(step, resize={"flavorRef": self.of(then)})
-                self.hard_reboot()
-                self.assertHas(
-                    then if RESIZE[step] else gpus, "host1" if step is SOURCE else "host2"
-                )
-                self.sweep()
-
-    def test_resize_up(self) -> None:
-        self._resizes(1, 2, *RESIZE)
-        self._resizes(0, 1, CAST, GUEST, GUEST_RUNS)
-
-    def test_resize_down(self) -> None:
-        self._resizes(1, 0, *RESIZE)
-        self._resizes(2, 1, GUEST, GUEST_RUNS)
-
-    def test_cold_migration(self) -> None:
-        for step in RESIZE:
-            with self.subTest(step=str(step)):
-                self.server = self.boot(self.of(1), host="host1")
-                with step.failing():
-                    self.admin_api.post_server_action(self.server["id"], {"migrate": None})
-                    self.settles("ERROR")
-                self.hard_reboot()
-                self.assertHas(1, "host1" if step is SOURCE else "host2")
-                self.sweep()
+    def test_resize(self) -> None:
+        for gpus, then, steps in (
+            (1, 2, RESIZE),
+            (0, 1, (CAST, GUEST, GUEST_RUNS)),
+            (1, 0, (CAST, GUEST, AFTER_GUEST)),
+            (2, 1, (GUEST,)),
+        ):
+            for step in steps:
+                with self.subTest(gpus=gpus, then=then, step=str(step)):
+                    self.server = self.boot(self.of(gpus), host="host1")
+                    self.fails(step, resize={"flavorRef": self.of(then)})
+                    self.hard_reboot()
+                    self.assertHas(
+                        then if RESIZE[step] else gpus, "host1" if step is SOURCE else "host2"
+                    )
+                    self.sweep()
 
     def test_revert(self) -> None:
         for step, host in REVERT.items():
@@ -171,7 +93,7 @@ class Recoveries(Hosts):
         self.server = self.boot(self.of(1), host="host1")
         self._resize_server(self.server, self.of(2))
         with self.on("host1"):
-            self.fails(Step(f"{_DRIVER}.confirm_migration"), confirmResize=None)
+            self.fails(Step(f"{DRIVER}.confirm_migration"), confirmResize=None)
         self.hard_reboot()
         self.assertHas(2, "host2")
         self.sweep()
@@ -254,48 +176,6 @@ class Recoveries(Hosts):
         self.sweep()
 
 
-class LXCRecoveriesTest(Recoveries, base.GPUServersTestBase):
-    pass
-
-
-class KVMRecoveriesTest(Recoveries, kvm.KVMServersTestBase):
-    pass
-
-
-class SameHostTest(Hosts, base.GPUServersTestBase):
-    """What a failed resize on one host has claimed for the new flavor is free again."""
-
-    HOSTS = ("host1",)
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.flags(allow_resize_to_same_host=True)
-
-    def test_resize(self) -> None:
-        for gpus, then in ((1, 2), (0, 1), (2, 1)):
-            for step, is_new in RESIZE.items():
-                with self.subTest(gpus=gpus, then=then, step=str(step)):
-                    self.server = self.boot(self._of(gpus))
-                    self.fails(step, resize={"flavorRef": self._of(then)})
-                    self.hard_reboot()
-                    self.assertHas(then if is_new else gpus)
-                    self._delete_server(self.server)
-
-    def _of(self, gpus: int) -> str:
-        return self.gpu_flavor(gpus) if gpus else self.flavor()
-
-    def assertHas(self, gpus: int) -> None:
-        """That many, and all others can be given to another"""
-        self.periods(2)
-        got = self.recorded(self.server)
-        self.assertEqual(gpus, len(got))
-        self.assertGPUs(self.server, got)
-        self.assertInventory(used=gpus)
-        other = self.boot(self.gpu_flavor(len(base.ALL) - gpus))
-        self._delete_server(other)
-        self.period()
-
-
 class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):
     """What was made for the new flavor is removed, and what the old one asks for is made."""
 
@@ -316,12 +196,3 @@ class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):
             self.assertEqual(2, len(self.kernels[there].made))
             self.period(source)
             self.assertEqual({}, dict(self.kernels[source].made))
-
-    def test_in_novas_words(self) -> None:
-        """Nothing but the scheduler can ask for these again: it keeps what was claimed."""
-        self.server = self.boot(self.of_type(64, 2), host="host1")
-        self.fails(GUEST, resize={"flavorRef": self.of_type(65)})
-        claimed = self.recorded(self.server)
-        self.assertEqual(1, len(claimed))
-        self.hard_reboot()
-        self.assertVGPUs(self.server, claimed, "host2")

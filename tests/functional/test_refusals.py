@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be done to a container is refused; the KVM tests have what a VM is refused."""
+"""What cannot be done to an instance with GPUs is refused, and its guest goes on."""
 
 from __future__ import annotations
 
-from tests.functional import base
+from nova import exception as nova_exception
+from nova.compute import task_states
+
+from tests.functional import base, kvm
 from tests.functional.base import Server
 
 
@@ -38,6 +41,9 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
                 self.refused({"suspend": None}, server),
             )
             self.assertGoesOn(server)
+        # A host without GPUs is left to Nova, and the stand-in for libvirt saves any guest.
+        self.start_host("host3", machine="cpu-only")
+        self.perform(self.boot(self.flavor(), host="host3"), "suspend", "SUSPENDED")
 
     def test_rescue(self) -> None:
         for server in (self.server, self.plain):
@@ -58,8 +64,73 @@ class ContainerRefusalsTest(base.GPUServersTestBase):
             self.assertTrue(said)
             self.assertGoesOn(self.server)
 
-    def test_a_host_without_gpus_is_left_to_nova(self) -> None:
-        """The stand-in for libvirt saves any guest."""
-        self.start_host("host3", machine="cpu-only")
-        server = self.boot(self.flavor(), host="host3")
-        self.perform(server, "suspend", "SUSPENDED")
+
+class KVMRefusalsTest(kvm.KVMServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.before = self.guest(self.server).XMLDesc(0)
+        self.start_host("host2")
+
+    def assertGoesOn(self) -> None:
+        server = self._wait_until_settled(self.server)
+        self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
+        self.assertGPUs(self.server, [kvm.ALL[0]])
+        self.assertEqual(self.before, self.guest(self.server).XMLDesc(0))
+        self.assertInventory(used=1, host="host1")
+        self.assertInventory(used=0, host="host2")
+
+    def test_what_would_save_its_state(self) -> None:
+        self.assertEqual(
+            [
+                "Failed to suspend instance: the state of the guest's GPUs cannot be saved; stop "
+                "or shelve the instance"
+            ],
+            self.refused({"suspend": None}),
+        )
+        self.assertGoesOn()
+        self.flags(disable_libvirt_livesnapshot=True, group="workarounds")
+        instance = self.instance(self.server)
+        instance.task_state = task_states.IMAGE_SNAPSHOT
+        snapshot = self.computes["host1"].driver.snapshot
+        error = nova_exception.InstanceFaultRollback
+        raised = self.assertRaises(error, snapshot, self.context, instance, base.IMAGE, None)
+        self.assertIn("cannot be saved; stop the instance for the snapshot", str(raised))
+        self.assertGoesOn()
+
+    def test_live_migration(self) -> None:
+        for host in ("host2", None):
+            with self.subTest(host=host):
+                said = self.refused({"os-migrateLive": {"host": host, "block_migration": "auto"}})
+                for details in said:
+                    self.assertIn("GPU cannot be moved to another host while the guest", details)
+                    self.assertIn("migrate the instance cold", details)
+                self.assertTrue(said)
+                self.assertGoesOn()
+        # At the source too, where another driver at the destination has nothing against it
+        check = self.computes["host1"].driver.check_can_live_migrate_source
+        error, instance = nova_exception.MigrationPreCheckError, self.instance(self.server)
+        raised = self.assertRaises(error, check, self.context, instance, None)
+        self.assertIn("The state of a passed through GPU cannot be moved", str(raised))
+
+
+class ResizeRefusedTest(kvm.KVMServersTestBase):
+    # Called instead of cast, the destination would take the source's error for its own.
+    CAST_AS_CALL = False
+
+    def test_guest_without_pci_express(self) -> None:
+        """At the source, as it runs: at the destination it would be gone."""
+        self.flags(hw_machine_type=[], group="libvirt")
+        for host in ("host1", "host2"):
+            self.start_host(host)
+        server = self.boot(self.flavor(), host="host1")
+        flavor = self.gpu_flavor(1)
+        self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
+        self._wait_for_assert(
+            lambda: self.assertIn("Resize error: the guest cannot take", self.log())
+        )
+        server = self._wait_until_settled(server)
+        self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
+        self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(server)))
+        self.assertIn("machine type is pc", self.log())

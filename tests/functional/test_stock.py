@@ -8,7 +8,8 @@ from typing import Any
 from nova.compute import provider_tree
 from nova.virt.libvirt import driver as libvirt_driver
 
-from tests.functional import alone, base
+from tests.fixtures import large_cards, pci
+from tests.functional import alone, base, kvm
 
 
 class StockTest(alone.Alone, base.GPUServersTestBase):
@@ -55,3 +56,29 @@ class StockTest(alone.Alone, base.GPUServersTestBase):
         tree.new_root("host1", root)
         driver.update_provider_tree(tree, "host1")
         return [tree.data(uuid)._asdict() for uuid in tree.get_provider_uuids()]
+
+
+class LargeCardsTest(alone.Alone, kvm.KVMServersTestBase):
+    def test_instances_without_gpus_are_novas_own_beside_each(self) -> None:
+        """A10, L4, L40S, A100, H100 NVL, RTX PRO 6000 and MI300X, offered with default options."""
+        self.start_host(machine="cpu-only")
+        host = self.hosts["host1"]
+        for number, (product_id, card) in enumerate(large_cards.CARDS.items(), start=1):
+            vendor_id, kind, bars = card
+            address = f"0000:{number}1:00.0"
+            host.add_gpu(address, vendor_id, product_id, class_code=kind, driver="vfio-pci")
+            pci.write_bars(host.path(address), bars)
+        self.period()
+        found = {each: self.counts(uuid, "PGPU") for each, uuid in self.groups().items()}
+        offered = {each: total - reserved for each, (total, reserved, _) in found.items()}
+        self.assertEqual(dict.fromkeys(large_cards.CARDS, 1), offered)
+
+        ours = self.computes["host1"].driver
+        stock = libvirt_driver.LibvirtDriver(ours.virtapi)
+        stock._host = ours._host
+        plain, large = self.instance(self.boot(self.flavor())), self.boot(self.gpu_flavor(1))
+        self.assertEqual(self.xml(stock, plain), self.xml(ours, plain))
+        # Else that would show nothing
+        self.assertTrue(
+            self.domain(large).xpath("devices/controller[@model='pcie-root']/pcihole64")
+        )

@@ -7,7 +7,7 @@ from typing import ClassVar
 from unittest import mock
 
 from nova_gpu.core.vgpu.vgpu import of_slot
-from tests.functional import base, divided, mig, profiled, test_plain_functions
+from tests.functional import base, divided, mig, plain, profiled
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, WHOLE, slots
 
@@ -63,31 +63,78 @@ class Operations:
         self.perform(self.server, "pause", "PAUSED")
         self.perform(self.server, "unpause", "ACTIVE")
         self.assertMine()
+        self._refuse()
+        self.assertMine()
         self._stop_server(self.server)
         self.restart_host("host1")
         self.period()
         self.assertMade(2)
         # Stopped, it keeps them.
-        self.assertVGPUs(self.boot(self.other()), self.BESIDE)
+        other = self.boot(self.other(), host="host1")
+        self.assertVGPUs(other, self.BESIDE)
         self._start_server(self.server)
         self.assertVGPUs(self.server, self.MINE)
         self.assertDone(3)  # what is there is not made again
+        self._boot_host(other)
 
     def _rescue(self) -> None:
         self.rescue(self.server)
         self.assertEqual(2, len(self.domain(self.server).xpath("devices/hostdev[not(address)]")))
         self.perform(self.server, "unrescue", "ACTIVE")
 
-    def test_soft_delete_and_restore(self) -> None:
+    def _refuse(self) -> None:
+        said = self.refused({"suspend": None}, self.server)
+        self.assertIn("the state of the guest's GPUs cannot be saved", said[0])
+
+    def _boot_host(self, other: Server) -> None:
+        """Only those that are to be made are gone then."""
+
+    def test_deleted(self) -> None:
+        """And restored, reclaimed, while its host is down, as the service ends; and made anew"""
         with self.soft_deleted(self.server):
             self.period()
             self.assertMade(2)
-            self.assertVGPUs(self.boot(self.other()), self.BESIDE)
+            other = self.boot(self.other())
+            self.assertVGPUs(other, self.BESIDE)
             self.perform(self.server, "restore", "ACTIVE")
             self.assertVGPUs(self.server, self.MINE)
         with self.soft_deleted(self.server):
             self.reclaim(self.server)
         self.assertMade(1)
+        self._delete_server(other)
+        self.period()
+        # Its guest runs on: its room is nobody else's before Nova's periodic task has ended it.
+        self.server = self.boot(self.wanted())
+        self.assertMine()
+        self.force_down("host1")
+        self._delete_server(self.server)
+        self.bring_back("host1")
+        self.period()
+        self.assertMade(2)
+        self.assertEqual(2, self.reserved())
+        other = self.boot(self.other())
+        self.assertVGPUs(other, self.BESIDE)
+        self.reap()
+        self.assertMade(1)
+        self._delete_server(other)
+        self.period()
+        # The service ends between a domain and its vGPU.
+        self.server = self.boot(self.wanted())
+        driver = self.computes["host1"].driver
+        with mock.patch.object(driver._gpus.vgpus, "release"):
+            self._delete_server(self.server)
+        self.assertMade(2)
+        self.restart_host("host1")
+        self.assertMade(0)
+        self.period()
+        self.assertEqual(0, self.reserved())
+        # Of several by one request each has its own.
+        several = self.boot_several(self.wanted(), 2)
+        held = [slot for server in several for slot in self.recorded(server)]
+        self.assertEqual(4, len(set(held)))
+        for server in several:
+            self.assertVGPUs(server, self.recorded(server))
+        self.assertMade(4)
 
     def test_moves(self) -> None:
         self.start_host("host2")
@@ -108,9 +155,6 @@ class Operations:
         self.assertMade(0)
         self._unshelve_server(self.server)
         self.assertMine(self.host_of(self.server))
-
-    def test_resizes(self) -> None:
-        self.start_host("host2")
         host = self.host_of(self.server)
         there = {"host1": "host2", "host2": "host1"}[host]
         resized = self._resize_server(self.server, self.other())
@@ -145,40 +189,12 @@ class Operations:
         self.assertVGPUs(self.server, [])
         self.assertMade(0)
 
-    def test_what_is_refused(self) -> None:
-        said = self.refused({"suspend": None}, self.server)
-        self.assertIn("the state of the guest's GPUs cannot be saved", said[0])
-        self.assertMine()
-
-    def test_delete_while_the_host_is_down(self) -> None:
-        """Its guest runs on: its room is nobody else's before Nova's periodic task has ended it."""
-        self.force_down("host1")
-        self._delete_server(self.server)
-        self.bring_back("host1")
-        self.period()
-        self.assertMade(2)
-        self.assertEqual(2, self.reserved())
-        self.assertVGPUs(self.boot(self.other()), self.BESIDE)
-        self.reap()
-        self.assertMade(1)
-
-    def test_the_service_ends_between_a_domain_and_its_vgpu(self) -> None:
-        driver = self.computes["host1"].driver
-        with mock.patch.object(driver._gpus.vgpus, "release"):
-            self._delete_server(self.server)
-        self.assertMade(2)
-        self.restart_host("host1")
-        self.assertMade(0)
-        self.period()
-        self.assertEqual(0, self.reserved())
-
 
 class Made:
     """Of those that are to be made"""
 
-    def test_host_boot(self) -> None:
+    def _boot_host(self, other: Server) -> None:
         """Nothing is there, and it is made again before anybody else has its room."""
-        other = self.boot(self.other())
         self._stop_server(self.server)
         self.kernels["host1"].forget_all()
         self.restart_host("host1")
@@ -223,19 +239,19 @@ class TypedTest(Made, Operations, profiled.ProfiledServersTestBase):
         return self.inventories()[1155][1]
 
 
-class PlainTest(Operations, test_plain_functions.PlainServersTestBase):
+class PlainTest(Operations, plain.PlainServersTestBase):
     """Virtual functions as they are, of which nothing is made"""
 
     WHOLE = WHOLE
-    MINE = test_plain_functions.slots(FIRST, 1, 2)
-    OTHER = test_plain_functions.slots(FIRST, 1)
-    BESIDE = test_plain_functions.slots(FIRST, 3)
+    MINE = plain.slots(FIRST, 1, 2)
+    OTHER = plain.slots(FIRST, 1)
+    BESIDE = plain.slots(FIRST, 3)
 
     def wanted(self) -> str:
-        return self.flavor(**test_plain_functions.FLAVOR | {"vgpus": "= 2"})
+        return self.flavor(**plain.FLAVOR | {"vgpus": "= 2"})
 
     def other(self) -> str:
-        return self.flavor(**test_plain_functions.FLAVOR)
+        return self.flavor(**plain.FLAVOR)
 
     def reserved(self) -> int:
         return self.vgpus()[1]
@@ -264,8 +280,11 @@ class MIGTest(Operations, mig.MIGServersTestBase):
         return self.vgpus()[1]
 
     def assertVGPUs(self, server: Server, expected: list[str], host: str = "host1") -> None:
-        numbers = [of_slot(int(each.rpartition("/")[2])) for each in expected]
-        nodes = [node for each in numbers for node in mig.nodes_of(0, *each)]
+        nodes: list[str] = []
+        for each in expected:
+            card, _, number = each.partition("/")
+            place = of_slot(int(number.rpartition("/")[2]))
+            nodes += mig.nodes_of(mig.CARDS.index(card), *place)
         self.assertInstances(server, expected, nodes, host)
 
     def assertMade(self, count: int, host: str = "host1") -> None:
@@ -277,10 +296,20 @@ class MIGTest(Operations, mig.MIGServersTestBase):
         said = self.refused({"rescue": {}}, self.server)
         self.assertIn("a container is not started from another disk", said[0])
 
-    def test_what_is_refused(self) -> None:
+    def _refuse(self) -> None:
         said = self.refused({"suspend": None}, self.server)
         self.assertIn("the state of a container cannot be saved", said[0])
         self.start_host("host2")
         live = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
         self.assertIn("migrate the instance cold", self.refused(live, self.server)[0])
-        self.assertMine()
+
+
+class AnotherHostTest(divided.DividedServersTestBase):
+    def test_a_driver_that_makes_none(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        for address in (FIRST, SECOND):
+            self.kernels["host1"].refused.add(address)
+        servers = [self.boot(self.of_type(66)) for _ in range(2)]
+        for server, slot in zip(servers, slots(FIRST, 66, 0) + slots(SECOND, 66, 0), strict=True):
+            self.assertVGPUs(server, [slot], "host2")

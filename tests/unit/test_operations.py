@@ -85,6 +85,6 @@ class OperationsTest(testtools.TestCase):
         return {tuple(each) for each in found.values()}
 
     def test_what_is_not_there_is_seen(self) -> None:
-        name = "functional.test_operations.LXCOperationsTest."
+        name = "functional.test_lifecycle.LXCLifecycleTest."
         self.assertTrue(is_there(f"{name}test_what_lets_it_run"))
         self.assertFalse(is_there(f"{name}test_what_lets_it_ru"))
