@@ -41,11 +41,6 @@ class NvmlTest(alone.Alone, base.GPUServersTestBase):
         self.assertGPUs(self.boot(self.flavor()), [])
         self.assertInventory(used=2)
 
-    def test_one_that_it_knows(self) -> None:
-        self.facts = nvml.NvmlFacts(compute_capability=(7, 0))
-        self.start_host(machine="h200-8")
-        self.assertIn("HW_GPU_CUDA_COMPUTE_CAPABILITY_V7_0", self.traits())
-
 
 class DeadCardTest(alone.Alone, base.GPUServersTestBase):
     """One card of eight that NVIDIA's driver has and cannot use, by the real probe; its node is
@@ -59,52 +54,41 @@ class DeadCardTest(alone.Alone, base.GPUServersTestBase):
         self.library = self.useFixture(machines.Library(*self.cards))
         self.flags(nvml=True, group="gpu")
 
-    def assertOneIsDead(self, index: int, reason: str) -> None:
-        self.start_host(machine="h200-8")
-        self.assertInventory(reserved=1)
-        address = self.cards[index].address
-        self.assertIn(f"GPU {address} (H200", self.log())
-        self.assertIn(reason, self.log())
+    def test_what_its_driver_cannot_use(self) -> None:
+        first, *others = self.cards
+
+        def more(**lines: str) -> machines.Card:
+            return dataclasses.replace(first, more=lines)
+
+        for number, (said, reason) in enumerate(
+            (
+                ((), "NVML cannot open it (Not Found)"),  # RmInitAdapter failed
+                ((more(pci=machines.LOST),), "NVIDIA's driver has lost it"),
+                ((more(compute_mode="2"),), "its compute mode is PROHIBITED"),  # nvidia-smi -c 2
+                ((more(memory=machines.NOT_SUPPORTED),), "its memory is not known"),
+            )
+        ):
+            with self.subTest(reason):
+                self.library.say(*said, *others)
+                host = f"host{number}"
+                self.start_host(host, machine="h200-8")
+                self.assertInventory(reserved=1, host=host)
+                self.assertIn(reason, self.log())
         # What is known of the others is known of their group.
         cuda = "trait:CUSTOM_HW_GPU_CUDA_COMPUTE_CAPABILITY_V9_0"
-        asked = {"gpu:memory_mib": ">= 100000", cuda: "required"}
-        server = self.boot(self.flavor(gpus="= 7", **asked))
-        self.assertGPUs(server, [card.address for card in self.cards if card.address != address])
-        self.boot(self.gpu_flavor(1), expected_state="ERROR")
+        asked = self.flavor(gpus="= 7", **{"gpu:memory_mib": ">= 100000", cuda: "required"})
+        server = self.boot(asked, host="host0")
+        self.assertGPUs(server, [card.address for card in others], "host0")
 
-    def test_one_that_its_driver_could_not_initialise(self) -> None:
-        """RmInitAdapter failed: NVML does not list it."""
-        self.library.say(*self.cards[1:])
-        self.assertOneIsDead(0, "NVML cannot open it (Not Found)")
-
-    def test_one_that_is_lost(self) -> None:
-        self.library.say(
-            *self.cards[:7], dataclasses.replace(self.cards[7], more={"pci": machines.LOST})
-        )
-        self.assertOneIsDead(7, "NVIDIA's driver has lost it")
-
-    def test_one_that_no_program_may_use(self) -> None:
-        """nvidia-smi -c 2"""
-        more = {"compute_mode": "2"}
-        self.library.say(dataclasses.replace(self.cards[0], more=more), *self.cards[1:])
-        self.assertOneIsDead(0, "its compute mode is PROHIBITED")
-
-    def test_one_whose_memory_is_not_told(self) -> None:
-        more = {"memory": machines.NOT_SUPPORTED}
-        self.library.say(dataclasses.replace(self.cards[0], more=more), *self.cards[1:])
-        self.assertOneIsDead(0, "its memory is not known")
-
-    def test_one_that_its_driver_excludes(self) -> None:
-        self.flags(nvml=False, group="gpu")
+    def test_without_nvml(self) -> None:
+        """A library that does not answer, and none: what the driver shows is all that is known."""
+        self.library.say(init="!9")
         self.start_host(machine="h200-8")
+        self.assertInventory()
+        self.flags(nvml=False, group="gpu")
+        self.restart_host("host1")
         information = self.hosts["host1"].roots.proc / "driver/nvidia/gpus/0000:3b:00.0/information"
         information.write_text(information.read_text().replace("Excluded:\t No", "Excluded:\t Yes"))
         self.period()
         self.assertInventory(reserved=1)
         self.assertIn("NVIDIA's driver excludes it", self.log())
-
-    def test_a_library_that_does_not_answer(self) -> None:
-        """The nodes are there: they are all that is known."""
-        self.library.say(init="!9")
-        self.start_host(machine="h200-8")
-        self.assertInventory()

@@ -55,17 +55,6 @@ class PeriodTest(base.GPUServersTestBase):
         free = {*base.ALL} - {*base.FIRST_SOCKET[:3], *base.SECOND_SOCKET[:2]}
         self.assertGPUs(self.boot(self.gpu_flavor(3)), free)
 
-    def test_reverted_and_not_back_yet(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        self.start_host("host2")
-        self.period("host1")
-        server = self._resize_server(server, self.gpu_flavor(3))
-        self._before(MANAGER, "_finish_revert_resize")
-        server = self._revert_resize(server)
-        self.assertNobodyWasAStranger("_finish_revert_resize")
-        self.assertGPUs(server, base.FIRST_SOCKET[:2], "host1")
-        self.assertInventory(used=2, host="host1")
-
     def test_evacuated_and_not_moved(self) -> None:
         server = self.boot(self.gpu_flavor(2))
         self.start_host("host2")
@@ -74,13 +63,6 @@ class PeriodTest(base.GPUServersTestBase):
         server = self._evacuate_server(server, expected_host="host2")
         self.assertNobodyWasAStranger("finish_evacuation")
         self.assertInventory(used=2, host="host2")
-
-    def test_deleted_behind_the_hosts_back_since_it_was_started(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        self.instance(server).destroy()
-        self.period()
-        self.assertInventory(reserved=2)
-        self.assertIn(f"the domain {server['id']} has it", self.log())
 
 
 class RepeatsTest(base.GPUServersTestBase):

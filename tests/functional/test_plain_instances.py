@@ -15,25 +15,17 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments
-from tests.functional import alone, base, kvm
-from tests.functional.test_strangers import _DOMAIN as FOREIGN
+from tests.functional import alone, base, strangers
 
 
-class PlainInstances:
-    """One instance with a GPU, and the states that its GPU and all others get into.
-
-    :attr:`ADDRESSES`: the host's cards; the instance has the first one.
-    :attr:`ALREADY_AT_START`: whether what does not answer does so when the service is started, or
-    from some moment on. It is nothing that depends on the hypervisor: each has one of them.
-    """
+class PlainInstancesTest(alone.Alone, base.GPUServersTestBase):
+    """One instance with a GPU, and the states that its GPU and all others get into."""
 
     leaves = dict.fromkeys(
         ("domain", "quarantine", "hold", "reserved"), "none of the states is mended"
     )
-    ADDRESSES = base.ALL
-    ALREADY_AT_START = False
     # minors 0 to 3 are the second socket's
-    STRANGER = FOREIGN.format(uuid=uuid.uuid4()).replace("/dev/nvidia4", "/dev/nvidia0")
+    STRANGER = strangers.DOMAIN.format(uuid=uuid.uuid4()).replace("/dev/nvidia4", "/dev/nvidia0")
 
     def setUp(self) -> None:
         super().setUp()
@@ -57,16 +49,16 @@ class PlainInstances:
     # The states: with each of them plain instances work.
 
     def a_card_gone(self) -> None:
-        for address in (self.ADDRESSES[0], self.ADDRESSES[1]):
+        for address in (base.ALL[0], base.ALL[1]):
             self.hosts["host1"].remove(address)
 
     def another_product_in_its_place(self) -> None:
-        self.hosts["host1"].add_gpu(self.ADDRESSES[0], "10de", "1023", numa_node=0, minor=40)
+        self.hosts["host1"].add_gpu(base.ALL[0], "10de", "1023", numa_node=0, minor=40)
 
     def garbage_in_sysfs(self) -> None:
-        self.device(self.ADDRESSES[2], "vendor").write_bytes(b"\xff\xfegarbage")
-        self.device(self.ADDRESSES[3], "numa_node").write_text("")
-        self.device(self.ADDRESSES[3], "resource").unlink()
+        self.device(base.ALL[2], "vendor").write_bytes(b"\xff\xfegarbage")
+        self.device(base.ALL[3], "numa_node").write_text("")
+        self.device(base.ALL[3], "resource").unlink()
 
     def a_stranger(self) -> None:
         self.connection().defineXML(self.STRANGER).create()
@@ -76,7 +68,7 @@ class PlainInstances:
             (folder / "nvidia.json").write_text('{"cdiVersion": ')
 
     def quarantined(self) -> None:
-        for address in map(PciAddress.parse, self.ADDRESSES):
+        for address in map(PciAddress.parse, base.ALL):
             entry = quarantine.Entry(address, None, "it is broken", "mend it", "2026-01-01T00:00Z")
             quarantine.put(self.state() / "gpu-quarantine", entry)
 
@@ -90,10 +82,10 @@ class PlainInstances:
 
     def cards_that_fall_ill(self) -> None:
         host = self.hosts["host1"]
-        ailments.silence(host, self.ADDRESSES[2])
-        ailments.count_bus_errors(host, self.ADDRESSES[3])
+        ailments.silence(host, base.ALL[2])
+        ailments.count_bus_errors(host, base.ALL[3])
         self.period()
-        ailments.count_bus_errors(host, self.ADDRESSES[3], fatal=1)
+        ailments.count_bus_errors(host, base.ALL[3], fatal=1)
 
     STATES = (
         a_card_gone,
@@ -122,7 +114,7 @@ class PlainInstances:
 
     def test_while_something_does_not_answer(self) -> None:
         free = self._free()
-        self.assertEqual(len(self.ADDRESSES) - 1, free)
+        self.assertEqual(len(base.ALL) - 1, free)
         bug = RuntimeError("what nobody thought of")
         for name, broken in (
             (
@@ -140,8 +132,8 @@ class PlainInstances:
             ("nova_gpu.virt.lifecycle.releases.Releases.resume", bug),
         ):
             with self.subTest(name), mock.patch(name, side_effect=broken):
-                if self.ALREADY_AT_START:
-                    self.restart_host("host1")
+                self.assertPlainInstancesWork()
+                self.restart_host("host1")  # it did not answer from the start, then
                 self.assertPlainInstancesWork()
                 if broken is bug and not name.endswith(".publish"):
                     self.assertEqual(0, self._free())
@@ -150,20 +142,3 @@ class PlainInstances:
 
     def _free(self) -> int:
         return self.computes["host1"].driver._gpus.publication.free()
-
-
-class LXCPlainInstancesTest(PlainInstances, alone.Alone, base.GPUServersTestBase):
-    pass
-
-
-class KVMPlainInstancesTest(PlainInstances, alone.Alone, kvm.KVMServersTestBase):
-    ADDRESSES = kvm.ALL
-    ALREADY_AT_START = True
-    STRANGER = f"""
-<domain type='kvm'>
-  <name>somebodys</name><uuid>{uuid.uuid4()}</uuid><memory>1024</memory><vcpu>1</vcpu>
-  <os><type>hvm</type></os>
-  <devices><hostdev mode='subsystem' type='pci'><source>
-    <address domain='0x0000' bus='0xd8' slot='0x00' function='0x0'/>
-  </source></hostdev></devices>
-</domain>"""

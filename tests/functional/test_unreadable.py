@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import pathlib
-import uuid
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -16,9 +13,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import driver as libvirt_driver
 from oslo_messaging import exceptions as messaging_exceptions
 
-from nova_gpu.core import exception
 from tests.functional import alone, base
-from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
 
 def _fail_once(
@@ -76,41 +71,6 @@ class LibvirtTest(alone.Alone, _Libvirt):
         self.period()
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
-    def test_a_stranger_stays_one(self) -> None:
-        self._define("/srv")
-        self.period()
-        happened = self._once_unreachable("list_guests", only_running=False)
-        self.period()
-        self.assertEqual(["host1"], happened)
-        self.assertIn("goes on with the GPUs' last known state", self.log())
-        self.assertInventory(reserved=1)
-
-    def test_libraries_of_no_guest_go_at_start(self) -> None:
-        used, left = self._library("used"), self._library("left")
-        self._define(str(used))
-        self.restart_host("host1")
-        self.assertEqual([True, False], [used.is_dir(), left.is_dir()])
-
-    def test_libraries_stay_where_it_is_not_known_whose(self) -> None:
-        left = self._library("left")
-        silent = exception.DomainsUnreadable("nobody answers")
-        with mock.patch("nova_gpu.virt.usage.domains.mount_sources", side_effect=silent):
-            self.restart_host("host1")
-        self.assertTrue(left.is_dir())
-
-    def _library(self, name: str) -> pathlib.Path:
-        folder = self.state("host1") / "gpu-libraries" / name
-        folder.mkdir(parents=True)
-        os.utime(folder, (0, 0))
-        return folder
-
-    def _define(self, folder: str) -> None:
-        self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
-        mount = f"<source dir='{folder}'/><target dir='/usr/lib/nova-gpu'/>"
-        mounted = f"<filesystem type='mount'>{mount}</filesystem></devices>"
-        xml = FOREIGN.replace("</devices>", mounted)
-        self.connection().defineXML(xml.format(uuid=uuid.uuid4())).create()
-
 
 class AnotherHostTest(_Libvirt):
     def test_without_a_hold_another_host_is_tried(self) -> None:
@@ -133,16 +93,6 @@ class DatabaseTest(alone.Alone, base.GPUServersTestBase):
     def _unreadable(self) -> Any:
         silent = messaging_exceptions.MessagingTimeout("nobody answers")
         return mock.patch("nova_gpu.virt.usage.records.read", side_effect=silent)
-
-    def test_what_was_read_before_counts(self) -> None:
-        with self._unreadable():
-            self.period()
-        self.assertInventory(used=2)
-        self.assertIn("Cannot read the GPUs of this host's instances: nobody answers", self.log())
-        self.assertNotIn("Instances do not get GPU", self.log())
-        self.assertGPUs(
-            self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
-        )
 
     def test_never_read_yet_all_guests_keep_theirs_and_none_is_called_a_stranger(self) -> None:
         with self._unreadable():

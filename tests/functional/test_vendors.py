@@ -14,8 +14,6 @@ from tests.fixtures import hosts, nodes
 from tests.functional import alone, base
 
 AMD_NODES = {"/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"}
-INTEL_NODES = {"/dev/dri/card3", "/dev/dri/renderD131"}
-OTHERS_NODES = {"/dev/dri/card2", "/dev/dri/renderD130", "/dev/dri/card4", "/dev/dri/renderD132"}
 
 
 needs_root = unittest.skipIf(os.getuid(), "only root can make device nodes")
@@ -33,28 +31,6 @@ class VendorsTest(_NodesTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="amd-intel")
-
-    def test_the_cards_own_nodes(self) -> None:
-        amd = self.boot(self.flavor(gpus="= 1", gpu_arch="s== cdna3"))
-        self.assertEqual(["0000:03:00.0"], self.recorded(amd))
-        self.assertNodes(AMD_NODES, amd)
-
-        intel = self.boot(self.flavor(gpus="= 1", gpu_arch="s== xe-hpg"))
-        self.assertEqual(["0000:43:00.0"], self.recorded(intel))
-        self.assertNodes(INTEL_NODES, intel)
-
-    @needs_root
-    def test_users_of_the_guest_may_open_them(self) -> None:
-        everything = AMD_NODES | INTEL_NODES | OTHERS_NODES
-        self.assertEqual(dict.fromkeys(everything, 0o660), self._modes())
-
-        self.boot(self.flavor(gpus="= 1", gpu_arch="s== cdna3"))
-        expected = dict.fromkeys(everything, 0o660) | dict.fromkeys(AMD_NODES, 0o666)
-        self.assertEqual(expected, self._modes())
-
-        self.boot(self.flavor(gpus="= 1", gpu_arch="s== xe-hpg"))
-        expected |= dict.fromkeys(INTEL_NODES, 0o666)
-        self.assertEqual(expected, self._modes())
 
     @needs_root
     def test_they_are_closed_when_the_last_guest_has_gone(self) -> None:
@@ -94,14 +70,6 @@ class VendorsTest(_NodesTestBase):
         self._delete_server(first)
         self._delete_server(second)
         self.assertEqual(before, self._modes())
-
-    def assertNodes(self, expected: set[str], server: base.Server) -> None:
-        """Each as a device and as a mount, and no others."""
-        domain = self.domain(server)
-        chars = domain.xpath("devices/hostdev/source/char/text()")
-        mounts = domain.xpath("devices/filesystem[source/@dir]/target/@dir")
-        self.assertEqual(sorted(expected), sorted(chars))
-        self.assertEqual(sorted(expected | {"/"}), sorted(mounts))
 
     def _modes(self) -> dict[str, int]:
         dev = self.hosts["host1"].roots.dev
@@ -152,19 +120,3 @@ class DeviceFileModeTest(_NodesTestBase):
         self.assertEqual({0o660}, self._modes())
         self.period()
         self.assertEqual({0o660}, self._modes())
-
-    @needs_root
-    def test_nodes_that_were_everybodys_at_the_start(self) -> None:
-        self.start_host()
-        self.boot(self.gpu_flavor(1))
-        self._initialise()
-        self.period()
-        self.assertEqual({0o666}, self._modes())
-
-    def test_where_the_driver_leaves_them_alone(self) -> None:
-        self.start_host()
-        params = self.hosts["host1"].roots.proc / "driver/nvidia/params"
-        before = len(self.log())
-        params.write_text("DeviceFileMode: 432\nModifyDeviceFiles: 0\n")
-        self.restart_host("host1")
-        self.assertNotIn("sets its device nodes to mode", self.log()[before:])

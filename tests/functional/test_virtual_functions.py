@@ -4,10 +4,7 @@ and back."""
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
-
-from lxml import etree
 
 from nova_gpu.virt.health import failed_starts
 from tests.functional import alone, profiled
@@ -62,60 +59,6 @@ class RoadTest(alone.Alone, profiled.ProfiledServersTestBase):
         self.assertEqual(payload, {key: sent.payload[key] for key in payload})
 
 
-class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
-    def test_somebody_elses(self) -> None:
-        """A type that somebody has given, and a function in a domain that is no instance."""
-        self.start_host("host1")
-        host = self.hosts["host1"]
-        (host.path(FIRST[0]) / "nvidia/current_vgpu_type").write_text("1155\n")
-        self.kernels["host1"]._tell("0000:3b:00.0")
-        self.period()
-        server = self.boot(self.of_type(1147))
-        self.assertVGPUs(server, slots(1147, SECOND[0]))
-        domain = self.connection().defineXML(self._strangers(server))
-        self.period()
-        self.assertEqual((4, 3, 0), self.inventories()[1155])
-        self.assertIn(f"Instances do not get GPU {FIRST[1]}", self.log())
-        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[2]))
-        domain.undefine()
-        self.leaves = dict.fromkeys(("vgpu", "reserved"), "somebody else has given one its type")
-
-    def _strangers(self, server: Server) -> str:
-        """A domain that has another function, as somebody would write it"""
-        domain = self.domain(server)
-        domain.find("uuid").text, domain.find("name").text = str(uuid.uuid4()), "stranger"
-        domain.remove(domain.find("metadata"))
-        source = domain.find("devices/hostdev[@type='pci']/source/address")
-        source.set("bus", "0x3b")
-        source.set("function", "0x5")
-        return str(etree.tostring(domain, encoding="unicode"))
-
-    def test_what_stands_in_the_way(self) -> None:
-        device_spec = ['{"vendor_id": "10de", "product_id": "26b9", "managed": "no"}']
-        self.flags(device_spec=device_spec, group="pci")
-        self.start_host("host1")
-        self.assertEqual({}, self.inventories())
-        self.assertIn("lets Nova give 0000:3b:00.4 to instances", self.log())
-
-    def test_whole_by_option(self) -> None:
-        """With functions it is given to nobody."""
-        self.flags(vgpu_types=[], group="gpu")
-        self.start_host("host1")
-        self.assertEqual({}, self.inventories())
-        self.assertInventory(total=1)
-        self.assertIn("it has 4 SR-IOV virtual functions", self.log())
-
-
-class AnotherHostTest(profiled.ProfiledServersTestBase):
-    def test_a_driver_that_gives_none(self) -> None:
-        self.start_host("host1")
-        self.start_host("host2")
-        self.kernels["host1"].refused |= {*FIRST, *SECOND}
-        servers = [self.boot(self.of_type(1156)) for _ in range(2)]
-        for server, function in zip(servers, (FIRST[0], SECOND[0]), strict=True):
-            self.assertVGPUs(server, slots(1156, function), "host2")
-
-
 class QEMUServersTestBase(profiled.ProfiledServersTestBase):
     def qemu_says(self, text: str, of: str = "") -> None:
         """Let QEMU end with *text* where it starts with the function *of*, or with any."""
@@ -125,18 +68,6 @@ class QEMUServersTestBase(profiled.ProfiledServersTestBase):
 
 
 class StartsTest(QEMUServersTestBase):
-    def test_a_function_with_which_none_starts(self) -> None:
-        self.start_host("host1")
-        self.kernels["host1"].refused.add(FIRST[0])
-        for _ in range(3):
-            self.boot(self.of_type(1155), expected_state="ERROR")
-        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
-        said = f"New instances do not get virtual function {FIRST[0]}: 3 guests in a row"
-        self.assertIn(said, self.log())
-        self.period()
-        self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
-        self.assertEqual((8, 4, 0), self.inventories()[1147])
-
     def test_qemu_ends_because_of_the_function(self) -> None:
         self.start_host("host1")
         self.qemu_says(
@@ -203,3 +134,13 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
             self.assertIn(told, fault)
             self.assertNotIn(FIRST[0], fault)
             self.assertLess(len(fault), 256)
+
+
+class AnotherHostTest(profiled.ProfiledServersTestBase):
+    def test_a_driver_that_gives_none(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        self.kernels["host1"].refused |= {*FIRST, *SECOND}
+        servers = [self.boot(self.of_type(1156)) for _ in range(2)]
+        for server, function in zip(servers, (FIRST[0], SECOND[0]), strict=True):
+            self.assertVGPUs(server, slots(1156, function), "host2")

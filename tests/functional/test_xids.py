@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import errno
 from typing import ClassVar
-from unittest import mock
 
 from nova.tests import fixtures as nova_fixtures
 
@@ -14,7 +12,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments, kernel
 from tests.functional import alone, base, mig
-from tests.functional.mig import FIRST, LAYOUT, SMALL, nodes_of, slot
+from tests.functional.mig import FIRST, SMALL, nodes_of, slot
 
 SICK = base.FIRST_SOCKET[0]
 
@@ -70,58 +68,6 @@ class XidsTest(Xids, alone.Alone, base.GPUServersTestBase):
         self.assertInventory(total=8, reserved=0, used=7)
         self.assertGPUs(self.boot(self.gpu_flavor(1)), [SICK])
 
-    def test_others_are_over_when_the_host_has_booted(self) -> None:
-        self.report(48)
-        self.restart_host("host1")
-        self.assertInventory(total=8, reserved=1, used=0)
-        self.boot_host()
-        self.assertInventory(total=8, reserved=0, used=0)
-        self.assertEqual({}, quarantine.load(self.folder))
-
-    _LEAVES = dict.fromkeys(("quarantine", "reserved"), "nobody has released the card")
-
-    def test_one_that_lasts_is_not_replaced_by_one_that_ends(self) -> None:
-        self.leaves = self._LEAVES
-        self.report(79)
-        self.report(48)
-        self.boot_host()
-        self.assertInventory(total=8, reserved=1, used=0)
-
-    def test_the_disk_is_full(self) -> None:
-        """What is decided of a card holds before it can be written, and is written once it can."""
-        self.leaves = self._LEAVES
-        full = OSError(errno.ENOSPC, "No space left on device")
-        with mock.patch("nova_gpu.host.state.files.write", side_effect=full):
-            for _ in range(2):
-                self.report(79)
-                self.assertInventory(total=8, reserved=1, used=0)
-            self.boot_refused(self.gpu_flavor(8))
-            self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
-        self.assertEqual({}, quarantine.load(self.folder))
-        self.next_period()
-        self.assertEqual([PciAddress.parse(SICK)], list(quarantine.load(self.folder)))
-        self.restart_host("host1")
-        self.assertInventory(total=8, reserved=1, used=7)
-
-    def test_an_assigned_card_stays_the_instances(self) -> None:
-        server = self.boot(self.gpu_flavor(1))
-        self.notifier.reset()
-        self.leaves = self._LEAVES
-        self.report(48)
-        self.assertInventory(total=8, reserved=0, used=1)
-        self._reboot_server(server, hard=True)
-        self.assertGPUs(server, [SICK])
-        found = self.sent()
-        self.assertEqual(["gpu.quarantine"], [each.event_type for each in found])
-        self.assertEqual(server["id"], found[0].payload["instance_uuid"])
-        self._delete_server(server)
-        self.period()
-        self.assertInventory(total=8, reserved=1, used=0)
-
-    def test_what_a_program_brings_about_changes_nothing(self) -> None:
-        self.report(13)
-        self.assertInventory(total=8, reserved=0, used=0)
-
 
 class MIGXidsTest(Xids, alone.Alone, mig.MIGServersTestBase):
     """Some are an instance's alone, some its card's."""
@@ -141,32 +87,8 @@ class MIGXidsTest(Xids, alone.Alone, mig.MIGServersTestBase):
         self.next_period()
         self.assertEqual((6, 0, 1), self.vgpus())
 
-    def test_until_it_is_made_anew(self) -> None:
-        self.report(94, "GPU-I:09")
-        self.assertEqual((6, 1, 0), self.vgpus())
-        self.divide(FIRST, [each for each in LAYOUT if each[0] != 9])
-        self.period()
-        self.divide(FIRST, LAYOUT)
-        self.period()
-        self.assertEqual((6, 0, 0), self.vgpus())
-
-    def test_who_has_it_keeps_it(self) -> None:
-        self.leaves = {"reserved": "nobody has made the instance anew"}
-        server = self.boot(self.of_type(SMALL))
-        self.report(94, "GPU-I:09 GPU-CI:00")
-        self.assertEqual((6, 0, 1), self.vgpus())
-        self._reboot_server(server, hard=True)
-        self.assertInstances(server, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
-        self._delete_server(server)
-        self.period()
-        self.assertEqual((6, 1, 0), self.vgpus())
-
     def test_what_is_not_is_the_cards(self) -> None:
         self.leaves = dict.fromkeys(("quarantine", "reserved"), "nobody has released the card")
         self.report(95, "GPU-I:09 GPU-CI:00")
         self.assertEqual((6, 3, 0), self.vgpus())
         self.assertIn("Xid 95 of MIG instance 9/0", self.log())
-
-    def test_what_a_program_brings_about_changes_nothing(self) -> None:
-        self.report(31, "GPU-I:09 GPU-CI:00")
-        self.assertEqual((6, 0, 0), self.vgpus())
