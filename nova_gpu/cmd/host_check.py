@@ -19,11 +19,11 @@ from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import pci_errors as host_health
-from nova_gpu.host import processor
+from nova_gpu.host import processes, processor
 from nova_gpu.host.pci import iommu
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough, rebind_script
+from nova_gpu.host.vfio import boot_configuration, open_devices, passthrough
 from nova_gpu.virt.delivery import bind_failures, guest_address_space
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.sets import Sets
@@ -154,9 +154,9 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
 
 
 def _holders(gpu: GPU, roots: Roots) -> str:
-    return open_devices.as_text(
-        rebind_script.holders(str(roots.proc), open_devices.numbers(gpu, roots))
-    )
+    holders = processes.holders(str(roots.proc), open_devices.numbers(gpu, roots))
+    # Without root's rights most processes cannot be looked into.
+    return open_devices.as_text(holder for holder in holders if holder[2] or os.geteuid() == 0)
 
 
 def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:

@@ -38,9 +38,10 @@ class TimedOut(Failed):
 
 
 def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
-    """Return the command that runs the script at *path*, which imports the standard library only.
+    """Return the command that runs the script at *path*.
 
-    Importing other packages would double the time until it starts.
+    It can import the standard library, and of this package what imports nothing else: other imports
+    would double the time until it starts.
     """
     return [sys.executable, "-I", "-S", str(path), *arguments]
 

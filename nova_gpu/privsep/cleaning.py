@@ -34,7 +34,7 @@ def end_processes(address: str) -> list[str]:
     """End the processes that a container left with the device open; return their descriptions.
 
     :param address: a GPU's address, or the slot of a MIG instance
-    :raises NotClean: if a process does not end
+    :raises NotClean: if a process does not end, or may have the device open
     """
     means, gpu = nova_gpu.privsep.vfio.means(CONF.gpu.clean_timeout), device.parse(address)
     card = _card(device.function(gpu))
@@ -47,9 +47,8 @@ def end_processes(address: str) -> list[str]:
         reason = f"the search for processes that its guest left {error}"
         raise exception.NotClean(address, reason, "see which processes have it open") from error
     if left:
-        reason = f"processes of its guest do not end: {', '.join(map(str, left))}"
-        remedy = "see the kernel's log for what they wait for; the host may need a boot"
-        raise exception.NotClean(address, reason, remedy)
+        reason = f"processes still have it open, or may have: {', '.join(map(str, left))}"
+        raise exception.NotClean(address, reason, left[0].remedy)
     return [str(process) for process in processes]
 
 

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 
 import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
+from nova_gpu.host import child
 from nova_gpu.host.pci import privileged_cards
+from nova_gpu.host.processes import Holder
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding, open_devices
 from nova_gpu.host.vfio.rebinder import Means
+
+LOG = logging.getLogger(__name__)
 
 
 def records() -> pathlib.Path:
@@ -45,16 +50,23 @@ def give_to_host(address: str) -> None:
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def in_use(addresses: list[str]) -> dict[str, str]:
-    """Return text that names the processes with a GPU open, by the GPU's address.
+def in_use(addresses: list[str]) -> dict[str, list[Holder]]:
+    """Return the processes that have a GPU open, by the GPU's address.
 
-    A GPU that no process has open is left out, and so are all if the processes cannot be found.
+    A GPU that no process has open is left out, and so are all if the search for them fails, because
+    :func:`give_to_guests` searches again.
     """
     cards = [model.PciAddress.parse(address) for address in addresses]
-    return {
-        str(card): who
-        for card, who in open_devices.in_use(cards, means(CONF.gpu.bind_timeout)).items()
-    }
+    try:
+        holders = open_devices.in_use(cards, means(CONF.gpu.bind_timeout))
+    except child.Failed as error:
+        LOG.warning(
+            "Cannot tell whether a process has a GPU open, so it is checked again when a guest "
+            "starts: the search %s",
+            error,
+        )
+        return {}
+    return {str(card): who for card, who in holders.items()}
 
 
 def means(timeout_s: float) -> Means:

@@ -10,44 +10,47 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from nova_gpu.core import model
+from nova_gpu.core import json_text, model
+from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host import child
+from nova_gpu.host import child, processes
 from nova_gpu.host.container import end_processes
+from nova_gpu.host.container.end_processes import Guest, Range
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import open_devices, rebinder
+from nova_gpu.host.vfio import open_devices
 from nova_gpu.host.vfio.rebinder import Means
 
 SCRIPT = pathlib.Path(__file__).with_name("end_processes.py")
 
-# The program with which libvirt starts a container, an ancestor of all processes in it.
-_CONTROLLER = "libvirt_lxc"
-# The beginning of the name of a container's control group: with systemd (machine-lxc\x2d...) and
-# without.
-_GROUPS = ("machine-lxc", ".libvirt-lxc")
 
-# The first id on the host and the number of ids, from an entry of [libvirt]uid_maps.
-Range = tuple[int, int]
+# What to do about a process that is not ended, by the reason
+_REMEDIES = {
+    end_processes.DOES_NOT_END: (
+        "see the kernel's log for what it waits for; the host may need a boot"
+    ),
+    end_processes.UNREAD: open_devices.UNREAD_REMEDY,
+}
+_END_IT = "end it, and let [libvirt]uid_maps name ids that no other program of the host uses"
 
 
 class Process(NamedTuple):
-    """A process of the host.
-
-    ``started`` is in ticks since the host's boot, and distinguishes it from a later process with
-    the same pid. ``command`` is its command line.
-    """
+    """A process of the host: its pid, its command, and why it is not ended, if it is not."""
 
     pid: int
-    started: int
     command: str
+    reason: str | None
 
     def __str__(self) -> str:
-        return f"{self.command} (pid {self.pid})"
+        text = f"{printable(self.command)} (pid {self.pid})"
+        return f"{text}: {self.reason}" if self.reason else text
+
+    @property
+    def remedy(self) -> str:
+        return _REMEDIES.get(self.reason or "", _END_IT)
 
 
 def ranges(uid_maps: Sequence[str]) -> list[Range]:
@@ -64,27 +67,14 @@ def ranges(uid_maps: Sequence[str]) -> list[Range]:
 
 
 def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
-    """Return whether a process with one of *uids* may run outside of all running LXC guests.
+    """Return whether a process of a guest may run outside of all running LXC guests.
 
     Return true if it is unknown. Needs no root.
     """
-    if not uids or not roots.shows_all_processes():
+    proc = str(roots.proc)
+    if not uids or not roots.shows_all_processes() or processes.hides_others(proc):
         return True
-    names = [name for name in os.listdir(roots.proc) if name.isdecimal()]
-    if names and "1" not in names:
-        return True  # other users' processes are not shown (hidepid)
-    statuses = {}
-    for name in names:
-        try:
-            statuses[name] = _status(roots.proc / name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-        except OSError:
-            return True
-    return any(
-        _is_guests(status, uids) and not _is_contained(status, statuses)
-        for status in statuses.values()
-    )
+    return any(guest is not Guest.RUNS for _, guest in end_processes.of_guests(proc, uids))
 
 
 def end(
@@ -94,7 +84,7 @@ def end(
 
     The host's own processes, such as nvidia-persistenced, are left alone.
 
-    :returns: all processes that were to be killed, and those that still have the device open
+    :returns: the processes that were killed, and those that have the device open or may have
     :raises Failed: if the search for the processes, or killing them, fails
     """
     devices = (
@@ -102,57 +92,17 @@ def end(
         if isinstance(device, Slot)
         else open_devices.numbers(device, means.roots)
     )
-    holders = list(_left(devices, means, uids))
-    if not holders:
+    if not devices:
         return [], []
     request = {
         "proc": str(means.roots.proc),
-        "processes": [(holder.pid, holder.started) for holder in holders],
+        "devices": sorted(devices),
+        "uids": uids,
         "timeout_s": means.timeout_s / 2,
     }
-    child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
-    return holders, list(_left(devices, means, uids))
-
-
-def _left(
-    devices: Collection[open_devices.Number], means: Means, uids: Sequence[Range]
-) -> Iterator[Process]:
-    if not devices:
-        return
-    # The privileged process may not look into other users' processes, nor end them; a program that
-    # it starts may.
-    answer = rebinder.look({"devices": sorted(devices)}, means)
-    for pid, command, _ in answer["holders"]:
-        folder = means.roots.proc / str(pid)
-        with contextlib.suppress(OSError):  # it has ended
-            started = end_processes.started(str(folder))
-            if _came_from_guest(folder, uids):
-                yield Process(pid, started, command)
-
-
-def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
-    """Return whether the process runs as a guest's user or in an LXC guest's control group."""
-    groups = (process / "cgroup").read_text()
-    return _is_guests(_status(process), uids) or any(group in groups for group in _GROUPS)
-
-
-def _status(process: pathlib.Path) -> Mapping[str, str]:
-    """Return the fields of the file ``status`` of *process*, a folder in /proc."""
-    lines = (process / "status").read_text(errors="replace").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _is_guests(status: Mapping[str, str], uids: Sequence[Range]) -> bool:
-    own = [int(uid) for uid in status.get("Uid", "").split()]
-    return any(first <= uid < first + count for uid in own for first, count in uids)
-
-
-def _is_contained(status: Mapping[str, str], statuses: Mapping[str, Mapping[str, str]]) -> bool:
-    """Return whether the process is in a running LXC guest: a descendant of libvirt_lxc."""
-    seen: set[str] = set()
-    while (parent := status.get("PPid", "0")) in statuses and parent not in seen:
-        seen.add(parent)
-        status = statuses[parent]
-        if status.get("Name") == _CONTROLLER:
-            return True
-    return False
+    output = child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
+    answer = json_text.parse(output)
+    ended, left = (
+        [Process(*process) for process in answer[outcome]] for outcome in ("ended", "left")
+    )
+    return ended, left

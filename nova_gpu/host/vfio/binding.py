@@ -21,6 +21,7 @@ from typing import Any
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import consoles, discovery, iommu
+from nova_gpu.host.processes import Number
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.host.state.former_drivers import ByFunction, Former, Formers
@@ -29,7 +30,6 @@ from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)
 
-IN_USE = "it is in use by processes of the host"
 _SEE_KERNEL_LOG = "see the kernel's log about it"
 
 
@@ -59,7 +59,7 @@ class _NotBegun(_NotMoved):
 
 
 class _InUse(_NotBegun):
-    """A card that processes of the host have open."""
+    """A card that processes of the host have open, or may have."""
 
     error = exception.CardInUse
 
@@ -214,7 +214,7 @@ def _undo(gpu: model.GPU, others: Formers, formers_kept: Formers, means: Means) 
 def _move(
     gpu: model.GPU,
     drivers: Formers,
-    devices: Iterable[open_devices.Number],
+    devices: Iterable[Number],
     means: Means,
     overrides: ByFunction | None = None,
 ) -> ByFunction:
@@ -249,9 +249,9 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
         raise failed(f"{step} took too long ([gpu]bind_timeout)") from error
     except child.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
-    if answer["holders"]:
-        who = open_devices.as_text(answer["holders"])
-        raise _InUse(IN_USE, "end that first", others=who)
+    if holders := answer["holders"]:
+        reason, remedy = open_devices.reason(holders)
+        raise _InUse(reason, remedy, others=open_devices.as_text(holders))
     if answer["error"]:
         raise _NotMoved(answer["error"])
     return answer

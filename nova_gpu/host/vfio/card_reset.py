@@ -76,10 +76,13 @@ def resets_functions(gpu: model.GPU, roots: Roots) -> bool:
 def _in_use(gpu: model.GPU, means: Means) -> str | None:
     """Wait half of ``means.timeout_s``, as QEMU takes time to end; return who has the card open."""
     deadline = time.monotonic() + means.timeout_s / 2
-    while who := open_devices.in_use([gpu.address], means).get(gpu.address):
-        if time.monotonic() > deadline:
-            return f"it is still in use by {who}"
-        time.sleep(_LOOK_AGAIN_S)
+    try:
+        while who := open_devices.in_use([gpu.address], means).get(gpu.address):
+            if time.monotonic() > deadline:
+                return f"it is still in use by {open_devices.as_text(who)}"
+            time.sleep(_LOOK_AGAIN_S)
+    except child.Failed as error:
+        return f"the search for processes that have it open {error}"
     return None
 
 

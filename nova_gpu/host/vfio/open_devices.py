@@ -7,30 +7,25 @@ While a process has one open, the driver does not release the card.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from nova_gpu.core import model
 from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host import child, nodes
+from nova_gpu.host import nodes
 from nova_gpu.host.pci import discovery, sysfs
+from nova_gpu.host.processes import Holder, Number
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
-LOG = logging.getLogger(__name__)
-
-# The longest part of a process's command line that is printed
-_MOST = 80
+# The longest part of a process's command line that is printed, and the most processes that are
+_MOST, _MOST_HOLDERS = 80, 5
 
 # Subsystems whose devices the kernel can take away from processes that have them open. Every
 # desktop daemon has the inputs open that report a plug in a card's sound output.
 _TAKEN_AWAY = frozenset({"input", "usb", "block"})
-
-Number = tuple[int, int]  # major, minor
 
 # If proc shows only the processes of a container
 UNSEEN = (
@@ -38,6 +33,14 @@ UNSEEN = (
     "of its own"
 )
 UNSEEN_REMEDY = "give nova-compute's container the host's PID namespace (pid_mode: host)"
+
+IN_USE = "it is in use by processes of the host"
+# If the kernel does not let root look into them
+UNREAD = "a process of the host may have it open, because what that has open cannot be read"
+UNREAD_REMEDY = (
+    "let nova-compute's privileged process have the rights of root that it lacks (CAP_SYS_PTRACE "
+    "and CAP_SYS_ADMIN in a container), or end a process that hangs"
+)
 
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
@@ -84,37 +87,43 @@ def _number(folder: str) -> Number | None:
         return None
 
 
-def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
-    """Return the processes of the host that have one of these cards open, as text by card.
+def in_use(
+    addresses: Iterable[model.PciAddress], means: Means
+) -> Mapping[model.PciAddress, list[Holder]]:
+    """Return the processes of the host that have one of these cards open, by card.
 
-    Return an empty mapping if it is unknown, because
-    :func:`nova_gpu.host.vfio.binding.give_to_guests` checks again.
+    A process that cannot be looked into may have each of them open.
+
+    :raises Failed: if the search for them fails
     """
     gpus = discovery.cards_at(addresses, means.roots)
     devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
     devices = {device for devices in devices_by_card.values() for device in devices}
     if not devices:
         return {}
-    try:
-        answer = rebinder.look({"devices": sorted(devices)}, means)
-    except child.Failed as error:
-        LOG.warning(
-            "Cannot tell whether a process has a GPU open, so it is checked again when a guest "
-            "starts: the search %s",
-            error,
-        )
-        return {}
-    who: dict[model.PciAddress, list[Any]] = {}
+    answer = rebinder.look({"devices": sorted(devices)}, means)
+    who: dict[model.PciAddress, list[Holder]] = {}
     for holder in answer["holders"]:
         for address, own in devices_by_card.items():
-            if not own.isdisjoint(map(tuple, holder[2])):
+            if own and (holder[2] is None or not own.isdisjoint(map(tuple, holder[2]))):
                 who.setdefault(address, []).append(holder)
-    return {address: as_text(holders) for address, holders in who.items()}
+    return who
 
 
-def as_text(holders: Iterable[Any]) -> str:
-    """Return the commands and pids of *holders*, processes from the rebind script, as one text.
+def reason(holders: Iterable[Holder]) -> tuple[str, str]:
+    """Return why a card with these *holders* is not given to guests, and the remedy."""
+    seen = any(devices is not None for _, _, devices in holders)
+    return (IN_USE, "end that first") if seen else (UNREAD, UNREAD_REMEDY)
+
+
+def as_text(holders: Iterable[Holder]) -> str:
+    """Return the commands and pids of *holders* as one text, the first few of many.
 
     It is made printable, because processes choose their own names, those of containers too.
     """
-    return ", ".join(f"{printable(command, _MOST)} (pid {pid})" for pid, command, _ in holders)
+    texts = []
+    for pid, command, devices in holders:
+        unread = ", which cannot be looked into" if devices is None else ""
+        texts.append(f"{printable(command, _MOST)} (pid {pid}{unread})")
+    more = [f"{len(texts) - _MOST_HOLDERS} more"] if len(texts) > _MOST_HOLDERS else []
+    return ", ".join(texts[:_MOST_HOLDERS] + more)

@@ -2,16 +2,18 @@
 """Script that binds PCI functions to other drivers, run by :mod:`nova_gpu.host.vfio.binding`.
 
 It runs as a process of its own because a write to ``unbind`` returns only when the driver has
-released the function, which may never happen. It imports nothing of this package, so that it starts
-fast: a guest waits for it. Its task is one line on its standard input, so that it can be started in
-advance; without one it ends. The line is one JSON object::
+released the function, which may never happen. Of this package it imports only
+:mod:`nova_gpu.host.processes`, so that it starts fast: a guest waits for it. Its task is one line
+on its standard input, so that it can be started in advance; without one it ends. The line is one
+JSON object::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
      "settle_s": 5, "overrides": {"0000:81:00.0": null, ...},
      "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci", "override": "vfio-pci"}, ...]}
 
-If a process has one of the character *devices* (major, minor) open, nothing is read or bound. If
-the driver_override of a function differs from its expected value in *overrides*, nothing is bound.
+If a process has one of the character *devices* (major, minor) open, or may have it open because
+what it has open cannot be read (null in place of its devices), nothing is read or bound. If the
+driver_override of a function differs from its expected value in *overrides*, nothing is bound.
 ``driver`` null leaves a function without a driver; ``override`` becomes its driver_override, null
 clears that. A driver may probe after the write has returned (PROBE_PREFER_ASYNCHRONOUS): the script
 waits for it for *settle_s* seconds. Before each step it prints a line with the step, so that the
@@ -27,10 +29,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 import time
-from collections.abc import Collection, Iterator
+
+if not __package__:  # run by its path, with -I
+    sys.path.append(__file__.rpartition("/nova_gpu/")[0])
+from nova_gpu.host import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is half as much to load as all the rest
@@ -39,50 +43,6 @@ if TYPE_CHECKING:  # typing is half as much to load as all the rest
 # The text of driver_override if it was never written or was cleared (drivers/pci/pci-sysfs.c).
 _NO_OVERRIDE = ("(null)", "")
 _STEP_S = 0.02
-
-
-Number = tuple[int, int]
-
-
-def holders(
-    proc: str, devices: Collection[Number]
-) -> Iterator[tuple[int, str, Collection[Number]]]:
-    """Yield the processes that have some of *devices* open, as (pid, command, open devices).
-
-    Without root rights, processes of other users are not seen.
-    """
-    for name in os.listdir(proc) if devices else ():
-        if name.isdecimal() and (devices_open := _open(f"{proc}/{name}/fd") & set(devices)):
-            yield int(name), _command(f"{proc}/{name}"), sorted(devices_open)
-
-
-def _open(folder: str) -> set[Number]:
-    try:
-        with os.scandir(folder) as entries:
-            return {number for entry in entries if (number := _number(entry))}
-    except OSError:  # it has ended, or is another user's
-        return set()
-
-
-def _number(entry: os.DirEntry[str]) -> Number | None:
-    try:
-        # Other files are skipped without stat: their file system may not answer.
-        if "/dev/" not in os.readlink(entry.path):
-            return None
-        status = entry.stat()
-    except OSError:  # closed meanwhile
-        return None
-    device = status.st_rdev
-    return (os.major(device), os.minor(device)) if stat.S_ISCHR(status.st_mode) else None
-
-
-def _command(process: str) -> str:
-    try:
-        with open(f"{process}/cmdline", "rb") as file:
-            words = file.read(4096).split(b"\0")
-    except OSError:
-        words = []
-    return b" ".join(words).decode(errors="replace").strip()[:80] or "?"
 
 
 class _NotMoved(Exception):
@@ -176,9 +136,9 @@ def _say(step: str) -> None:
 def main(request: dict[str, Any]) -> dict[str, Any]:
     devices = {(major, minor) for major, minor in request["devices"]}
     _say("looking for who has the card open")
-    pids = list(holders(request["proc"], devices))
+    holders = list(processes.holders(request["proc"], devices))
     error, overrides = None, {}
-    if not pids:
+    if not holders:
         try:
             overrides = {
                 address: _override(request["sysfs"], address) for address in request["overrides"]
@@ -188,7 +148,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
                     _move(request["sysfs"], request["proc"], request["settle_s"], **move)
         except _NotMoved as reason:
             error = str(reason)
-    return {"error": error, "overrides": overrides, "holders": pids}
+    return {"error": error, "overrides": overrides, "holders": holders}
 
 
 if __name__ == "__main__":

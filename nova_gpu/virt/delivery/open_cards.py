@@ -11,7 +11,6 @@ import nova_gpu.privsep
 from nova_gpu.core import boundary
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import open_devices, passthrough
 
 LOG = logging.getLogger(__name__)
@@ -47,8 +46,10 @@ class OpenCards:
                 "Cannot tell whether a process has a GPU open, so all count as free: %s", error
             )
             return {}
-        if devices != self._holders:
-            for address, who in devices.items():
+        texts = {address: open_devices.as_text(holders) for address, holders in devices.items()}
+        if texts != self._holders:
+            for address, who in texts.items():
                 LOG.warning("GPU %s is not offered while the host uses it: %s", address, who)
-        self._holders = devices
-        return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in devices}
+        self._holders = texts
+        reasons = {a: "; ".join(open_devices.reason(holders)) for a, holders in devices.items()}
+        return {PciAddress.parse(address): reason for address, reason in reasons.items()}

@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may be a guest's process, by a generated /proc. Real ones: tests/unit/privsep."""
+"""Who may be a guest's process, by a generated /proc; and the end of real ones.
+
+Through the privileged daemon: tests/unit/privsep.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
 import pathlib
+import subprocess
+import sys
 
 import fixtures
 from oslotest import base
 
 from nova_gpu.host.container import guest_processes
+from nova_gpu.host.container.guest_processes import Process
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio.rebinder import Means
+from tests.fixtures import holding, pci
+from tests.fixtures.holding import Holding
+from tests.unit.host.base import HostTestCase
 
 UIDS = [(1_000_000, 65_536)]
 
@@ -66,7 +79,125 @@ class MayBeLeftTest(base.BaseTestCase):
     def test_others_are_hidden(self) -> None:
         (self.roots.proc / "1/status").unlink()
         (self.roots.proc / "1").rmdir()
+        (self.roots.proc / "self").symlink_to("700")
+        self.assertMayBeLeft(True)
+
+    def test_with_the_name_of_libvirts_controller(self) -> None:
+        """Any user can give it to a process."""
+        self.process(900, 1, "libvirt_lxc", 1_000_000)
+        self.process(901, 900, "python3", 1_001_000)
+        self.assertMayBeLeft(True)
+
+    def test_in_the_group_of_a_container(self) -> None:
+        """It has the user root of the host, as one that has entered the guest from outside."""
+        self.process(702, 1, "sh", 0)
+        group = self.roots.proc / "702/cgroup"
+        group.write_text("0::/machine.slice/machine-lxc\\x2d700\\x2dinstance.scope/libvirt\n")
+        self.assertMayBeLeft(False)
+        group.write_text("4:devices:/machine/lxc-600-instance-00000001.libvirt-lxc\n")
         self.assertMayBeLeft(True)
 
     def test_without_maps_nothing_tells(self) -> None:
         self.assertTrue(guest_processes.may_be_left(self.roots, []))
+
+
+class EndTest(HostTestCase):
+    """The card's node has the number of /dev/full."""
+
+    CARD = "0000:81:00.0"
+
+    def setUp(self) -> None:
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("not root: processes of other users can neither be seen nor ended")
+        self.host.add_gpu(self.CARD, "10de", "1e04", companions=[pci.AUDIO])
+        device = self.host.path("0000:81:00.1") / "sound/card0/controlC0"
+        device.mkdir(parents=True)
+        (device / "dev").write_text("1:7\n")
+        # Of no guest of this machine, and of no other test
+        self.uid = 1_500_000_000 + os.getpid() % 100_000 * 1000
+        # The processes of this test alone: others' are not to be ended.
+        self.proc = self.root / "own-processes"
+        self.proc.mkdir()
+
+    def hold(self, code: str, *, wait: bool = True) -> Holding:
+        become = f"\nos.setgroups([]); os.setgid({self.uid}); os.setuid({self.uid})\n"
+        # Its user may not be able to read Python's modules.
+        steps = (code, become) if wait else ("import ctypes, mmap, threading, time", become, code)
+        holder = self.useFixture(Holding("".join(steps), wait=wait))
+        (self.proc / str(holder.pid)).symlink_to(holder.folder)
+        return holder
+
+    def end(self) -> tuple[list[Process], list[Process]]:
+        roots = dataclasses.replace(self.host.roots, proc=self.proc)
+        means = Means(roots, self.root / "records", 60)
+        gpu = self.gpu_at(self.CARD)
+        return guest_processes.end(gpu, means, [(self.uid, 1000)])
+
+    def assertEnds(self, holder: Holding) -> None:
+        ended, left = self.end()
+        self.assertEqual(([holder.pid], []), ([process.pid for process in ended], left))
+        self.assertEqual(-9, holder.process.wait(60))
+
+    def test_received_from_a_guest_that_has_ended(self) -> None:
+        if not holding.can_mount():
+            self.skipTest(holding.NO_MOUNT)
+        self.assertEnds(self.hold(holding.received(self.root / "x")))
+
+    def test_in_the_table_of_a_thread(self) -> None:
+        self.assertEnds(self.hold(holding.IN_A_THREAD))
+
+    def test_after_the_main_thread_has_ended(self) -> None:
+        self.assertEnds(self.hold(holding.WITHOUT_MAIN_THREAD, wait=False))
+
+    def test_what_has_it_nowhere_that_the_kernel_shows(self) -> None:
+        """It is not ended, because other programs may use the same user ids."""
+        holder = self.hold(holding.IN_A_SOCKET)
+        ended, (left,) = self.end()
+        self.assertEqual(([], holder.pid), (ended, left.pid))
+        self.assertIn("it has files in the queue of a socket", str(left))
+        self.assertIn("uid_maps", left.remedy)
+
+    def test_in_the_control_group_of_a_guest_that_has_ended(self) -> None:
+        """Whatever it has open"""
+        holder = self.hold("pass")
+        group = self.control_group(rb"machine-lxc\x2d4194305\x2dinstance\xff.scope")
+        (group / "cgroup.procs").write_text(str(holder.pid))
+        self.assertEnds(holder)
+
+    def control_group(self, name: bytes) -> pathlib.Path:
+        hierarchies = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
+        for hierarchy in hierarchies:
+            path = pathlib.Path(os.fsdecode(os.path.join(os.fsencode(hierarchy), name)))
+            with contextlib.suppress(OSError):
+                path.mkdir()
+                if (path / "cgroup.procs").exists():
+                    self.addCleanup(path.rmdir)
+                    return path
+                path.rmdir()
+        self.skipTest("no control group can be made on this machine")
+
+    def test_by_a_daemon_that_proc_hides_it_from(self) -> None:
+        """A /proc with hidepid and a group, as guides to hardening have it, and the capabilities of
+        nova-compute's privileged process."""
+        holder = self.hold("file = open('/dev/full')")
+        code = f"""
+import pathlib
+from oslo_privsep import capabilities as caps
+from nova_gpu.core import model
+from nova_gpu.host.container import guest_processes
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio.rebinder import Means
+kept = [caps.CAP_CHOWN, caps.CAP_DAC_OVERRIDE, caps.CAP_DAC_READ_SEARCH, caps.CAP_FOWNER,
+        caps.CAP_NET_ADMIN, caps.CAP_SYS_ADMIN]
+caps.drop_all_caps_except(kept, kept, [])
+roots = Roots(sysfs=pathlib.Path({str(self.host.roots.sysfs)!r}), proc=pathlib.Path("{self.proc}"))
+gpu = discovery.card_at(model.PciAddress.parse({self.CARD!r}), roots)
+print(guest_processes.end(gpu, Means(roots, pathlib.Path("/nowhere"), 60), [({self.uid}, 1000)]))
+"""
+        shell = f'mount -t proc -o hidepid=2,gid=65533 proc {self.proc} && exec "$@"'
+        command = ["unshare", "-m", "sh", "-c", shell, "sh", sys.executable, "-c", code]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        self.assertIn(f"pid={holder.pid}", done.stdout, done.stderr)
+        self.assertEqual(-9, holder.process.wait(60))

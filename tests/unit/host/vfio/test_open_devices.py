@@ -9,7 +9,8 @@ import unittest
 import fixtures
 from oslotest import base
 
-from nova_gpu.host.vfio import open_devices, rebind_script
+from nova_gpu.host import processes
+from nova_gpu.host.vfio import open_devices
 from tests.fixtures import hosts, nodes, pci
 from tests.fixtures.bases.host import HostTestCase
 
@@ -58,5 +59,5 @@ class TestHolders(base.BaseTestCase):
         (proc / "811").mkdir()
         (proc / "812/fd").mkdir(parents=True)
         (proc / "812/fd/7").symlink_to("/dev/null")
-        found = list(rebind_script.holders(str(proc), {(1, 3)}))
+        found = list(processes.holders(str(proc), {(1, 3)}))
         self.assertEqual([(812, "?", [(1, 3)])], found)
