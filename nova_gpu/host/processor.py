@@ -14,7 +14,7 @@ _SIZES = re.compile(rb"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
 _VENDOR = re.compile(rb"^vendor_id\s*:\s*(\S+)", re.MULTILINE)
 _FAMILY = re.compile(rb"^cpu family\s*:\s*(\d+)$", re.MULTILINE)
 _FLAGS = re.compile(rb"^flags\s*:(.*)$", re.MULTILINE)
-_TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
+_TOTAL = re.compile(rb"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 # More than the kernel writes for one processor; all of them can take half a megabyte.
 _FIRST = 16384
 # The capability register of the VT-d specification: the widths of its page tables (SAGAW, a bit
@@ -92,7 +92,7 @@ def _width(capability: int) -> int:
 def installed_memory(roots: Roots) -> int:
     """Return the host's memory in bytes, 0 if the kernel does not report it."""
     try:
-        match = _TOTAL.search((roots.proc / "meminfo").read_text())
+        match = _TOTAL.search((roots.proc / "meminfo").read_bytes())
     except OSError:
         return 0
     return int(match[1]) << 10 if match else 0

@@ -35,7 +35,7 @@ class Roots:
 
         :raises OSError: if the kernel does not report it
         """
-        return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
+        return (self.proc / "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
 
     def shows_all_processes(self) -> bool:
         """Return whether ``proc`` lists all processes of the host, not only those of a container.

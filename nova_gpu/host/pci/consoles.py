@@ -59,7 +59,7 @@ def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) ->
     functions = tuple(addresses)
     names = {str(function) for function in functions}
     above: list[tuple[int, str]] = []
-    for line in (roots.proc / "iomem").read_text(errors="replace").splitlines():
+    for line in (roots.proc / "iomem").read_bytes().decode(errors="replace").splitlines():
         where, _, name = line.partition(" : ")
         depth = len(where) - len(where.lstrip())
         above = [parent for parent in above if parent[0] < depth]

@@ -16,10 +16,10 @@ keeps the instance's lock.
 
 from __future__ import annotations
 
+import contextlib
 import logging as python_logging
 import os
 import pathlib
-import re
 import time
 from collections.abc import Iterator
 
@@ -33,6 +33,10 @@ from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_concurrency import processutils
 from oslo_log import log as logging
+
+from nova_gpu.core.printable import printable
+from nova_gpu.host import processes as host_processes
+from nova_gpu.host.container import end_processes
 
 LOG = logging.getLogger(__name__)
 
@@ -104,7 +108,8 @@ def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> boo
     if not name.startswith("loop"):
         return True
     try:
-        return instance.uuid in (sysfs / f"block/{name}/loop/backing_file").read_text()
+        # Any user may have chosen the name of another loop device's file.
+        return instance.uuid.encode() in (sysfs / f"block/{name}/loop/backing_file").read_bytes()
     except OSError:
         return False  # detached already
 
@@ -153,17 +158,14 @@ def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
 
 
 def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
-    r"""Yield a text such as ``python3 (pid 4711, state D)`` for each process of a container.
+    """Yield a text such as ``python3 (pid 4711, state D)`` for each process of a container.
 
-    Its control group is named after the pid of its *controller*, libvirt's process for it:
-    ``lxc-4710-instance-00000001.libvirt-lxc``. systemd writes ``\x2d`` for -.
+    :param controller: the pid of libvirt's process for it
     """
-    dash = r"(-|\\x2d)"
-    group = re.compile(rf"lxc{dash}{controller}{dash}")
-    for process in proc.glob("[0-9]*"):
-        try:
-            if group.search((process / "cgroup").read_text()):
-                name, _, rest = (process / "stat").read_text().rpartition(")")
-                yield f"{name.partition('(')[2]} (pid {process.name}, state {rest.split()[0]})"
-        except OSError:
-            continue  # The process has ended.
+    for pid in host_processes.pids(str(proc)):
+        process = f"{proc}/{pid}"
+        with contextlib.suppress(OSError):  # It has ended.
+            if end_processes.controller(host_processes.control_groups(process)) == controller:
+                status = host_processes.status(process)
+                name, state = status.get("Name", "?"), status.get("State", "?")
+                yield f"{printable(name)} (pid {pid}, state {state[:1]})"

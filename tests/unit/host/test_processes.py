@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import pathlib
@@ -13,6 +14,7 @@ import unittest
 import fixtures
 from oslotest import base
 
+import nova_gpu
 from nova_gpu.host import processes
 from tests.fixtures import holding
 from tests.fixtures.holding import FULL, ZERO, Holding
@@ -134,3 +136,12 @@ class HidingTest(base.BaseTestCase):
 
     def test_what_is_not_listed_may_have_it(self) -> None:
         self.assertEqual(["True", "missing"], self.holders("2"))
+
+
+class TextTest(base.BaseTestCase):
+    def test_each_file_of_proc_is_read_as_bytes(self) -> None:
+        """Tenants and users of the host write names, command lines and groups there."""
+        for path in pathlib.Path(nova_gpu.__file__).parent.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr == "read_text":
+                    self.assertNotIn("proc", ast.unparse(node.value), f"{path}:{node.lineno}")

@@ -6,7 +6,6 @@ Through the privileged daemon: tests/unit/privsep.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -21,7 +20,7 @@ from nova_gpu.host.container.guest_processes import Process
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio.rebinder import Means
 from tests.fixtures import holding, pci
-from tests.fixtures.holding import Holding
+from tests.fixtures.holding import ControlGroup, Holding
 from tests.unit.host.base import HostTestCase
 
 UIDS = [(1_000_000, 65_536)]
@@ -160,22 +159,11 @@ class EndTest(HostTestCase):
 
     def test_in_the_control_group_of_a_guest_that_has_ended(self) -> None:
         """Whatever it has open"""
+        name = rb"machine-lxc\x2d4194305\x2dinstance.scope"
+        group = self.useFixture(ControlGroup(name + b"/\xff"))
         holder = self.hold("pass")
-        group = self.control_group(rb"machine-lxc\x2d4194305\x2dinstance\xff.scope")
-        (group / "cgroup.procs").write_text(str(holder.pid))
+        group.enter(holder.pid)
         self.assertEnds(holder)
-
-    def control_group(self, name: bytes) -> pathlib.Path:
-        hierarchies = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
-        for hierarchy in hierarchies:
-            path = pathlib.Path(os.fsdecode(os.path.join(os.fsencode(hierarchy), name)))
-            with contextlib.suppress(OSError):
-                path.mkdir()
-                if (path / "cgroup.procs").exists():
-                    self.addCleanup(path.rmdir)
-                    return path
-                path.rmdir()
-        self.skipTest("no control group can be made on this machine")
 
     def test_by_a_daemon_that_proc_hides_it_from(self) -> None:
         """A /proc with hidepid and a group, as guides to hardening have it, and the capabilities of
