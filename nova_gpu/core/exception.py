@@ -300,11 +300,15 @@ class Reason:
     """The reason why no host can give the requested GPUs, in two versions.
 
     ``log_text`` is for operators. ``user_text`` leaves out how many GPUs exist and how many are in
-    use.
+    use. Each is one printable line, whatever an image's properties put into it.
     """
 
     log_text: str
     user_text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_text", _line(self.log_text))
+        object.__setattr__(self, "user_text", _line(self.user_text))
 
     @classmethod
     def of_both(cls, text: str) -> Reason:

@@ -28,6 +28,7 @@ from nova_gpu.core import exception, extensions, names
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
 from nova_gpu.core.guest import machine_types
+from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
 from nova_gpu.scheduler import host_reports, multi_create, requested_gpus
@@ -248,5 +249,6 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 def _passes(host_state: HostState, reason: str | None) -> bool:
     if reason is None:
         return True
-    LOG.debug("%s does not pass: %s", host_state, reason)
+    # A reason may have a property of the tenant's image in it.
+    LOG.debug("%s does not pass: %s", host_state, printable(reason, MOST_OF_A_LINE))
     return False

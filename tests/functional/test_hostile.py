@@ -11,7 +11,7 @@ from typing import Any
 from nova_gpu.core import names
 from osc_gpu.fleet import preemption
 from tests.fixtures.hostile import hostile
-from tests.functional import alone, base, sdk
+from tests.functional import alone, base, kvm, sdk
 from tests.functional.readings import Server
 
 _SPOT = {"gpus": "= 1", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
@@ -113,6 +113,34 @@ class PeriodTest(alone.Alone, base.GPUServersTestBase):
         self.assertEqual([], self.sent())
         last = self.boot(self.flavor(gpus="= 2"))
         self.assertGPUs(last, base.ALL[6:])
+
+
+class ImageTest(kvm.KVMServersTestBase):
+    """Free text of an image's properties, on the way to the log, the fault and the guest."""
+
+    # hw_machine_type is the only free text that a module reads and prints; the names of traits are
+    # read as the image's, too.
+    PROPERTIES = (
+        {"hw_machine_type": f"pc {_ON_A_TERMINAL}\nCRITICAL nova [-] forged"},
+        {"hw_machine_type": "A" * 255},
+        {f"trait:CUSTOM_GPU{_ON_A_TERMINAL}": "required"},
+    )
+
+    def test_what_is_printed(self) -> None:
+        lines = _Lines()
+        logger = logging.getLogger("nova_gpu")
+        logger.addHandler(lines)
+        self.addCleanup(logger.removeHandler, lines)
+        self.start_host()
+        plain = self.boot(self.gpu_flavor(1))
+        for properties in self.PROPERTIES:
+            image = self.image(**properties)
+            fault = self.boot_refused(self.gpu_flavor(1), image_uuid=image)
+            self.assertTrue(fault.isprintable(), fault)
+            if "hw_machine_type" in properties:
+                self.refused({"rebuild": {"imageRef": image}}, plain)
+        for line in lines.found:
+            self.assertTrue(line.isprintable(), repr(line))
 
 
 class FlavorTest(base.GPUServersTestBase):

@@ -212,3 +212,15 @@ class LengthTest(unittest.TestCase):
                     fault = str(nova_exception.NoValidHost(reason=refused.message))
                     self.assertIn(text, fault)
                     self.assertLessEqual(len(fault), 255)
+
+
+class PrintableTest(unittest.TestCase):
+    def test_what_an_images_property_has(self) -> None:
+        """It reaches the log, the notification and the fault by the same reason."""
+        asked = whole({"gpus": "1"})
+        traits = ["CUSTOM_GPU_HYPERVISOR_QEMU"]
+        reason = reasons.unfit_machine_type(asked, "pc\x1b[2K\n2026 CRITICAL \u202e", traits)
+        assert reason
+        for text in (reason.log_text, reason.user_text):
+            self.assertTrue(text.isprintable(), text)
+            self.assertIn("pc\ufffd[2K 2026 CRITICAL", text)
