@@ -37,8 +37,21 @@ _FABRIC_COMPLETED = 3
 # nvml.h: NVML_COMPUTEMODE_PROHIBITED
 _PROHIBITED = 2
 _FABRIC_REMEDY = (
-    "check that nvidia-fabricmanager runs and has the driver's version; see its log, and "
-    "nvidia-smi -q (Fabric)"
+    "check that nvidia-fabricmanager runs and has the driver's version, and on a host of "
+    "containers FABRIC_MODE=0 (with another mode a card joins when a partition with it is "
+    "activated); see its log, and nvidia-smi -q (Fabric)"
+)
+# nvml.h: NVML_GPU_FABRIC_HEALTH_MASK_*: the position and the width of a value in the mask, the
+# values that are no fault, and the fault. 0 is a value that is not supported. Values of recoveries
+# (ROUTE_RECOVERY, ACCESS_TIMEOUT_RECOVERY) pass by themselves and are left out.
+_FABRIC_FAULTS = (
+    (4, 0x3, (0, 2), "its route in the fabric of its NVSwitches is unhealthy"),
+    (8, 0xF, (0, 1), "its configuration does not fit the fabric of its NVSwitches"),
+    (0, 0x3, (0, 2), "it has less than its bandwidth in the fabric of its NVSwitches"),
+)
+_UNHEALTHY_REMEDY = (
+    "see nvidia-smi -q (Fabric: Health), Fabric Manager's log and the kernel's log for SXids; "
+    "reset the card with its NVSwitches, or boot the host again, and have the board checked"
 )
 _RESET = (
     "end the processes that use it and reset it (nvidia-smi --gpu-reset), or boot the host again"
@@ -63,7 +76,8 @@ class NvmlHealth:
     ``uncorrected`` counts ECC errors since the driver was loaded or the card was reset; the count
     over its whole life would not tell whether it is healthy now. The others are nvml.h's numbers:
     ``recovery_action``; ``fabric_state``, how far the card has joined the fabric of its NVSwitches;
-    ``fabric_status``, how the attempt ended; ``compute_mode``, how many programs may use the card.
+    ``fabric_status``, how the attempt ended; ``fabric_health``, the mask of the fabric's faults;
+    ``compute_mode``, how many programs may use the card.
     """
 
     lost: bool = False
@@ -76,6 +90,7 @@ class NvmlHealth:
     fabric_status: int | None = None
     refused: str | None = None
     compute_mode: int | None = None
+    fabric_health: int | None = None
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Unavailable | None:
@@ -125,6 +140,8 @@ def of_nvml(health: NvmlHealth) -> Unavailable | None:
     if state := _of_fabric(health):
         reason = f"{state}, and CUDA would fail with error 802"
         return Unavailable(reason, _FABRIC_REMEDY, Source.NVML)
+    if fault := _fabric_fault(health):
+        return Unavailable(fault, _UNHEALTHY_REMEDY, Source.NVML)
     if health.retirement_pending:
         return Unavailable("pages of its memory are to be retired", _RESET, Source.NVML)
     if health.remapping_pending:
@@ -141,6 +158,17 @@ def _of_fabric(health: NvmlHealth) -> str | None:
     # Until the card has completed, the status means nothing (nvml.h, nvmlGpuFabricInfoV_t).
     if health.fabric_status:
         return f"it could not join the fabric of its NVSwitches (NVML error {health.fabric_status})"
+    return None
+
+
+def _fabric_fault(health: NvmlHealth) -> str | None:
+    """Return the gravest fault in the fabric of a card that has joined it, ``None`` without any."""
+    if health.fabric_state != _FABRIC_COMPLETED:
+        return None
+    mask = health.fabric_health or 0
+    for shift, width, well, fault in _FABRIC_FAULTS:
+        if mask >> shift & width not in well:
+            return fault
     return None
 
 

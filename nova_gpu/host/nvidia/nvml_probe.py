@@ -108,6 +108,7 @@ def _fabric(card: Any) -> dict[str, Any] | None:
                 "status": info.status,
                 "clique": info.cliqueId,
                 "cluster": bytes(info.clusterUuid).hex(),
+                "health": getattr(info, "healthMask", None),
             }
     return None
 
@@ -180,6 +181,7 @@ def _memory(handle: Any) -> dict[str, Any]:
         "recovery_action": _field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
         "fabric_state": fabric.get("state"),
         "fabric_status": fabric.get("status"),
+        "fabric_health": fabric.get("health"),
         "compute_mode": _ask("nvmlDeviceGetComputeMode", handle),
     }
 

@@ -40,6 +40,12 @@ _GIM = (
     "starts, which offers existing functions"
 )
 
+# For a card of which sriov_totalvfs is 0 or missing
+_ALLOW = (
+    "turn SR-IOV on in the host's firmware, or load the driver so that it allows them "
+    "(xe.max_vfs=, or i915.max_vfs= with i915.enable_guc=3); or take the card out of the option"
+)
+
 _REMEDY = (
     "write 0 to {card}/sriov_drivers_autoprobe before {made}, so that no driver of the host takes "
     "them, not even between two guests"
@@ -81,7 +87,9 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
                     products.how_to_remove_functions(_vendor(device), card),
                 )
             return
-        if number > (most := sriov.most(device)):
+        if not (most := sriov.most(device)):
+            raise refused("its driver allows none", _ALLOW)
+        if number > most:
             raise refused(f"it can have {most}", f"set the option to {most} at most")
         if (vendor := _vendor(device)) == products.AMD:
             raise refused("only AMD's module gim creates them", _GIM.format(number=number))

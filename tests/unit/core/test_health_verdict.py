@@ -32,6 +32,9 @@ class TestNvml(unittest.TestCase):
             NvmlHealth(uncorrected=0, remapping_pending=False, recovery_action=0),
             NvmlHealth(fabric_state=0, fabric_status=0),
             NvmlHealth(fabric_state=3, fabric_status=0),
+            # All that the mask has: no fault, or that it passes by itself
+            NvmlHealth(fabric_state=3, fabric_status=0, fabric_health=0b01_01_0001_10_10_10_10),
+            NvmlHealth(fabric_state=3, fabric_status=0, fabric_health=0b01_00_01_00),
         ):
             self.assertIsNone(health_verdict.of_nvml(told))
 
@@ -49,6 +52,11 @@ class TestNvml(unittest.TestCase):
             (NvmlHealth(fabric_state=2, fabric_status=0), "(state: in progress)"),
             (NvmlHealth(fabric_state=27, fabric_status=10), "(state: 27)"),
             (NvmlHealth(fabric_state=3, fabric_status=10), "(NVML error 10)"),
+            # Fabric Manager may run and have the driver's version.
+            (NvmlHealth(fabric_state=2, fabric_status=0), "FABRIC_MODE=0"),
+            (NvmlHealth(fabric_state=3, fabric_health=1), "less than its bandwidth"),
+            (NvmlHealth(fabric_state=3, fabric_health=1 << 4), "route in the fabric"),
+            (NvmlHealth(fabric_state=3, fabric_health=5 << 8), "configuration does not fit"),
         ):
             verdict = health_verdict.of_nvml(told)
             self.assertIn(words, str(verdict), told)

@@ -77,6 +77,8 @@ class TestHealth(NvmlTestCase):
             self.library.say(today)
             found = self.ask(TODAY)[TODAY]
             self.assertEqual((state, status), (found.fabric_state, found.fabric_status))
+        self.library.say(dataclasses.replace(today, fabric="3 0 0 0 16"))
+        self.assertEqual(16, self.ask(TODAY)[TODAY].fabric_health)
         # What is in MIG mode needs none.
         self.library.say(dataclasses.replace(today, fabric="1 0 0 0", mig=()))
         self.assertIsNone(self.ask(TODAY)[TODAY].fabric_state)

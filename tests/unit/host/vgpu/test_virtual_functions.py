@@ -78,7 +78,9 @@ class TestEnable(EnableTestCase):
 
     def test_a_card_that_has_none(self) -> None:
         self.host.add_gpu(AMDS, "1002", "74a1")
-        self.assertIn("it can have 0", self.refused(1, AMDS))
+        refused = self.refused(1, AMDS)
+        self.assertIn("its driver allows none; turn SR-IOV on", refused)
+        self.assertNotIn("set the option to 0", refused, "0 is no value of the option")
 
     def test_amds_are_made_by_gim_alone(self) -> None:
         """A write to sriov_numvfs is ENOENT always: neither amdgpu nor gim has a sriov_configure
