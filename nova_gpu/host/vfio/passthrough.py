@@ -16,6 +16,9 @@ from nova_gpu.host.roots import Roots
 # whatever drives them (driver_managed_dma in the kernel's pcieport and shpchp).
 _BRIDGES = frozenset({0x0600, 0x0604, 0x0609})
 
+# include/linux/pci_ids.h: PCI_BASE_CLASS_CRYPT
+_ENCRYPTION = 0x10
+
 # drivers/vfio/group.c: the group that enable_unsafe_noiommu_mode puts a device into gives no
 # protection.
 _NO_IOMMU_GROUP = "vfio-noiommu"
@@ -68,6 +71,7 @@ def obstacles(
     return _reasons(
         lambda: without_iommu(gpu.functions, roots),
         lambda: reserved(gpu.functions, roots),
+        lambda: _shared_slot(gpu, roots),
         lambda: _strangers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
@@ -83,6 +87,7 @@ def lasting_obstacles(
     """Yield the reasons that ``nova-gpu host prepare`` and a boot of the host cannot remove."""
     return _reasons(
         lambda: reserved(gpu.functions, roots),
+        lambda: _shared_slot(gpu, roots),
         lambda: _strangers(gpu, roots),
         lambda: _on_switched_board(gpu, roots) or _managed(gpu, roots),
         lambda: _too_large(gpu, roots, room),
@@ -151,6 +156,27 @@ def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
                 "that off in the firmware (HPE: conrep, RMRDS), or use another slot or host"
             )
     return None
+
+
+def _shared_slot(gpu: model.GPU, roots: Roots) -> str | None:
+    """Return that the card's slot has functions of the host, as a processor's graphics has.
+
+    AMD's processors have their security processor and USB controllers next to it, with the ids of
+    another vendor than the graphics. A guest gets all functions of a slot.
+    """
+    others = []
+    for address in gpu.companions:
+        device = sysfs.device(address, roots)
+        vendor_id, _ = sysfs.ids(device)
+        is_encryption = sysfs.hexadecimal(device, "class") >> 16 == _ENCRYPTION
+        if vendor_id != gpu.product.vendor_id or is_encryption:
+            others.append(_described(str(address), roots))
+    if not others:
+        return None
+    return (
+        f"its slot has devices of the host: {', '.join(others)}; a processor's graphics is not "
+        "given to guests: leave it out of [gpu]addresses, or give a vGPU of it"
+    )
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:

@@ -61,6 +61,33 @@ class TestObstacles(PassthroughTestCase):
         self.assertIn("group 99", reason)
         self.assertIn("0000:82:00.0 (e1000e), 0000:83:00.0 (no driver)", reason)
 
+    def test_a_processors_graphics(self) -> None:
+        """As a Ryzen has it: audio of the graphics, the security processor, USB, audio"""
+        self.host.add_gpu(CARD, "1002", "1638", driver="vfio-pci", iommu_group=99)
+        for number, vendor_id, class_code, driver in (
+            (1, "1002", pci.AUDIO, "snd_hda_intel"),
+            (2, "1022", 0x108000, "ccp"),
+            (3, "1022", 0x0C0330, "xhci_hcd"),
+        ):
+            self.host.add_device(
+                f"{CARD[:-1]}{number}",
+                vendor_id,
+                "15df",
+                class_code=class_code,
+                driver=driver,
+                iommu_group=99,
+            )
+        gpu = self.gpu_at(CARD)
+        others = f"{CARD[:-1]}2 (ccp), {CARD[:-1]}3 (xhci_hcd)"
+        for reasons in (passthrough.obstacles, passthrough.lasting_obstacles):
+            (reason,) = reasons(gpu, self.host.roots)
+            self.assertIn(f"its slot has devices of the host: {others}; a processor's", reason)
+
+    def test_the_usb_controllers_of_a_card(self) -> None:
+        """As a GeForce RTX 2080 has them for its USB-C plug"""
+        self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO, 0x0C0330, 0x0C8000))
+        self.assertEqual([], list(passthrough.obstacles(self.gpu_at(CARD), self.host.roots)))
+
     def test_another_card_is_a_stranger(self) -> None:
         self.add(iommu_group=99)
         self.host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=99)
