@@ -26,7 +26,10 @@ def run(command: Any, _: list[str]) -> int:
 def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     """Print the configuration files, and write them below *root* if *apply*.
 
-    :returns: the exit status: 0, or 1 if there is no card to bind
+    vfio-pci keeps the ids that other files give it. Write nothing if another file or the kernel's
+    command line would replace those of the cards.
+
+    :returns: the exit status: 0, or 1 if there is no card to bind or nothing was written for that
     """
     if host.delivery.shares_driver:
         print(
@@ -46,6 +49,20 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     if not ids:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1
+    is_builtin = boot_configuration.module_kind(root) == "builtin"
+    others = [] if is_builtin else boot_configuration.other_ids(root, host.roots)
+    union = sorted({*ids, *(name for other in others for name in other.ids)})
+    overridden = [other for other in others if other.wins and not set(ids) <= set(other.ids)]
+    for other in overridden:
+        print(
+            f"nova-gpu: {other.source} gives vfio-pci the ids {','.join(other.ids)}, and the "
+            "kernel takes these in place of those of the cards: write there vfio-pci's "
+            f"ids={','.join(union)}, or remove them if nothing needs them, and run this again.",
+            file=sys.stderr,
+        )
+    if overridden:
+        return 1
+    ids = union
     arguments = boot_configuration.kernel_arguments(ids, root, host.roots)
     texts = boot_configuration.texts(ids, arguments, root)
     changed = (boot_configuration.write if apply else boot_configuration.changes)(texts, root)

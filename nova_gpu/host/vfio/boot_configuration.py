@@ -7,9 +7,12 @@ It consists of a modprobe.d file and, if kernel arguments are needed, a drop-in 
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import processor
@@ -18,6 +21,12 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 
 MODPROBE = "etc/modprobe.d/nova-gpu.conf"
+# modprobe.d(5)
+_FOLDERS = (
+    *("etc/modprobe.d", "run/modprobe.d", "usr/local/lib/modprobe.d"),
+    *("usr/lib/modprobe.d", "lib/modprobe.d"),
+)
+_ON_COMMAND_LINE = re.compile(r"(?:^|\s)vfio[-_]pci\.ids=(\S+)")
 GRUB = "etc/default/grub.d/nova-gpu.cfg"
 
 HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
@@ -58,6 +67,59 @@ def own_ids(
         for name in mine.intersection(functions) if others else ():
             shared[model.PciAddress.parse(name)] = others[0]
     return ids, shared
+
+
+class OtherIds(NamedTuple):
+    """PCI ids that a line not of nova-gpu gives to vfio-pci.
+
+    ``source`` names it for the operator. ``wins``: it replaces the ids of nova-gpu's own line.
+    """
+
+    source: str
+    ids: tuple[str, ...]
+    wins: bool
+
+
+def other_ids(root: pathlib.Path, roots: Roots) -> list[OtherIds]:
+    """Return the ids that modprobe's other files and the kernel's command line give to vfio-pci.
+
+    modprobe reads its files in the order of their names, and the kernel takes the last of several
+    values of a parameter. The command line comes after all files (kmod, libkmod-config.c).
+
+    :raises OSError: if a file cannot be read
+    """
+    # Of files with one name the one in the first folder counts (modprobe.d(5)).
+    paths = {
+        path.name: path for folder in reversed(_FOLDERS) for path in (root / folder).glob("*.conf")
+    }
+    own = pathlib.PurePath(MODPROBE).name
+    others = [
+        OtherIds(f"/{paths[name].relative_to(root)}", tuple(ids), name > own)
+        for name in sorted(paths.keys() - {own})
+        if (ids := _option(paths[name].read_bytes().decode(errors="replace")))
+    ]
+    line = b""
+    with contextlib.suppress(FileNotFoundError):
+        line = (roots.proc / "cmdline").read_bytes()
+    if values := _ON_COMMAND_LINE.findall(line.decode(errors="replace")):
+        others.append(OtherIds("the kernel's command line", _split(values[-1]), wins=True))
+    return others
+
+
+def _option(text: str) -> Sequence[str]:
+    """Return the ids in the last ``options vfio-pci ids=`` of a modprobe file."""
+    ids: Sequence[str] = ()
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.split()
+        if words[:1] == ["options"] and words[1:2] in (["vfio-pci"], ["vfio_pci"]):
+            for word in words[2:]:
+                if word.startswith("ids="):
+                    ids = _split(word.removeprefix("ids="))
+    return ids
+
+
+def _split(ids: str) -> tuple[str, ...]:
+    return tuple(text.strip().lower() for text in ids.strip("\"'").split(",") if text.strip())
 
 
 def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> list[str]:

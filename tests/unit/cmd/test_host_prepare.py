@@ -79,6 +79,39 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("no card to prepare", self.prepare(1, apply=True))
         self.assertEqual(set(), self.files())
 
+    def modprobe(self, name: str, text: str, folder: str = "etc/modprobe.d") -> None:
+        (self.target / folder).mkdir(parents=True, exist_ok=True)
+        (self.target / folder / name).write_text(text)
+
+    def test_a_file_before_it_that_gives_a_network_card(self) -> None:
+        """The line of nova-gpu replaces that one, and keeps what it has."""
+        self.add_card()
+        self.modprobe("kvm.conf", "options kvm nested=1\noptions vfio_pci \\\n ids=15B3:101d\n")
+        self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
+        self.assertIn("(as it should be)", self.prepare())
+
+    def test_a_file_behind_it(self) -> None:
+        """That line would replace the one of nova-gpu."""
+        self.add_card()
+        self.modprobe(
+            "vfio.conf", "options vfio-pci ids=15b3:101d disable_vga=1\n", "lib/modprobe.d"
+        )
+        shown = self.prepare(1, apply=True)
+        self.assertIn("/lib/modprobe.d/vfio.conf gives vfio-pci the ids 15b3:101d, and", shown)
+        self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d, or", shown)
+        self.assertNotIn("etc/modprobe.d/nova-gpu.conf", self.files())
+        # What was printed is done.
+        self.modprobe("vfio.conf", "options vfio-pci ids=10de:10f0,10de:1e04,15b3:101d\n")
+        self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
+
+    def test_the_kernels_command_line(self) -> None:
+        self.add_card()
+        line = self.host.roots.proc / "cmdline"
+        line.write_text("root=/dev/vda1 vfio-pci.ids=15b3:101d quiet\n")
+        self.assertIn("the kernel's command line gives vfio-pci", self.prepare(1, apply=True))
+        line.write_text("vfio_pci.ids=15b3:101d,10de:10f0,10de:1e04\n")
+        self.assertIn("ids=10de:10f0,10de:1e04,15b3:101d\n", self.prepare(apply=True))
+
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)
