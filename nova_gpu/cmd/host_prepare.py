@@ -51,11 +51,11 @@ def main(host: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
         return 1
     is_builtin = boot_configuration.module_kind(root) == "builtin"
     others = [] if is_builtin else boot_configuration.other_ids(root, host.roots)
-    union = sorted({*ids, *(name for other in others for name in other.ids)})
-    overridden = [other for other in others if other.wins and not set(ids) <= set(other.ids)]
-    for other in overridden:
+    union = sorted({*ids, *(name for line in others for name in line.ids)})
+    overridden = [line for line in others if line.wins and not set(ids) <= set(line.ids)]
+    for line in overridden:
         print(
-            f"nova-gpu: {other.source} gives vfio-pci the ids {','.join(other.ids)}, and the "
+            f"nova-gpu: {line.source} gives vfio-pci the ids {','.join(line.ids)}, and the "
             "kernel takes these in place of those of the cards: write there vfio-pci's "
             f"ids={','.join(union)}, or remove them if nothing needs them, and run this again.",
             file=sys.stderr,
