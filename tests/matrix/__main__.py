@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.matrix``: what goes wrong with instances with GPUs in walks nobody wrote.
+
+A walk is an instance in a cloud of two hosts and a few operations on it. After the last one each
+host has its periods, and Nova's database, Placement, libvirt and sysfs are compared. Without
+options a sample of all pairs of values of two axes is tried.
+
+It prints stestr's lines; each walk is a test. What is expected to fail stands in expected.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+
+SAMPLE_S = 120
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.matrix",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=SAMPLE_S, help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="by default another one each time")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--kind", action="append", help="only clouds of this kind")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--pairs", action="store_true", help="all pairs, however long it takes")
+    what.add_argument("--calls", action="store_true", help="each call of operations goes wrong")
+    what.add_argument("--triples", action="store_true", help="three operations in each state")
+    what.add_argument("--list", action="store_true", help="print the names of all pairs")
+    parser.add_argument("-k", dest="pattern", default="", help="only walks with this in their name")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse(argv)
+    seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
+    from tests.matrix import run  # it imports Nova, whose output goes to standard error
+
+    return run.main(arguments, seed)
+
+
+if __name__ == "__main__":
+    from tests.cloud import running
+
+    running.leave(main)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of clouds: two hosts each, which give GPUs in one of the ways there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from nova.tests.functional.api import client
+from oslo_limit import fixture as limit_fixture
+
+from tests.functional import base, divided, kvm, live, mig, profiled
+
+# The limit of a resource class that is not limited
+MANY = 10**6
+
+
+class Cloud(live.Moving):
+    """What all kinds have in common, before a class of clouds.
+
+    ``CLASS``: the resource class of its GPUs. ``BAD``: the properties of an image that no guest of
+    its hosts starts with.
+    """
+
+    # As in a cloud: what a host raises does not reach the API.
+    CAST_AS_CALL = False
+    HOSTS = ("host1", "host2")
+    CLASS: ClassVar[str] = "PGPU"
+    BAD: ClassVar[Mapping[str, str]] = {"hw_video_ram": "4096"}
+
+    def setUp(self: Any) -> None:
+        super().setUp()
+        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        self.flags(shelved_offload_time=-1)
+        classes = ("servers", *(f"class:{name}" for name in ("VCPU", "MEMORY_MB", "DISK_GB")))
+        unlimited = dict.fromkeys((*classes, "class:PGPU", "class:VGPU"), MANY)
+        self.project = self.api.project_id
+        self.limits = self.useFixture(
+            limit_fixture.LimitFixture(unlimited, {self.project: dict[str, int]()})
+        )
+        self.notifier.reset()
+
+    def words(self, count: int) -> dict[str, str]:
+        """Return a flavor's properties for *count* GPUs in nova-gpu's own words."""
+        return {"gpus": f"= {count}"} if count else {}
+
+    def counted(self, count: int) -> dict[str, str]:
+        """Return a flavor's properties for *count* GPUs that Nova's API counts as well."""
+        return self.words(count) | {f"resources:{self.CLASS}": str(count)}
+
+    def other_project(self: Any) -> client.TestOpenStackClient:
+        """Return the API as a user of another project calls it, who may choose the host."""
+        api = client.TestOpenStackClient(
+            "other", self.api.base_url, project_id="other", roles=["reader", "member", "admin"]
+        )
+        api.microversion = self.microversion
+        return api
+
+
+class LXC(Cloud, base.GPUServersTestBase):
+    BAD = {"hw_disk_bus": "scsi"}  # noqa: RUF012
+
+
+class KVM(Cloud, kvm.KVMServersTestBase):
+    pass
+
+
+class Mediated(Cloud, divided.DividedServersTestBase):
+    CLASS = "VGPU"
+
+    def words(self, count: int) -> dict[str, str]:
+        return {"vgpus": f"= {count}", "vgpu_type": "s== nvidia-65"} if count else {}
+
+
+class Functions(Cloud, profiled.ProfiledServersTestBase):
+    CLASS = "VGPU"
+
+    def words(self, count: int) -> dict[str, str]:
+        return {"vgpus": f"= {count}", "vgpu_type": "s== nvidia-1155"} if count else {}
+
+
+class MIG(Cloud, mig.MIGServersTestBase):
+    CLASS = "VGPU"
+    BAD = LXC.BAD
+
+    def words(self, count: int) -> dict[str, str]:
+        return {"vgpus": f"= {count}", "vgpu_type": f"s== {mig.SMALL}"} if count else {}
+
+
+KINDS: Mapping[str, type[Any]] = {
+    "lxc": LXC,
+    "kvm": KVM,
+    "mediated": Mediated,
+    "functions": Functions,
+    "mig": MIG,
+}

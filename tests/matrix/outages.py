@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of one call to the outside: to Placement, another service, libvirt or a process.
+
+The calls of an operation are numbered, whoever makes them. The one that is meant fails, or is made
+and its answer is lost, or it is made twice, or the service that makes it dies there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import fixtures
+import oslo_messaging
+import requests
+from keystoneauth1 import exceptions as keystone_exceptions
+from nova.scheduler.client import report
+from nova.tests.fixtures import libvirt as fakelibvirt
+from oslo_messaging.rpc import client as rpc_client
+from sqlalchemy import engine, event
+
+from nova_gpu.host import child
+from tests.fixtures import libvirt
+from tests.matrix import threads
+
+
+class Way(enum.StrEnum):
+    COUNT = "count"  # none
+    FAIL = "fail"
+    LOST = "lost"
+    TWICE = "twice"
+    DIE = "die"
+
+
+# By boundary
+WAYS: Mapping[str, tuple[Way, ...]] = {
+    "placement": (Way.FAIL, Way.LOST, Way.TWICE, Way.DIE),
+    "call": (Way.FAIL, Way.LOST, Way.DIE),
+    "cast": (Way.FAIL, Way.LOST, Way.TWICE, Way.DIE),
+    "libvirt": (Way.FAIL, Way.LOST, Way.DIE),
+    "process": (Way.FAIL, Way.LOST, Way.DIE),
+}
+_DOMAIN = (
+    *("create", "createWithFlags", "destroy", "undefine", "undefineFlags", "shutdown", "suspend"),
+    *("resume", "managedSave", "attachDeviceFlags", "detachDeviceFlags", "migrateToURI3"),
+)
+_CONNECTION = ("defineXML", "nodeDeviceCreateXML")
+_TIMEOUT_S = 10
+
+
+class Died(BaseException):
+    """The end of a service's process: it reaches nothing any more."""
+
+
+class Calls(fixtures.Fixture):
+    """The calls of the operation that goes on. To be used before the services start.
+
+    ``made``: by name, all calls of the last operation; ``dead``: the hosts whose nova-compute has
+    died in it; ``held``: messages that came for it since.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+        self.dead: set[str] = set()
+        self.held: list[tuple[str, Any]] = []
+        self._way = Way.COUNT
+        self._number = 0
+        self._is_counting = False
+        self._lock = threading.Lock()
+        self._of_thread = threading.local()
+
+    def _setUp(self) -> None:
+        for verb in ("get", "put", "post", "delete"):
+            self._patch(report.SchedulerReportClient, verb, functools.partial(self._request, verb))
+        for verb in ("call", "cast"):
+            self._patch(rpc_client._BaseCallContext, verb, functools.partial(self._message, verb))
+        for owner, names in ((libvirt.Domain, _DOMAIN), (libvirt.QEMUConnection, _CONNECTION)):
+            for name in names:
+                self._patch(owner, name, functools.partial(self._of_libvirt, name))
+        for name in _CONNECTION:
+            self._patch(libvirt.Connection, name, functools.partial(self._of_libvirt, name))
+        self._patch(child, "_output", self._process)
+        self.useFixture(threads.HostByThread()).answer = self._answer
+        event.listen(engine.Engine, "before_cursor_execute", self._statement)
+        self.addCleanup(event.remove, engine.Engine, "before_cursor_execute", self._statement)
+
+    def _patch(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        do = getattr(owner, name)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return around(do, *args, **kwargs)
+
+        self.useFixture(fixtures.MonkeyPatch(f"{_path(owner)}.{name}", called))
+
+    @contextlib.contextmanager
+    def during(self, way: Way, number: int = 0) -> Iterator[None]:
+        """The operation: its call of that *number*, from 1, goes the *way*."""
+        self.made.clear()
+        self._way, self._number, self._is_counting = way, number, True
+        try:
+            yield
+        finally:
+            self._is_counting = False
+
+    # The boundaries
+
+    def _request(self, verb: str, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        url = next((each for each in (*args, *kwargs.values()) if str(each).startswith("/")), "")
+        path = str(url).partition("?")[0].split("/")
+        name = f"{verb.upper()} {'/'.join([path[1], *path[3:]])}"
+
+        def fail() -> requests.Response:
+            answer = requests.Response()
+            answer.status_code = 503
+            answer._content = b'{"errors": [{"status": 503, "detail": "it is down"}]}'
+            return answer
+
+        def lose() -> None:
+            raise keystone_exceptions.ConnectFailure("the answer was lost")
+
+        return self._call(f"placement {name}", lambda: do(*args, **kwargs), fail, lose)
+
+    def _message(self, verb: str, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        name = f"{verb} {args[2]}"
+
+        def fail() -> None:
+            raise oslo_messaging.MessageDeliveryFailure("the broker is down")
+
+        def lose() -> None:
+            if verb == "call":
+                raise oslo_messaging.MessagingTimeout("no answer came")
+
+        def send() -> Any:
+            return do(*args, **kwargs)
+
+        if verb == "call":
+            return self._call(name, send, fail, lose)
+        return self._call(name, send, fail, lose, is_made_when_lost=False)
+
+    def _of_libvirt(self, name: str, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def fail() -> None:
+            raise libvirt.error("it failed", fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+        if getattr(self._of_thread, "is_inside", False):  # libvirt's own
+            return do(*args, **kwargs)
+        self._of_thread.is_inside = True
+        try:
+            return self._call(f"libvirt {name}", lambda: do(*args, **kwargs), fail, fail)
+        finally:
+            self._of_thread.is_inside = False
+
+    def _process(
+        self, do: Callable[..., bytes], process: subprocess.Popen[bytes], *args: Any
+    ) -> Any:
+        def fail() -> None:
+            process.kill()
+            process.communicate()
+            raise child.Failed("ended with -9: no message")
+
+        def lose() -> None:
+            raise child.Failed("ended with 1: no message")
+
+        return self._call("process", lambda: do(process, *args), fail, lose)
+
+    def _call(
+        self,
+        name: str,
+        make: Callable[[], Any],
+        fail: Callable[[], Any],
+        lose: Callable[[], Any],
+        *,
+        is_made_when_lost: bool = True,
+    ) -> Any:
+        self._expect_alive()
+        way = self._count(name)
+        if way is Way.FAIL:
+            return fail()
+        if way is Way.DIE:
+            if host := threads.host():
+                self.dead.add(host)
+                raise Died
+            return fail()
+        if way is Way.LOST:
+            if is_made_when_lost:
+                make()
+            return lose()
+        if way is Way.TWICE:
+            make()
+        return make()
+
+    def _count(self, name: str) -> Way | None:
+        with self._lock:
+            if not self._is_counting:
+                return None
+            self.made.append(name)
+            return self._way if len(self.made) == self._number else None
+
+    # Death
+
+    def _expect_alive(self) -> None:
+        if threads.host() in self.dead:
+            raise Died
+
+    def _statement(self, *args: Any) -> None:
+        self._expect_alive()
+
+    def _answer(self, host: str | None, answer: Callable[[], Any], incoming: Any) -> Any:
+        """Let nobody wait for a service that is dead; what is cast waits for the next one."""
+        if host in self.dead:
+            if incoming._reply_q is None:
+                self.held.append((host, incoming))
+                return None
+            raise oslo_messaging.MessagingTimeout("it is dead")
+        try:
+            return answer()
+        except Died:
+            raise oslo_messaging.MessagingTimeout("it has died") from None
+
+
+def _path(owner: Any) -> str:
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__qualname__}"
+    return str(owner.__name__)
