@@ -23,6 +23,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("walks", nargs="*", help="their names: only these")
     parser.add_argument("--seconds", type=float, default=SAMPLE_S, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, help="by default another one each time")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
@@ -30,8 +31,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--pairs", action="store_true", help="all pairs, however long it takes")
     what.add_argument("--calls", action="store_true", help="each call of operations goes wrong")
-    what.add_argument("--triples", action="store_true", help="three operations in each state")
+    what.add_argument(
+        "--triples", action="store_true", help="each operation in each state that is found"
+    )
     what.add_argument("--list", action="store_true", help="print the names of all pairs")
+    parser.add_argument(
+        "--explore", action="store_true", help="of a walk that is named: each in its setup"
+    )
     parser.add_argument("-k", dest="pattern", default="", help="only walks with this in their name")
     return parser.parse_args(argv)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.cloud import forks, oracle, process
 from tests.fixtures import economy
-from tests.matrix import clouds, operations, outages
+from tests.matrix import clouds, operations, outages, plans
 from tests.matrix.stage import Stage
 from tests.matrix.walks import Step, Walk
 
@@ -32,12 +32,17 @@ _LIMIT_S = 150
 _PERIODS = 3
 
 
+# What tells two states of an instance from each other, for the choice of what is tried in them
+State = tuple[object, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Found:
     """How a walk ended.
 
     ``is_refused``: whether the last operation was refused. ``instance``: what the database has of
-    the instance at the end. ``calls``: those of the last operation that a failure could hit.
+    the instance at the end. ``state``: its state right after the last operation. ``is_hit``:
+    whether the call was made that was to go wrong.
     """
 
     walk: Walk
@@ -46,8 +51,8 @@ class Found:
     is_refused: bool = False
     changed: tuple[oracle.Difference, ...] = ()
     instance: Any = None
-    calls: tuple[str, ...] = ()
-    hit: str = ""
+    state: State = ()
+    is_hit: bool = False
     error: str = ""
     seconds: float = 0.0
 
@@ -71,6 +76,7 @@ class Branches:
         case.setUp()
         self._stage = Stage(case)
         self._before = oracle.read(case)
+        self._quiet_in = 0  # the process that does nothing any more but be forked
         self._then: oracle.Cloud | None = None
 
     def run(self, walks: Sequence[Walk]) -> None:
@@ -92,13 +98,14 @@ class Branches:
 
     def _go(self, walks: Sequence[Walk], depth: int) -> None:
         """*walks* have *depth* steps behind them."""
+        walks = [own for walk in walks for own in self._spelled_out(walk, depth)]
         ends = [walk for walk in walks if len(walk.steps) == depth]
         by_step: dict[Step, list[Walk]] = {}
         for walk in walks:
             if len(walk.steps) > depth:
                 by_step.setdefault(walk.steps[depth], []).append(walk)
         branches = [(walk,) for walk in ends] + [tuple(own) for own in by_step.values()]
-        if len(branches) == 1:
+        if len(branches) == 1 and self._quiet_in != os.getpid():
             self._branch(branches[0], depth)
             return
         with self._kept(str(depth)) as restore:
@@ -114,6 +121,22 @@ class Branches:
         self._step(walks[0].steps[depth], is_last=all(len(w.steps) == depth + 1 for w in walks))
         self._go(walks, depth + 1)
 
+    def _spelled_out(self, walk: Walk, depth: int) -> Sequence[Walk]:
+        """Return a walk for each call of the next step that may go wrong, if that is meant."""
+        step = walk.steps[depth] if len(walk.steps) > depth else None
+        if step is None or step.outage is None or step.outage.way != outages.EACH:
+            return [walk]
+        ours, theirs = connection.Pipe()
+        with self._kept("count") as restore:
+
+            def count() -> None:
+                self._step(dataclasses.replace(step, outage=None), is_last=False)
+                theirs.send(list(self._calls.made))
+
+            self._fork([], count, restore)
+        made = ours.recv() if ours.poll() else []
+        return plans.with_outages(walk, depth, made, int(step.outage.call or 0))
+
     # What a process does
 
     def _step(self, step: Step, *, is_last: bool) -> None:
@@ -121,7 +144,7 @@ class Branches:
         self._then = oracle.read(self._stage.cloud) if is_last else None
         outage = step.outage
         way = outages.Way(outage.way) if outage else outages.Way.COUNT
-        with self._calls.during(way, outage.number if outage else 0):
+        with self._calls.during(way, outage.call if outage else ""):
             operation.do(self._stage)
             self._stage.wait()
         self._stage.bury(self._calls)
@@ -129,8 +152,7 @@ class Branches:
     def _judge(self, walk: Walk) -> Found:
         stage, started = self._stage, time.process_time()
         uuid = stage.server.get("id", "")
-        calls = tuple(self._calls.made)
-        number = walk.steps[-1].outage.number if walk.steps and walk.steps[-1].outage else 0
+        is_hit = self._calls.is_hit
         now = oracle.read(stage.cloud)
         refused = stage.is_refused() if walk.steps else False
         changed = ()
@@ -138,7 +160,7 @@ class Branches:
         if refused and then and uuid in now.instances and then.vm_state != "error":
             changed = tuple(oracle.unchanged(self._then, now, uuid))
         last, found = self._settled()
-        if number:
+        if is_hit:
             stage.recover()
             last, later = self._settled()
             known = {(each.kind, each.who) for each in found}
@@ -154,10 +176,35 @@ class Branches:
             refused,
             changed,
             last.instances.get(uuid),
-            calls,
-            calls[number - 1] if 0 < number <= len(calls) else "",
+            self._state(now, uuid),
+            is_hit,
             "",
             time.process_time() - started,
+        )
+
+    def _state(self, now: oracle.Cloud, uuid: str) -> State:
+        own = now.instances.get(uuid)
+        if own is None:
+            return ()
+        amounts = [
+            tuple(sorted(provider.allocations[consumer].items()))
+            for provider in now.providers.values()
+            for consumer in (uuid, *(m.uuid for m in now.migrations.values()))
+            if consumer in provider.allocations
+        ]
+        domains = [
+            (name == own.host, host.domains[uuid].is_running, len(host.domains[uuid].devices))
+            for name, host in now.hosts.items()
+            if uuid in host.domains
+        ]
+        notes = self._stage.cloud.instance(self._stage.server).system_metadata
+        return (
+            *(own.vm_state, own.task_state, len(own.devices), len(own.old), len(own.new)),
+            *(own.asked, own.host in self._stage.cloud.down, len(now.instances) > 1),
+            tuple(sorted(amounts)),
+            tuple(sorted(domains)),
+            tuple(sorted(key for key in notes if "image" not in key and "instance_t" not in key)),
+            notes.get("image_hw_video_ram"),
         )
 
     def _settled(self) -> tuple[oracle.Cloud, list[oracle.Difference]]:
@@ -167,7 +214,7 @@ class Branches:
             self._stage.cloud_period()
             self._stage.wait()
             last = oracle.read(self._stage.cloud)
-            found = oracle.differences(self._before, last)
+            found = [_named(last, each) for each in oracle.differences(self._before, last)]
             if not found:
                 break
         return last, found
@@ -177,7 +224,9 @@ class Branches:
     @contextlib.contextmanager
     def _kept(self, name: str) -> Iterator[Any]:
         """Yield what puts the files back that are there now."""
-        self._idle = forks._quiet()
+        if self._quiet_in != os.getpid():
+            self._idle = forks._quiet()
+            self._quiet_in = os.getpid()
         kept = self._folder / f"kept-{name}"
         forks._copy(self._now, kept)
 
@@ -207,3 +256,11 @@ class Branches:
             for walk in walks:
                 self._results.send(Found(walk, error=f"its process ended with {code}"))
         restore()
+
+
+def _named(cloud: oracle.Cloud, difference: oracle.Difference) -> oracle.Difference:
+    """Give what Nova does not do a kind of its own: GPUs are counted, and their host's part not."""
+    counted = [each.allocations.get(difference.who) for each in cloud.providers.values()]
+    if difference.kind == "compute" and any(counted):
+        return dataclasses.replace(difference, kind="half")
+    return difference

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of one call to the outside: to Placement, another service, libvirt or a process.
 
-The calls of an operation are numbered, whoever makes them. The one that is meant fails, or is made
+The calls of an operation have names and numbers, whoever makes them. The one that is meant fails, or is made
 and its answer is lost, or it is made twice, or the service that makes it dies there.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import functools
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import fixtures
@@ -37,6 +38,8 @@ class Way(enum.StrEnum):
     DIE = "die"
 
 
+# In the place of a way: each call in each way, or as many of these as the number says
+EACH = "each"
 # By boundary
 WAYS: Mapping[str, tuple[Way, ...]] = {
     "placement": (Way.FAIL, Way.LOST, Way.TWICE, Way.DIE),
@@ -60,17 +63,19 @@ class Died(BaseException):
 class Calls(fixtures.Fixture):
     """The calls of the operation that goes on. To be used before the services start.
 
-    ``made``: by name, all calls of the last operation; ``dead``: the hosts whose nova-compute has
+    ``made``: all calls of the last operation, by boundary and name; ``is_hit``: whether the one
+    that is meant was among them; ``dead``: the hosts whose nova-compute has
     died in it; ``held``: messages that came for it since.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: list[str] = []
+        self.made: list[tuple[str, str]] = []
         self.dead: set[str] = set()
         self.held: list[tuple[str, Any]] = []
         self._way = Way.COUNT
-        self._number = 0
+        self._target = ""
+        self.is_hit = False
         self._is_counting = False
         self._lock = threading.Lock()
         self._of_thread = threading.local()
@@ -99,10 +104,11 @@ class Calls(fixtures.Fixture):
         self.useFixture(fixtures.MonkeyPatch(f"{_path(owner)}.{name}", called))
 
     @contextlib.contextmanager
-    def during(self, way: Way, number: int = 0) -> Iterator[None]:
-        """The operation: its call of that *number*, from 1, goes the *way*."""
+    def during(self, way: Way, call: str = "") -> Iterator[None]:
+        """The operation: its *call* goes the *way*."""
         self.made.clear()
-        self._way, self._number, self._is_counting = way, number, True
+        self.is_hit = False
+        self._way, self._target, self._is_counting = way, call, True
         try:
             yield
         finally:
@@ -113,7 +119,7 @@ class Calls(fixtures.Fixture):
     def _request(self, verb: str, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         url = next((each for each in (*args, *kwargs.values()) if str(each).startswith("/")), "")
         path = str(url).partition("?")[0].split("/")
-        name = f"{verb.upper()} {'/'.join([path[1], *path[3:]])}"
+        name = "-".join([verb.upper(), path[1], *path[3:]])
 
         def fail() -> requests.Response:
             answer = requests.Response()
@@ -124,10 +130,10 @@ class Calls(fixtures.Fixture):
         def lose() -> None:
             raise keystone_exceptions.ConnectFailure("the answer was lost")
 
-        return self._call(f"placement {name}", lambda: do(*args, **kwargs), fail, lose)
+        return self._call("placement", name, lambda: do(*args, **kwargs), fail, lose)
 
     def _message(self, verb: str, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        name = f"{verb} {args[2]}"
+        name = str(args[2])
 
         def fail() -> None:
             raise oslo_messaging.MessageDeliveryFailure("the broker is down")
@@ -140,8 +146,8 @@ class Calls(fixtures.Fixture):
             return do(*args, **kwargs)
 
         if verb == "call":
-            return self._call(name, send, fail, lose)
-        return self._call(name, send, fail, lose, is_made_when_lost=False)
+            return self._call(verb, name, send, fail, lose)
+        return self._call(verb, name, send, fail, lose, is_made_when_lost=False)
 
     def _of_libvirt(self, name: str, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def fail() -> None:
@@ -151,7 +157,7 @@ class Calls(fixtures.Fixture):
             return do(*args, **kwargs)
         self._of_thread.is_inside = True
         try:
-            return self._call(f"libvirt {name}", lambda: do(*args, **kwargs), fail, fail)
+            return self._call("libvirt", name, lambda: do(*args, **kwargs), fail, fail)
         finally:
             self._of_thread.is_inside = False
 
@@ -166,10 +172,11 @@ class Calls(fixtures.Fixture):
         def lose() -> None:
             raise child.Failed("ended with 1: no message")
 
-        return self._call("process", lambda: do(process, *args), fail, lose)
+        return self._call("process", "process", lambda: do(process, *args), fail, lose)
 
     def _call(
         self,
+        boundary: str,
         name: str,
         make: Callable[[], Any],
         fail: Callable[[], Any],
@@ -178,7 +185,7 @@ class Calls(fixtures.Fixture):
         is_made_when_lost: bool = True,
     ) -> Any:
         self._expect_alive()
-        way = self._count(name)
+        way = self._count(boundary, name)
         if way is Way.FAIL:
             return fail()
         if way is Way.DIE:
@@ -194,12 +201,16 @@ class Calls(fixtures.Fixture):
             make()
         return make()
 
-    def _count(self, name: str) -> Way | None:
+    def _count(self, boundary: str, name: str) -> Way | None:
         with self._lock:
             if not self._is_counting:
                 return None
-            self.made.append(name)
-            return self._way if len(self.made) == self._number else None
+            number = 1 + sum(name == made for _, made in self.made)
+            self.made.append((boundary, name))
+            if _numbered(name, number) != self._target:
+                return None
+            self.is_hit = True
+            return self._way
 
     # Death
 
@@ -221,6 +232,18 @@ class Calls(fixtures.Fixture):
             return answer()
         except Died:
             raise oslo_messaging.MessagingTimeout("it has died") from None
+
+
+def numbered(made: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield each call's boundary and its name, as an outage has it."""
+    counts: collections.Counter[str] = collections.Counter()
+    for boundary, name in made:
+        counts[name] += 1
+        yield boundary, _numbered(name, counts[name])
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}.{number}"
 
 
 def _path(owner: Any) -> str:

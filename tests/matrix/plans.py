@@ -11,9 +11,8 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from tests.matrix import axes
+from tests.matrix import axes, outages
 from tests.matrix.operations import ADMINS, OPERATIONS, STATES
-from tests.matrix.outages import WAYS, Way
 from tests.matrix.walks import Outage, Setup, Step, Walk
 
 _Choice = Mapping[str, str]
@@ -22,6 +21,8 @@ _TRIES = 30
 # For how many walks one setup is kept, which costs as much as two
 _EACH = 12
 _YES = "yes"
+# What changes nothing that an operation after it could meet
+_WITHOUT_CALLS = ("period", "lock", "metadata", "die", "return", "fill")
 
 AXES: Mapping[str, Sequence[str]] = {
     "kind": axes.ALL_KINDS,
@@ -138,7 +139,7 @@ def walk(choice: _Choice) -> Walk:
 
 def twin(own: Walk) -> Walk | None:
     """Return the same walk of an instance without GPUs, if it has one to be compared with."""
-    if own.setup.flavor == axes.PLAIN or any(step.outage for step in own.steps):
+    if own.setup.flavor == axes.PLAIN:
         return None
     if {"fill", "boot-two"} & {step.operation for step in own.steps}:
         return None  # what there is of GPUs is taken, and the rest is not
@@ -201,16 +202,62 @@ def triples(rng: random.Random, kinds: Sequence[str] = axes.ALL_KINDS) -> Iterat
         yield next(further(rng, Walk(setup, tuple(map(Step, steps))), 3))
 
 
-def outages(counted: Walk, calls: Sequence[str]) -> Iterator[Walk]:
-    """Yield *counted* with each of its last operation's *calls* going wrong, in each way."""
-    for number, name in enumerate(calls, 1):
-        for way in WAYS[name.partition(" ")[0]]:
-            yield with_outage(counted, way, number)
+def with_outages(
+    own: Walk, depth: int, made: Sequence[tuple[str, str]], most: int
+) -> list[Walk]:
+    """Return *own* with each call *made* in its step *depth* going wrong, in each way.
+
+    :param most: how many of them, chosen by the walk's name; 0 for all
+    """
+    found = []
+    for boundary, name in outages.numbered(made):
+        for way in outages.WAYS[boundary]:
+            step = Step(own.steps[depth].operation, Outage(way.value, name))
+            steps = (*own.steps[:depth], step, *own.steps[depth + 1 :])
+            found.append(Walk(own.setup, steps))
+    if most and len(found) > most:
+        return random.Random(str(own)).sample(found, most)
+    return found
 
 
-def with_outage(own: Walk, way: Way, number: int = 0) -> Walk:
-    *steps, last = own.steps
-    return Walk(own.setup, (*steps, Step(last.operation, Outage(way.value, number))))
+def calls(rng: random.Random, kinds: Sequence[str], most: int = 0) -> Iterator[Walk]:
+    """Yield walks of each operation in each state whose calls go wrong, as ``EACH`` says."""
+    for own in pairs(rng, kinds):
+        if own.steps[-1].operation not in _WITHOUT_CALLS and not own.setup.is_member:
+            last = Step(own.steps[-1].operation, Outage(outages.EACH, str(most or "")))
+            yield Walk(own.setup, (*own.steps[:-1], last))
+
+
+class Exploration:
+    """Walks on and on: each operation in each state that is found, whichever way led there.
+
+    :param setup: that of all these walks
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._known: set[object] = set()
+        self._open: list[tuple[Walk, str]] = [(Walk(setup, ()), "ACTIVE")]
+
+    def __iter__(self) -> Iterator[list[Walk]]:
+        """Yield the walks of one more operation each in a state that is new."""
+        while self._open:
+            own, status = self._open.pop(0)
+            yield [
+                Walk(self._setup, (*own.steps, Step(name)))
+                for name, each in OPERATIONS.items()
+                if status in each.before
+                and name not in _WITHOUT_CALLS
+                and self._setup.kind in each.kinds
+                and (each.needs is None or each.needs in self._setup.conditions)
+                and not (name == "delete" and "soft-delete" in self._setup.conditions)
+            ]
+
+    def take(self, own: Walk, status: str, state: object) -> None:
+        """Remember the *state* that *own* has led to."""
+        if state and state not in self._known:
+            self._known.add(state)
+            self._open.append((own, status))
 
 
 def in_order(walks: Iterable[Walk]) -> list[Walk]:

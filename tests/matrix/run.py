@@ -20,7 +20,7 @@ STREAM = running.begin()
 
 from tests.cloud import forks, oracle, process  # noqa: E402
 from tests.functional import base  # noqa: E402
-from tests.matrix import axes, branches, expected, outages, plans, walks  # noqa: E402
+from tests.matrix import axes, branches, expected, plans, walks  # noqa: E402
 
 _PREFIX = "tests.matrix."
 # Walks that are planned at once: those that begin alike are gone together.
@@ -46,6 +46,9 @@ class Report:
         self.processor_s += found.seconds
         if found.walk.setup.flavor == axes.PLAIN:
             self._twins[found.walk] = found
+            if not found.error:
+                self.counts["without GPUs"] += 1
+                return
         texts = [found.error] if found.error else [str(each) for each in self._differences(found)]
         name = str(found.walk)
         new = []
@@ -58,21 +61,21 @@ class Report:
         self.counts["failed" if new else "expected" if texts else "passed"] += 1
         self.say(f"{{0}} {_PREFIX}{name} [{found.seconds:.3f}s] ... {status}")
         if new:
-            if found.hit:
-                self.say(f"    the call that went wrong: {found.hit}")
             for text in new:
                 self.say(f"    {text}")
-            self.say(f"    python -m tests.matrix -k '{name}'")
+            self.say(f"    python -m tests.matrix {name}")
 
     def _differences(self, found: branches.Found) -> Iterator[oracle.Difference]:
-        yield from found.differences
+        """Yield what is wrong, but for what is wrong without GPUs as well: that is Nova's."""
+        twin = self._twins.get(plans.twin(found.walk) or found.walk)
+        kinds = {each.kind for each in twin.differences} if twin else set()
+        yield from (each for each in found.differences if each.kind not in kinds)
         yield from found.changed
-        twin = plans.twin(found.walk)
-        if twin is None or twin not in self._twins or found.is_refused and not found.changed:
-            if not (found.is_refused and found.status.startswith("ERROR") and twin in self._twins):
-                return
-        yield from oracle.same_outcome(self._twins[twin].instance, found.instance)
-
+        if twin is None or twin.is_hit != found.is_hit or twin.error:
+            return
+        is_refused = found.is_refused and not found.status.startswith("ERROR")
+        if not is_refused:
+            yield from oracle.same_outcome(twin.instance, found.instance)
 
 class Worker:
     """A cloud of one kind in a process, which gets walks and sends what it finds."""
@@ -111,26 +114,27 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
             if arguments.pattern in str(own):
                 report.say(str(own))
         return 0
-    exact = _parsed(arguments.pattern)
+    named = [walks.Walk.parse(text.removeprefix(_PREFIX)) for text in arguments.walks]
     deadline = started + arguments.seconds
-    if exact:
-        kinds, deadline = [exact.setup.kind], started + 3600
+    if named:
+        kinds = [*dict.fromkeys(own.setup.kind for own in named)]
+        deadline = started + 10**6
     elif arguments.pairs or arguments.calls:
         deadline = started + 10**6
     forks._warm(base.GPUServersTestBase("run"))
     random.Random(seed).shuffle(kinds)
-    waiting = [(kind, _batches(arguments, kind, seed, exact)) for kind in kinds]
+    waiting = [(kind, Source(arguments, kind, seed, named)) for kind in kinds]
     share = (deadline - time.monotonic()) * min(arguments.jobs, len(kinds)) / len(kinds)
-    workers: dict[connection.Connection[Any, Any], tuple[Worker, Iterator[Any], float]] = {}
+    workers: dict[connection.Connection[Any, Any], tuple[Worker, Source, float]] = {}
     failed = False
     while workers or waiting:
         while waiting and len(workers) < arguments.jobs:
-            kind, batches = waiting.pop(0)
+            kind, source = waiting.pop(0)
             end = min(deadline, time.monotonic() + share)
             worker = Worker(kind, end)
-            workers[worker.stream] = worker, batches, end
+            workers[worker.stream] = worker, source, end
         for stream in connection.wait(list(workers)):
-            worker, batches, end = workers[stream]
+            worker, source, end = workers[stream]
             try:
                 found = stream.recv()
             except EOFError:
@@ -141,8 +145,9 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
                 continue
             if found is not None:
                 report.take(found)
+                source.heard(found)
                 continue
-            batch = next(batches, None) if time.monotonic() < end else None
+            batch = next(source.batches, None) if time.monotonic() < end else None
             if batch:
                 stream.send(batch)
             else:
@@ -158,24 +163,37 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
     return int(failed or bool(report.counts["failed"]) or not count)
 
 
-def _parsed(pattern: str) -> walks.Walk | None:
-    """Return the walk that *pattern* is the whole name of."""
-    try:
-        own = walks.Walk.parse(pattern.removeprefix(_PREFIX))
-    except ValueError:
-        return None
-    return own if own.setup.kind in axes.ALL_KINDS else None
+class Source:
+    """Walks in a cloud of one kind, by the dozen."""
 
+    def __init__(
+        self, arguments: argparse.Namespace, kind: str, seed: int, named: Sequence[walks.Walk]
+    ) -> None:
+        self._rng = random.Random(f"{seed} {kind}")
+        self._exploration: plans.Exploration | None = None
+        self.batches = self._batches(
+            arguments, kind, [own for own in named if own.setup.kind == kind]
+        )
 
-def _batches(
-    arguments: argparse.Namespace, kind: str, seed: int, exact: walks.Walk | None
-) -> Iterator[Sequence[walks.Walk]]:
-    """Yield walks in a cloud of that *kind*, by the dozen."""
-    if exact:
-        yield plans.in_order([exact])
-        return
-    rng = random.Random(f"{seed} {kind}")
-    source = plans.triples(rng, [kind]) if arguments.triples else plans.pairs(rng, [kind])
-    chosen = (own for own in source if arguments.pattern in str(own))
-    while batch := list(itertools.islice(chosen, _BATCH)):
-        yield plans.in_order(batch)
+    def heard(self, found: branches.Found) -> None:
+        if self._exploration and not found.error:
+            self._exploration.take(found.walk, found.status.partition(" ")[0], found.state)
+
+    def _batches(
+        self, arguments: argparse.Namespace, kind: str, named: Sequence[walks.Walk]
+    ) -> Iterator[Sequence[walks.Walk]]:
+        if named and arguments.explore:
+            for setup in dict.fromkeys(own.setup for own in named):
+                self._exploration = plans.Exploration(setup)
+                yield from map(plans.in_order, self._exploration)
+        elif named:
+            yield plans.in_order(named)
+        elif arguments.triples:
+            for setup in plans.setups(self._rng, [kind]):
+                self._exploration = plans.Exploration(setup)
+                yield from map(plans.in_order, self._exploration)
+        else:
+            source = plans.calls if arguments.calls else plans.pairs
+            chosen = (o for o in source(self._rng, [kind]) if arguments.pattern in str(o))
+            while batch := list(itertools.islice(chosen, _BATCH)):
+                yield plans.in_order(batch)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +35,17 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class Outage:
-    """What becomes of one call to the outside. ``way``: one of those of :mod:`outages`;
-    ``number``: which call, from 1."""
+    """What becomes of one call to the outside.
+
+    ``way``: one of those of :mod:`outages`. ``call``: its name, and which of those of that name
+    it is, as ``PUT-allocations.2``.
+    """
 
     way: str
-    number: int
+    call: str = ""
 
     def __str__(self) -> str:
-        return f"@{self.way}{self.number or ''}"
+        return f"@{self.way}:{self.call}" if self.call else f"@{self.way}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Step:
     @classmethod
     def parse(cls, text: str) -> Step:
         operation, _, outage = text.partition("@")
-        match = re.fullmatch(r"([a-z]+)(\d*)", outage)
-        return cls(operation, Outage(match[1], int(match[2] or 0)) if match else None)
+        way, _, call = outage.partition(":")
+        return cls(operation, Outage(way, call) if way else None)
 
 
 @dataclasses.dataclass(frozen=True)
