@@ -312,7 +312,7 @@ def _instances(cloud: Any, context: nova_context.RequestContext) -> Iterator[Ins
     faults = getattr(getattr(cloud, "conductor", None), "faults", {})
     for of_cell in contexts(cloud, context):
         found = objects.InstanceList.get_by_filters(
-            of_cell, {"deleted": False}, expected_attrs=list(_ATTRIBUTES)
+            of_cell, {"deleted": False, "soft_deleted": True}, expected_attrs=list(_ATTRIBUTES)
         )
         for row in found:
             yield instance_of(row, faults.get(row.uuid))

@@ -3,7 +3,11 @@
 
 A walk is an instance in a cloud of two hosts and a few operations on it. After the last one each
 host has its periods, and Nova's database, Placement, libvirt and sysfs are compared. Without
-options a sample of all pairs of values of two axes is tried.
+options a sample of all pairs of values of two axes is tried, with some calls that go wrong, and
+what is recorded in recorded.yaml.
+
+``python -m tests.matrix tenants`` lets hypothesis choose: several instances of one project, and
+operators whose hosts die and come back.
 
 It prints stestr's lines; each walk is a test. What is expected to fail stands in expected.yaml.
 """
@@ -23,11 +27,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("walks", nargs="*", help="their names: only these")
+    parser.add_argument("walks", nargs="*", help="their names: only these; or tenants")
     parser.add_argument("--seconds", type=float, default=SAMPLE_S, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, help="by default another one each time")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--kind", action="append", help="only clouds of this kind")
+    parser.add_argument("-k", dest="pattern", default="", help="only walks with this in their name")
+    parser.add_argument(
+        "--explore", action="store_true", help="of a walk that is named: each in its setup"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--pairs", action="store_true", help="all pairs, however long it takes")
     what.add_argument("--calls", action="store_true", help="each call of operations goes wrong")
@@ -35,10 +43,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--triples", action="store_true", help="each operation in each state that is found"
     )
     what.add_argument("--list", action="store_true", help="print the names of all pairs")
-    parser.add_argument(
-        "--explore", action="store_true", help="of a walk that is named: each in its setup"
-    )
-    parser.add_argument("-k", dest="pattern", default="", help="only walks with this in their name")
+    tenants = parser.add_argument_group("tenants")
+    tenants.add_argument("--steps", type=int, default=45, help="of each (default: %(default)s)")
+    tenants.add_argument("--seeds", type=int, default=18, help="so many (default: %(default)s)")
     return parser.parse_args(argv)
 
 

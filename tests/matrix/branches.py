@@ -16,15 +16,14 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any
 
 from tests.cloud import forks, oracle, process
-from tests.fixtures import economy
 from tests.matrix import clouds, operations, outages, plans
 from tests.matrix.stage import Stage
-from tests.matrix.walks import Step, Walk
+from tests.matrix.walks import Setup, Step, Walk
 
 # For all that one fork does itself
 _LIMIT_S = 150
@@ -89,6 +88,31 @@ class Branches:
                     return
                 self._fork(own, lambda setup=setup, own=own: self._begin(setup, own), restore)
 
+    def converse(self, stream: connection.Connection[Any, Any]) -> None:
+        """Do step by step what comes from *stream*, in a cloud of its own for each beginning."""
+        with self._kept("begin") as restore:
+            while True:
+                try:
+                    _, setup = stream.recv()
+                except EOFError:
+                    return
+                self._fork([], lambda setup=setup: self._answer(setup, stream), restore)
+
+    def _answer(self, setup: Setup, stream: connection.Connection[Any, Any]) -> None:
+        self._stage.begin(setup)
+        stream.send(self._stage.statuses())
+        while True:
+            signal.alarm(_LIMIT_S)
+            word, *more = stream.recv()
+            if word == "end":
+                stream.send(self._settled()[1])
+                return
+            self._step(more[0], is_last=False)
+            found = list(oracle.differences(self._before, oracle.read(self._stage.cloud)))
+            if more[0].operation == "period" and not self._stage.cloud.down:
+                found = self._settled()[1]
+            stream.send((self._stage.statuses(), found))
+
     def end(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -141,6 +165,7 @@ class Branches:
 
     def _step(self, step: Step, *, is_last: bool) -> None:
         operation = operations.OPERATIONS[step.operation]
+        self._stage.choose(step.slot)
         self._then = oracle.read(self._stage.cloud) if is_last else None
         outage = step.outage
         way = outages.Way(outage.way) if outage else outages.Way.COUNT
@@ -151,6 +176,7 @@ class Branches:
 
     def _judge(self, walk: Walk) -> Found:
         stage, started = self._stage, time.process_time()
+        stage.choose(0)
         uuid = stage.server.get("id", "")
         is_hit = self._calls.is_hit
         now = oracle.read(stage.cloud)

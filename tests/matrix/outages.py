@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of one call to the outside: to Placement, another service, libvirt or a process.
 
-The calls of an operation have names and numbers, whoever makes them. The one that is meant fails, or is made
-and its answer is lost, or it is made twice, or the service that makes it dies there.
+The calls of an operation have names and numbers, whoever makes them. The one that is meant fails,
+or is made and its answer is lost, or it is made twice, or the service that makes it dies there.
 """
 
 from __future__ import annotations

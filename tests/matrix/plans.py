@@ -81,7 +81,7 @@ def _made_up(
     """Return a choice with the values that are *fixed*, and what these need."""
     choice = {name: fixed.get(name, "") for name in values}
     for name, own in values.items():
-        if name in fixed or own[0] == "" and rng.random() < 0.6:
+        if name in fixed or (own[0] == "" and rng.random() < 0.6):
             continue
         possible = [value for value in own if is_possible({**choice, name: value}, partly=True)]
         choice[name] = rng.choice(possible or list(own))
@@ -144,9 +144,7 @@ def twin(own: Walk) -> Walk | None:
     if {"fill", "boot-two"} & {step.operation for step in own.steps}:
         return None  # what there is of GPUs is taken, and the rest is not
     conditions = tuple(name for name in own.setup.conditions if name != "limit")
-    setup = Setup(
-        own.setup.kind, axes.PLAIN, own.setup.image, conditions, own.setup.is_member
-    )
+    setup = Setup(own.setup.kind, axes.PLAIN, own.setup.image, conditions, own.setup.is_member)
     return Walk(setup, own.steps)
 
 
@@ -202,9 +200,7 @@ def triples(rng: random.Random, kinds: Sequence[str] = axes.ALL_KINDS) -> Iterat
         yield next(further(rng, Walk(setup, tuple(map(Step, steps))), 3))
 
 
-def with_outages(
-    own: Walk, depth: int, made: Sequence[tuple[str, str]], most: int
-) -> list[Walk]:
+def with_outages(own: Walk, depth: int, made: Sequence[tuple[str, str]], most: int) -> list[Walk]:
     """Return *own* with each call *made* in its step *depth* going wrong, in each way.
 
     :param most: how many of them, chosen by the walk's name; 0 for all

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import itertools
 import os
+import pathlib
 import random
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, TextIO
+
+import yaml
 
 from tests.cloud import running
 
@@ -20,11 +23,14 @@ STREAM = running.begin()
 
 from tests.cloud import forks, oracle, process  # noqa: E402
 from tests.functional import base  # noqa: E402
-from tests.matrix import axes, branches, expected, plans, walks  # noqa: E402
+from tests.matrix import axes, branches, expected, plans, tenants, walks  # noqa: E402
 
 _PREFIX = "tests.matrix."
 # Walks that are planned at once: those that begin alike are gone together.
 _BATCH = 24
+# For how many walks one has a call that goes wrong
+_CALM = 4
+_RECORDED = pathlib.Path(__file__).with_name("recorded.yaml")
 
 
 class Report:
@@ -51,12 +57,7 @@ class Report:
                 return
         texts = [found.error] if found.error else [str(each) for each in self._differences(found)]
         name = str(found.walk)
-        new = []
-        for text in texts:
-            known = [each for each in self._known if each.covers(name, text)]
-            self.happened.update(known)
-            if not known:
-                new.append(text)
+        new = self.unexpected(name, texts)
         status = "FAILED" if new else "ok"
         self.counts["failed" if new else "expected" if texts else "passed"] += 1
         self.say(f"{{0}} {_PREFIX}{name} [{found.seconds:.3f}s] ... {status}")
@@ -64,6 +65,20 @@ class Report:
             for text in new:
                 self.say(f"    {text}")
             self.say(f"    python -m tests.matrix {name}")
+
+    def unexpected(self, name: str, texts: Iterable[str]) -> list[str]:
+        """Return those of the differences of a walk that are not expected."""
+        new = []
+        for text in texts:
+            known = [each for each in self._known if each.covers(name, text)]
+            self.happened.update(known)
+            if not known:
+                new.append(text)
+        return new
+
+    def gone(self) -> list[expected.Expected]:
+        """Return what is expected and has not happened."""
+        return [each for each in self._known if each not in self.happened]
 
     def _differences(self, found: branches.Found) -> Iterator[oracle.Difference]:
         """Yield what is wrong, but for what is wrong without GPUs as well: that is Nova's."""
@@ -77,10 +92,16 @@ class Report:
         if not is_refused:
             yield from oracle.same_outcome(twin.instance, found.instance)
 
+
 class Worker:
     """A cloud of one kind in a process, which gets walks and sends what it finds."""
 
-    def __init__(self, kind: str, deadline: float) -> None:
+    def __init__(
+        self,
+        kind: str,
+        deadline: float,
+        serve_with: Callable[[branches.Branches, Any], None] | None = None,
+    ) -> None:
         self.kind = kind
         self.stream, theirs = connection.Pipe()
 
@@ -89,15 +110,21 @@ class Worker:
             forks._start_anew(())
             own = branches.Branches(kind, theirs, deadline)
             theirs.send(None)
-            try:
-                while True:
+            with contextlib.suppress(EOFError):
+                if serve_with is not None:
+                    serve_with(own, theirs)
+                while serve_with is None:
                     own.run(theirs.recv())
                     theirs.send(None)
-            except EOFError:
-                own.end()
+            own.end()
 
         self.pid = process.fork(serve)
         theirs.close()
+
+    @classmethod
+    def for_tenants(cls, kind: str) -> Worker:
+        """Return one that does step by step what it is told."""
+        return cls(kind, float("inf"), branches.Branches.converse)
 
     def end(self) -> None:
         self.stream.close()
@@ -114,7 +141,11 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
             if arguments.pattern in str(own):
                 report.say(str(own))
         return 0
-    named = [walks.Walk.parse(text.removeprefix(_PREFIX)) for text in arguments.walks]
+    named = [
+        walks.Walk.parse(text.removeprefix(_PREFIX))
+        for text in arguments.walks
+        if text != "tenants"
+    ]
     deadline = started + arguments.seconds
     if named:
         kinds = [*dict.fromkeys(own.setup.kind for own in named)]
@@ -122,6 +153,8 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
     elif arguments.pairs or arguments.calls:
         deadline = started + 10**6
     forks._warm(base.GPUServersTestBase("run"))
+    if arguments.walks == ["tenants"]:
+        return _tenants(arguments, seed, report, kinds)
     random.Random(seed).shuffle(kinds)
     waiting = [(kind, Source(arguments, kind, seed, named)) for kind in kinds]
     share = (deadline - time.monotonic()) * min(arguments.jobs, len(kinds)) / len(kinds)
@@ -153,6 +186,9 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
             else:
                 workers.pop(stream)
                 worker.end()
+    if arguments.pairs and not arguments.pattern:
+        for each in report.gone():
+            report.say(f"no longer happens: {each.why}")
     seconds = time.monotonic() - started
     count = sum(report.counts.values())
     report.say(
@@ -161,6 +197,31 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
         f"{report.counts['failed']} failed. seed {seed}"
     )
     return int(failed or bool(report.counts["failed"]) or not count)
+
+
+def _tenants(arguments: argparse.Namespace, seed: int, report: Report, kinds: Sequence[str]) -> int:
+    failed = False
+    for kind in kinds:
+        started = time.monotonic()
+        worker = Worker.for_tenants(kind)
+        worker.stream.recv()
+        own = tenants.Run(
+            worker.stream,
+            tenants.setups(seed, kind),
+            lambda walk, found: report.unexpected(str(walk), map(str, found)),
+        )
+        tenants.search(own, arguments.steps, arguments.seeds, seed)
+        worker.end()
+        name = f"{_PREFIX}tenants.{kind}.{seed}"
+        status = "FAILED" if own.failed else "ok"
+        report.say(f"{{0}} {name} [{time.monotonic() - started:.3f}s] ... {status}")
+        report.say(f"    {own.steps} steps")
+        if own.failed:
+            failed = True
+            for text in own.texts:
+                report.say(f"    {text}")
+            report.say(f"    python -m tests.matrix '{own.failed}'")
+    return int(failed)
 
 
 class Source:
@@ -193,7 +254,25 @@ class Source:
                 self._exploration = plans.Exploration(setup)
                 yield from map(plans.in_order, self._exploration)
         else:
-            source = plans.calls if arguments.calls else plans.pairs
-            chosen = (o for o in source(self._rng, [kind]) if arguments.pattern in str(o))
+            chosen = self._chosen(arguments, kind)
             while batch := list(itertools.islice(chosen, _BATCH)):
                 yield plans.in_order(batch)
+
+    def _chosen(self, arguments: argparse.Namespace, kind: str) -> Iterator[walks.Walk]:
+        found: Iterable[walks.Walk] = plans.pairs(self._rng, [kind])
+        if arguments.calls:
+            found = plans.calls(self._rng, [kind])
+        elif not arguments.pairs:
+            found = _sample(self._rng, kind)
+        return (own for own in found if arguments.pattern in str(own))
+
+
+def _sample(rng: random.Random, kind: str) -> Iterator[walks.Walk]:
+    """Yield what is recorded, and then pairs of values with a call that goes wrong now and then."""
+    texts = yaml.safe_load(_RECORDED.read_text())
+    yield from (own for own in map(walks.Walk.parse, texts) if own.setup.kind == kind)
+    going_wrong = plans.calls(rng, [kind], most=1)
+    for number, own in enumerate(plans.pairs(rng, [kind])):
+        yield own
+        if number % _CALM == 0:
+            yield from itertools.islice(going_wrong, 1)

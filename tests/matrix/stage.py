@@ -26,12 +26,14 @@ class Unsettled(Exception):
 
 
 class Stage:
-    """``server``: the instance of the walk. ``answer``: how the API took the last request: ``None``
+    """``server``: the instance that the next operation is for; the walk's own is the first. ``answer``: how the API took the last request: ``None``
     where it was accepted, else the code. ``flavors``: the ids of those made, by name."""
 
     def __init__(self, cloud: Any) -> None:
         self.cloud = cloud
         self.server: dict[str, Any] = {}
+        self._servers: dict[int, dict[str, Any]] = {}
+        self._slot = 0
         self.setup = Setup("", axes.PLAIN)
         self.flavors: dict[tuple[str, int], str] = {}
         self.answer: int | None = None
@@ -67,8 +69,23 @@ class Stage:
         request |= {"min_count": count, "max_count": count}
         made: dict[str, Any] = api.post_server({"server": request})
         if not self.server:
-            self.server = made
+            self.server = self._servers[self._slot] = made
         return made
+
+    def choose(self, slot: int) -> None:
+        """Take the instance of *slot* for the next operation; a boot gives the slot one."""
+        self._slot, self.server = slot, self._servers.get(slot, {})
+
+    def statuses(self) -> dict[int, str]:
+        """Return by slot the status of each instance that is there."""
+        found = {}
+        for slot in list(self._servers):
+            self.choose(slot)
+            if (status := self.status().partition(" ")[0]) != "gone":
+                found[slot] = status
+            else:
+                del self._servers[slot]
+        return found
 
     # What is done
 
@@ -204,7 +221,7 @@ class Stage:
             return
         status, _, task = found.partition(" ")
         self.answer = None
-        if status == "ERROR" and "delet" in task or task in ("deleting", "soft-deleting"):
+        if (status == "ERROR" and "delet" in task) or task in ("deleting", "soft-deleting"):
             self.ask(lambda: self.admin_api.delete_server(self.server["id"]))
             self.wait()
             return

@@ -50,17 +50,21 @@ class Outage:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
+    """An operation on the instance of that *slot*, of which the first is the walk's own."""
+
     operation: str
     outage: Outage | None = None
+    slot: int = 0
 
     def __str__(self) -> str:
-        return f"{self.operation}{self.outage or ''}"
+        return f"{f'{self.slot}:' if self.slot else ''}{self.operation}{self.outage or ''}"
 
     @classmethod
     def parse(cls, text: str) -> Step:
-        operation, _, outage = text.partition("@")
+        slot, _, operation = text.partition(":") if text[0].isdigit() else ("0", "", text)
+        operation, _, outage = operation.partition("@")
         way, _, call = outage.partition(":")
-        return cls(operation, Outage(way, call) if way else None)
+        return cls(operation, Outage(way, call) if way else None, int(slot))
 
 
 @dataclasses.dataclass(frozen=True)

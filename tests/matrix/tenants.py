@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants and operators who do what comes to their mind, and what contradicts itself then.
+
+Several instances of one project, images good and bad, hosts that die and come back, quota: what
+comes next hypothesis draws, and what fails it makes as short as it can. The walk that is left is a
+line for ``recorded.yaml``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from tests.cloud import oracle
+from tests.matrix import plans
+from tests.matrix.operations import OPERATIONS, Operation
+from tests.matrix.walks import Setup, Step, Walk
+
+SLOTS = 3
+# After each of so many steps, at the latest, every host has a period.
+_PERIOD = "period"
+# What is so without a period
+_AT_ONCE = ("shared",)
+
+Expect = Callable[[Walk, Iterable[oracle.Difference]], list[str]]
+
+
+class Contradiction(AssertionError):
+    pass
+
+
+class Run:
+    """What the machines have in common.
+
+    :param stream: to the process that has the cloud
+    :param unexpected: which of a walk's differences are not expected
+    """
+
+    def __init__(self, stream: Any, setups: Sequence[Setup], unexpected: Expect) -> None:
+        self.stream, self.setups, self.unexpected = stream, setups, unexpected
+        self.steps = 0
+        self.failed: Walk | None = None
+        self.texts: list[str] = []
+
+    def ask(self, words: object) -> Any:
+        self.stream.send(words)
+        return self.stream.recv()
+
+
+def machine(run: Run) -> type[stateful.RuleBasedStateMachine]:
+    class Tenants(stateful.RuleBasedStateMachine):
+        """``statuses``: by slot, that of its instance."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.walk: Walk | None = None
+            self.statuses: dict[int, str] = {}
+
+        @stateful.initialize(setup=st.sampled_from(run.setups))
+        def begin(self, setup: Setup) -> None:
+            self.walk = Walk(setup, ())
+            self.statuses = run.ask(("begin", setup))
+
+        @stateful.rule(data=st.data(), slot=st.integers(0, SLOTS - 1))
+        def do(self, data: st.DataObject, slot: int) -> None:
+            assert self.walk
+            names = [
+                name
+                for name, each in OPERATIONS.items()
+                if _is_possible(each, self.walk.setup, self.statuses.get(slot))
+            ]
+            self.take(Step(data.draw(st.sampled_from(names)), slot=slot))
+
+        @stateful.rule()
+        def pass_time(self) -> None:
+            self.take(Step(_PERIOD))
+
+        def take(self, step: Step) -> None:
+            assert self.walk
+            self.walk = Walk(self.walk.setup, (*self.walk.steps, step))
+            self.statuses, found = run.ask(("step", step))
+            run.steps += 1
+            if step.operation != _PERIOD:
+                found = [each for each in found if each.kind in _AT_ONCE]
+            self.judge(found)
+
+        def judge(self, found: Iterable[oracle.Difference]) -> None:
+            assert self.walk
+            if texts := run.unexpected(self.walk, found):
+                run.failed, run.texts = self.walk, texts
+                raise Contradiction("\n".join(texts))
+
+        def teardown(self) -> None:
+            if self.walk is not None:
+                found = run.ask(("end",))
+                self.judge(found)
+
+    return Tenants
+
+
+def _is_possible(operation: Operation, setup: Setup, status: str | None) -> bool:
+    if status is None:
+        return operation is OPERATIONS["boot"]
+    return (
+        status in operation.before
+        and setup.kind in operation.kinds
+        and (operation.needs is None or operation.needs in setup.conditions)
+    )
+
+
+def search(run: Run, steps: int, seeds: int, seed: int) -> None:
+    """Let tenants act until a walk contradicts itself; ``run.failed`` is a short one then.
+
+    Hypothesis itself ends making it shorter after five minutes.
+    """
+    settings = hypothesis.settings(
+        max_examples=seeds,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        print_blob=False,
+    )
+    made = hypothesis.seed(seed)(machine(run))
+    with contextlib.suppress(Contradiction):
+        stateful.run_state_machine_as_test(made, settings=settings)
+
+
+def setups(seed: int, kind: str, count: int = 8) -> list[Setup]:
+    """Return setups with quota, most of them of what makes a difference."""
+    source = plans.setups(random.Random(seed), [kind])
+    return [next(source) for _ in range(count)]
