@@ -69,7 +69,10 @@ def _at_its_limit(cloud: Cloud) -> None:
 
 
 def _resize_on_the_same_host(cloud: Cloud) -> None:
+    """A resize has no other host to go to."""
     cloud.flags(allow_resize_to_same_host=True)
+    service = cloud.computes["host2"].service_ref.uuid
+    cloud.admin_api.put_service(service, {"status": "disabled"})
 
 
 def _default_machine_is_pc(cloud: Cloud) -> None:

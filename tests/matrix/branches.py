@@ -27,6 +27,7 @@ from tests.matrix.walks import Setup, Step, Walk
 
 # For all that one fork does itself
 _LIMIT_S = 150
+_MEMORY = pathlib.Path("/dev/shm")
 # In which all that is repaired is
 _PERIODS = 3
 
@@ -40,8 +41,9 @@ class Found:
     """How a walk ended.
 
     ``is_refused``: whether the last operation was refused. ``instance``: what the database has of
-    the instance at the end. ``state``: its state right after the last operation. ``is_hit``:
-    whether the call was made that was to go wrong.
+    the instance at the end. ``state``: its state right after the last operation, and
+    ``is_odd``: whether something contradicts itself then. ``is_hit``: whether the call was made
+    that was to go wrong.
     """
 
     walk: Walk
@@ -51,6 +53,7 @@ class Found:
     changed: tuple[oracle.Difference, ...] = ()
     instance: Any = None
     state: State = ()
+    is_odd: bool = False
     is_hit: bool = False
     error: str = ""
     seconds: float = 0.0
@@ -66,7 +69,7 @@ class Branches:
         self, kind: str, results: connection.Connection[Any, Any], deadline: float
     ) -> None:
         self._results, self._deadline = results, deadline
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-matrix-"))
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-matrix-", dir=_in_memory()))
         self._now = self._folder / "now"
         self._now.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(self._now)
@@ -183,7 +186,8 @@ class Branches:
         refused = stage.is_refused() if walk.steps else False
         changed = ()
         then = self._then.instances.get(uuid) if self._then else None
-        if refused and then and uuid in now.instances and then.vm_state != "error":
+        after = now.instances.get(uuid)
+        if refused and then and after and "error" not in (then.vm_state, after.vm_state):
             changed = tuple(oracle.unchanged(self._then, now, uuid))
         last, found = self._settled()
         if is_hit:
@@ -203,6 +207,7 @@ class Branches:
             changed,
             last.instances.get(uuid),
             self._state(now, uuid),
+            bool(oracle.differences(self._before, now)),
             is_hit,
             "",
             time.process_time() - started,
@@ -290,3 +295,8 @@ def _named(cloud: oracle.Cloud, difference: oracle.Difference) -> oracle.Differe
     if difference.kind == "compute" and any(counted):
         return dataclasses.replace(difference, kind="half")
     return difference
+
+
+def _in_memory() -> str | None:
+    """Return a folder in memory: what is written there need not be waited for, as on a disk."""
+    return str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None

@@ -7,6 +7,8 @@ state, operation) that can be had, as soon as possible.
 
 from __future__ import annotations
 
+import functools
+import heapq
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -17,12 +19,14 @@ from tests.matrix.walks import Outage, Setup, Step, Walk
 
 _Choice = Mapping[str, str]
 # How many are made up to find the one with most pairs that are not covered yet
-_TRIES = 30
+_TRIES = 12
+# How often a condition holds
+_OFTEN = 0.3
 # For how many walks one setup is kept, which costs as much as two
 _EACH = 12
 _YES = "yes"
 # What changes nothing that an operation after it could meet
-_WITHOUT_CALLS = ("period", "lock", "metadata", "die", "return", "fill")
+_WITHOUT_CALLS = ("period", "lock", "metadata", "die", "return")
 
 AXES: Mapping[str, Sequence[str]] = {
     "kind": axes.ALL_KINDS,
@@ -78,23 +82,45 @@ def _best(
 def _made_up(
     rng: random.Random, values: Mapping[str, Sequence[str]], fixed: Mapping[str, str]
 ) -> _Choice:
-    """Return a choice with the values that are *fixed*, and what these need."""
-    choice = {name: fixed.get(name, "") for name in values}
-    for name, own in values.items():
-        if name in fixed or (own[0] == "" and rng.random() < 0.6):
-            continue
-        possible = [value for value in own if is_possible({**choice, name: value}, partly=True)]
-        choice[name] = rng.choice(possible or list(own))
-    for needed in _needed(choice):
-        if needed not in fixed:
-            choice[needed] = _YES
-    return choice
+    """Return a choice with the values that are *fixed*, and others that go with them if any do."""
+    kind = fixed.get("kind") or rng.choice(values["kind"])
+    steps = [
+        (state, operation)
+        for state, operation in _steps(kind)
+        if fixed.get("state", state) == state and fixed.get("operation", operation) == operation
+    ]
+    state, operation = rng.choice(steps or [*_steps(kind)])
+    flavors = [name for name in values["flavor"] if kind in axes.FLAVORS[name].kinds]
+    images = [name for name, each in axes.IMAGES.items() if kind in each.kinds]
+    choice = {
+        "kind": kind,
+        "flavor": rng.choice(flavors),
+        "image": rng.choice(images),
+        **{name: _YES if rng.random() < _OFTEN else "" for name in axes.CONDITIONS},
+        "member": _YES if operation in ADMINS and rng.random() < _OFTEN else "",
+        "state": state,
+        "operation": operation,
+    }
+    choice |= dict.fromkeys(_needed(choice), _YES)
+    return choice | fixed
+
+
+@functools.cache
+def _steps(kind: str) -> Sequence[tuple[str, str]]:
+    """Return each state that instances of that *kind* have, with each operation in it."""
+    return [
+        (state, name)
+        for state, own in STATES.items()
+        for name, operation in OPERATIONS.items()
+        if own.status in operation.before
+        and kind in operation.kinds
+        and all(kind in OPERATIONS[step].kinds for step in own.steps)
+    ]
 
 
 def _needed(choice: _Choice) -> Iterator[str]:
-    names = [*STATES[choice["state"]].steps] if choice["state"] else []
-    for name in (*names, choice["operation"]):
-        if name and (needs := OPERATIONS[name].needs):
+    for name in (*STATES[choice["state"]].steps, choice["operation"]):
+        if needs := OPERATIONS[name].needs:
             yield needs
 
 
@@ -102,30 +128,23 @@ def _pairs_of(choice: _Choice) -> set[frozenset[tuple[str, str]]]:
     return {frozenset(pair) for pair in itertools.combinations(choice.items(), 2)}
 
 
-def is_possible(choice: _Choice, *, partly: bool = False) -> bool:
-    """Return whether Nova allows the choice; *partly*: what is not chosen yet is empty."""
-    kind, image, state = choice["kind"], choice["image"], choice["state"]
-    operation = choice["operation"]
-    chosen = [name for name in axes.CONDITIONS if choice[name]]
-    limits = [
-        *([axes.FLAVORS[choice["flavor"]].kinds] if choice["flavor"] else []),
-        *([axes.IMAGES[image].kinds] if image else []),
-        *(axes.CONDITIONS[name].kinds for name in chosen),
-        *([OPERATIONS[operation].kinds] if operation else []),
-        *(OPERATIONS[name].kinds for name in (STATES[state].steps if state else ())),
+def is_possible(choice: _Choice) -> bool:
+    """Return whether its values go together."""
+    kind, operation = choice["kind"], choice["operation"]
+    conditions = [axes.CONDITIONS[name] for name in axes.CONDITIONS if choice[name]]
+    kinds = [
+        axes.FLAVORS[choice["flavor"]].kinds,
+        axes.IMAGES[choice["image"]].kinds,
+        *(each.kinds for each in conditions),
     ]
-    if kind and not all(kind in each for each in limits):
-        return False
-    if image and not all(image in axes.CONDITIONS[name].images for name in chosen):
-        return False
-    if choice["member"] and operation and operation not in ADMINS:
-        return False
-    if operation and state and STATES[state].status not in OPERATIONS[operation].before:
-        return False
-    if not partly and any(not choice[needed] for needed in _needed(choice)):
-        return False
-    deletes = {"delete", "soft-delete"} & {operation}
-    return not (deletes == {"delete"} and choice["soft-delete"])
+    return (
+        (choice["state"], operation) in _steps(kind)
+        and all(kind in each for each in kinds)
+        and all(choice["image"] in each.images for each in conditions)
+        and all(choice[needed] for needed in _needed(choice))
+        and not (choice["member"] and operation not in ADMINS)
+        and not (operation == "delete" and choice["soft-delete"])
+    )
 
 
 def walk(choice: _Choice) -> Walk:
@@ -227,18 +246,22 @@ def calls(rng: random.Random, kinds: Sequence[str], most: int = 0) -> Iterator[W
 class Exploration:
     """Walks on and on: each operation in each state that is found, whichever way led there.
 
+    What contradicts itself before its host had a period comes first, then what is near.
+
     :param setup: that of all these walks
     """
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._known: set[object] = set()
-        self._open: list[tuple[Walk, str]] = [(Walk(setup, ()), "ACTIVE")]
+        self._number = itertools.count()
+        self._open: list[tuple[bool, int, int, Walk, str]] = []
+        self.take(Walk(setup, ()), "ACTIVE", "begun", is_odd=False)
 
     def __iter__(self) -> Iterator[list[Walk]]:
         """Yield the walks of one more operation each in a state that is new."""
         while self._open:
-            own, status = self._open.pop(0)
+            *_, own, status = heapq.heappop(self._open)
             yield [
                 Walk(self._setup, (*own.steps, Step(name)))
                 for name, each in OPERATIONS.items()
@@ -249,11 +272,12 @@ class Exploration:
                 and not (name == "delete" and "soft-delete" in self._setup.conditions)
             ]
 
-    def take(self, own: Walk, status: str, state: object) -> None:
+    def take(self, own: Walk, status: str, state: object, *, is_odd: bool) -> None:
         """Remember the *state* that *own* has led to."""
         if state and state not in self._known:
             self._known.add(state)
-            self._open.append((own, status))
+            item = (not is_odd, len(own.steps), next(self._number), own, status)
+            heapq.heappush(self._open, item)
 
 
 def in_order(walks: Iterable[Walk]) -> list[Walk]:

@@ -54,6 +54,7 @@ class Report:
             self._twins[found.walk] = found
             if not found.error:
                 self.counts["without GPUs"] += 1
+                self.say(f"{{0}} {_PREFIX}{found.walk} [{found.seconds:.3f}s] ... ok")
                 return
         texts = [found.error] if found.error else [str(each) for each in self._differences(found)]
         name = str(found.walk)
@@ -237,8 +238,10 @@ class Source:
         )
 
     def heard(self, found: branches.Found) -> None:
-        if self._exploration and not found.error:
-            self._exploration.take(found.walk, found.status.partition(" ")[0], found.state)
+        is_own = found.walk.setup.flavor != axes.PLAIN
+        if self._exploration and is_own and not found.error:
+            status = found.status.partition(" ")[0]
+            self._exploration.take(found.walk, status, found.state, is_odd=found.is_odd)
 
     def _batches(
         self, arguments: argparse.Namespace, kind: str, named: Sequence[walks.Walk]

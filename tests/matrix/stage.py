@@ -26,8 +26,10 @@ class Unsettled(Exception):
 
 
 class Stage:
-    """``server``: the instance that the next operation is for; the walk's own is the first. ``answer``: how the API took the last request: ``None``
-    where it was accepted, else the code. ``flavors``: the ids of those made, by name."""
+    """``server``: the instance that the next operation is for; the walk's own is the first.
+
+    ``answer``: how the API took the last request: ``None`` where it was accepted, else the code.
+    """
 
     def __init__(self, cloud: Any) -> None:
         self.cloud = cloud
@@ -35,7 +37,6 @@ class Stage:
         self._servers: dict[int, dict[str, Any]] = {}
         self._slot = 0
         self.setup = Setup("", axes.PLAIN)
-        self.flavors: dict[tuple[str, int], str] = {}
         self.answer: int | None = None
         self.image = ""
         self._pool = futurist.ThreadPoolExecutor(max_workers=4)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of walks, without a cloud."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import unittest
+
+from tests.matrix import axes, expected, operations, outages, plans, walks
+
+SETUP = walks.Setup("kvm", "release", "q35", ("limit", "pc"))
+
+
+class WalksTest(unittest.TestCase):
+    def test_a_name_says_all_of_a_walk(self) -> None:
+        steps = (
+            walks.Step("stop"),
+            walks.Step("boot", slot=2),
+            walks.Step("start", walks.Outage("lost", "PUT-allocations.2")),
+        )
+        for setup in (SETUP, walks.Setup("lxc", "gpus", is_member=True)):
+            own = walks.Walk(setup, steps)
+            self.assertEqual(own, walks.Walk.parse(str(own)))
+
+    def test_each_call_goes_wrong_in_each_way(self) -> None:
+        own = walks.Walk(SETUP, (walks.Step("start"),))
+        made = [("libvirt", "create"), ("cast", "start"), ("libvirt", "create")]
+        found = [str(each.steps[0]) for each in plans.with_outages(own, 0, made, 0)]
+        self.assertEqual(3 + 4 + 3, len(found))
+        self.assertIn("start@die:create.2", found)
+        self.assertIn("start@twice:start", found)
+        self.assertEqual(2, len(plans.with_outages(own, 0, made, 2)))
+
+
+class PairsTest(unittest.TestCase):
+    def test_each_operation_is_tried_in_each_state_that_takes_it(self) -> None:
+        found = {
+            (tuple(step.operation for step in own.steps[:-1]), own.steps[-1].operation)
+            for own in plans.pairs(random.Random(1), ["kvm"])
+        }
+        for state in operations.STATES.values():
+            for name, operation in operations.OPERATIONS.items():
+                if state.status in operation.before and "kvm" in operation.kinds:
+                    self.assertIn((state.steps, name), found)
+
+    def test_each_pair_of_conditions_is_tried(self) -> None:
+        found = [own.setup for own in plans.pairs(random.Random(2), ["kvm"])]
+        for pair in itertools.combinations(axes.CONDITIONS, 2):
+            self.assertTrue(any({*pair} <= {*setup.conditions} for setup in found), pair)
+        for flavor, condition in itertools.product(axes.FLAVORS, axes.CONDITIONS):
+            if flavor != axes.PLAIN:
+                has = any(s.flavor == flavor and condition in s.conditions for s in found)
+                self.assertTrue(has, (flavor, condition))
+
+    def test_a_seed_is_an_order(self) -> None:
+        first, again, other = (
+            list(itertools.islice(plans.pairs(random.Random(seed), ["lxc"]), 20))
+            for seed in (1, 1, 2)
+        )
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_no_walk_is_one_that_nova_refuses_by_its_state(self) -> None:
+        for own in plans.pairs(random.Random(3), ["mig"]):
+            *before, last = own.steps
+            status = plans.status_after(walks.Walk(own.setup, tuple(before)))
+            self.assertIn(status, operations.OPERATIONS[last.operation].before, str(own))
+
+
+class TwinTest(unittest.TestCase):
+    def test_the_twin_has_no_gpus_and_no_limit(self) -> None:
+        own = walks.Walk.parse("kvm.release.q35+limit+pc/stop/start")
+        self.assertEqual("kvm.plain.q35+pc/stop/start", str(plans.twin(own)))
+        self.assertIsNone(plans.twin(walks.Walk.parse("kvm.plain.any/stop")))
+        self.assertIsNone(plans.twin(walks.Walk.parse("kvm.gpus.any/stop/fill/start")))
+
+    def test_twins_come_first(self) -> None:
+        own = walks.Walk.parse("kvm.gpus.any/stop")
+        self.assertEqual(
+            ["kvm.plain.any/stop", "kvm.gpus.any/stop"], [str(w) for w in plans.in_order([own])]
+        )
+
+
+class ExplorationTest(unittest.TestCase):
+    def test_a_state_is_walked_on_from_once(self) -> None:
+        exploration = plans.Exploration(walks.Setup("kvm", "gpus"))
+        batches = iter(exploration)
+        first = next(batches)
+        self.assertIn("kvm.gpus.any/stop", map(str, first))
+        self.assertNotIn("kvm.gpus.any/start", map(str, first))
+        for own in first:
+            exploration.take(own, "SHUTOFF", "the same state", is_odd=False)
+        following = next(batches)
+        self.assertIn(f"{first[0]}/start", map(str, following))
+        self.assertIsNone(next(batches, None))
+
+
+class NamesTest(unittest.TestCase):
+    def test_calls_of_one_name_have_numbers(self) -> None:
+        made = [("libvirt", "create"), ("call", "stop"), ("libvirt", "create")]
+        self.assertEqual(
+            ["create", "stop", "create.2"], [name for _, name in outages.numbered(made)]
+        )
+
+
+class ExpectedTest(unittest.TestCase):
+    def test_each_entry_says_why_and_is_not_for_everything(self) -> None:
+        for each in expected.load():
+            self.assertGreater(len(each.why), 20)
+            self.assertTrue(each.walk.pattern and each.difference.pattern, each.why)
+            self.assertFalse(each.covers("", ""), each.why)
