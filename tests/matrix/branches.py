@@ -23,7 +23,7 @@ from typing import Any
 from tests.cloud import forks, oracle, process
 from tests.matrix import clouds, operations, outages, plans
 from tests.matrix.stage import Stage
-from tests.matrix.walks import Setup, Step, Walk
+from tests.matrix.walks import Outage, Setup, Step, Walk
 
 # For all that one fork does itself
 _LIMIT_S = 150
@@ -94,11 +94,8 @@ class Branches:
     def converse(self, stream: connection.Connection[Any, Any]) -> None:
         """Do step by step what comes from *stream*, in a cloud of its own for each beginning."""
         with self._kept("begin") as restore:
-            while True:
-                try:
-                    _, setup = stream.recv()
-                except EOFError:
-                    return
+            while (words := stream.recv()) is not None:
+                setup = words[1]
                 self._fork([], lambda setup=setup: self._answer(setup, stream), restore)
 
     def _answer(self, setup: Setup, stream: connection.Connection[Any, Any]) -> None:
@@ -157,7 +154,8 @@ class Branches:
         with self._kept("count") as restore:
 
             def count() -> None:
-                self._step(dataclasses.replace(step, outage=None), is_last=False)
+                counting = dataclasses.replace(step, outage=Outage(outages.Way.COUNT))
+                self._step(counting, is_last=False)
                 theirs.send(list(self._calls.made))
 
             self._fork([], count, restore)
@@ -172,10 +170,16 @@ class Branches:
         self._then = oracle.read(self._stage.cloud) if is_last else None
         outage = step.outage
         way = outages.Way(outage.way) if outage else outages.Way.COUNT
-        with self._calls.during(way, outage.call if outage else ""):
+        folder = self._state_folder() if outage else None
+        with self._calls.during(way, outage.call if outage else "", folder):
             operation.do(self._stage)
             self._stage.wait()
         self._stage.bury(self._calls)
+
+    def _state_folder(self) -> pathlib.Path | None:
+        """Return the folder in which the instance's host keeps what it has to remember."""
+        host = self._stage.host() if self._stage.server else None
+        return self._stage.cloud.state(host) if host else None
 
     def _judge(self, walk: Walk) -> Found:
         stage, started = self._stage, time.process_time()
@@ -184,11 +188,12 @@ class Branches:
         is_hit = self._calls.is_hit
         now = oracle.read(stage.cloud)
         refused = stage.is_refused() if walk.steps else False
-        changed = ()
+        changed: list[oracle.Difference] = []
         then = self._then.instances.get(uuid) if self._then else None
         after = now.instances.get(uuid)
-        if refused and then and after and "error" not in (then.vm_state, after.vm_state):
-            changed = tuple(oracle.unchanged(self._then, now, uuid))
+        has_failed = then is None or after is None or "error" in (then.vm_state, after.vm_state)
+        if refused and self._then and not has_failed:
+            changed = oracle.unchanged(self._then, now, uuid)
         last, found = self._settled()
         if is_hit:
             stage.recover()
@@ -204,7 +209,7 @@ class Branches:
             tuple(found),
             stage.status(),
             refused,
-            changed,
+            tuple(changed),
             last.instances.get(uuid),
             self._state(now, uuid),
             bool(oracle.differences(self._before, now)),

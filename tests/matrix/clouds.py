@@ -24,7 +24,7 @@ class Cloud(live.Moving):
 
     # As in a cloud: what a host raises does not reach the API.
     CAST_AS_CALL = False
-    HOSTS = ("host1", "host2")
+    HOSTS: tuple[str, ...] = ("host1", "host2")
     CLASS: ClassVar[str] = "PGPU"
     BAD: ClassVar[Mapping[str, str]] = {"hw_video_ram": "4096"}
 

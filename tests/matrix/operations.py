@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 
 from nova.virt.libvirt import utils as libvirt_utils
 
-from tests.matrix import axes, clouds
+from tests.functional import base
+from tests.matrix import axes
 from tests.matrix.stage import Stage
 
 ACTIVE, SHUTOFF, PAUSED, SUSPENDED = "ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"
@@ -58,13 +59,13 @@ def _rebuild_bad(stage: Stage) -> None:
 
 def _rebuild_plain_image(stage: Stage) -> None:
     """With an image that says nothing of its machine or firmware"""
-    _rebuild(stage, clouds.base.IMAGE)
+    _rebuild(stage, base.IMAGE)
 
 
 def _rescue(stage: Stage) -> None:
     folder = libvirt_utils.get_instance_path(stage.cloud.instance(stage.server))
     pathlib.Path(folder).mkdir(exist_ok=True)
-    stage.act({"rescue": {"rescue_image_ref": clouds.base.IMAGE}})
+    stage.act({"rescue": {"rescue_image_ref": base.IMAGE}})
 
 
 def _resize(count: int, flavor: str | None = None) -> Callable[[Stage], None]:
@@ -210,6 +211,7 @@ STATES: Mapping[str, State] = {
     "resized-stopped": State(("stop", "resize-same"), RESIZED),
     "migrated": State(("migrate",), RESIZED),
     "confirmed": State(("migrate", "confirm"), ACTIVE),
+    "confirmed-up": State(("resize-up", "confirm"), ACTIVE),
     "reverted": State(("resize-same", "revert"), ACTIVE),
     "failed": State(("rebuild-bad",), ERROR),
     "evacuated": State(("evacuate", "start"), ACTIVE),

@@ -10,7 +10,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import enum
+import errno
 import functools
+import pathlib
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ from oslo_messaging.rpc import client as rpc_client
 from sqlalchemy import engine, event
 
 from nova_gpu.host import child
-from tests.fixtures import libvirt
+from tests.fixtures import failing_calls, libvirt
 from tests.matrix import threads
 
 
@@ -40,6 +42,7 @@ class Way(enum.StrEnum):
 
 # In the place of a way: each call in each way, or as many of these as the number says
 EACH = "each"
+_FILE = "file"
 # By boundary
 WAYS: Mapping[str, tuple[Way, ...]] = {
     "placement": (Way.FAIL, Way.LOST, Way.TWICE, Way.DIE),
@@ -47,13 +50,13 @@ WAYS: Mapping[str, tuple[Way, ...]] = {
     "cast": (Way.FAIL, Way.LOST, Way.TWICE, Way.DIE),
     "libvirt": (Way.FAIL, Way.LOST, Way.DIE),
     "process": (Way.FAIL, Way.LOST, Way.DIE),
+    _FILE: (Way.FAIL,),
 }
 _DOMAIN = (
     *("create", "createWithFlags", "destroy", "undefine", "undefineFlags", "shutdown", "suspend"),
     *("resume", "managedSave", "attachDeviceFlags", "detachDeviceFlags", "migrateToURI3"),
 )
 _CONNECTION = ("defineXML", "nodeDeviceCreateXML")
-_TIMEOUT_S = 10
 
 
 class Died(BaseException):
@@ -104,13 +107,28 @@ class Calls(fixtures.Fixture):
         self.useFixture(fixtures.MonkeyPatch(f"{_path(owner)}.{name}", called))
 
     @contextlib.contextmanager
-    def during(self, way: Way, call: str = "") -> Iterator[None]:
-        """The operation: its *call* goes the *way*."""
+    def during(
+        self, way: Way, call: str = "", folder: pathlib.Path | None = None
+    ) -> Iterator[None]:
+        """The operation: its *call* goes the *way*.
+
+        :param folder: system calls on what is below it are calls, too, named ``file``
+        """
         self.made.clear()
         self.is_hit = False
         self._way, self._target, self._is_counting = way, call, True
+        name, _, number = call.partition(".")
         try:
-            yield
+            if folder is None:
+                yield
+            elif name == _FILE:
+                with failing_calls.one(folder, int(number or 1), errno.EIO):
+                    yield
+                    self.is_hit = failing_calls.is_failing()
+            else:
+                with failing_calls.noted(folder) as noted:
+                    yield
+                self.made += [(_FILE, _FILE)] * len(noted)
         finally:
             self._is_counting = False
 

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
 
 from tests.matrix import axes, outages
 from tests.matrix.operations import ADMINS, OPERATIONS, STATES
@@ -102,7 +103,7 @@ def _made_up(
         "operation": operation,
     }
     choice |= dict.fromkeys(_needed(choice), _YES)
-    return choice | fixed
+    return {**choice, **fixed}
 
 
 @functools.cache
@@ -278,6 +279,25 @@ class Exploration:
             self._known.add(state)
             item = (not is_odd, len(own.steps), next(self._number), own, status)
             heapq.heappush(self._open, item)
+
+
+class Explorations:
+    """One after the other, in each of the *setups*."""
+
+    def __init__(self, setups: Iterator[Setup]) -> None:
+        self._setups = setups
+        self._now: Exploration | None = None
+
+    def __iter__(self) -> Iterator[list[Walk]]:
+        for setup in self._setups:
+            self._now = Exploration(setup)
+            yield from self._now
+
+    def take(self, found: Any) -> None:
+        """Hear of what a walk has led to (:class:`branches.Found`)."""
+        if self._now and found.walk.setup.flavor != axes.PLAIN and not found.error:
+            status = found.status.partition(" ")[0]
+            self._now.take(found.walk, status, found.state, is_odd=found.is_odd)
 
 
 def in_order(walks: Iterable[Walk]) -> list[Walk]:

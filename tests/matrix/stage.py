@@ -205,7 +205,7 @@ class Stage:
         except client.OpenStackApiNotFoundException:
             return False
         url = f"/servers/{self.server['id']}/os-instance-actions/{actions[0]['request_id']}"
-        return self.admin_api.api_get(url).body["instanceAction"]["message"] == "Error"
+        return bool(self.admin_api.api_get(url).body["instanceAction"]["message"] == "Error")
 
     def status(self) -> str:
         try:

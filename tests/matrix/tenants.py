@@ -35,7 +35,7 @@ class Contradiction(AssertionError):
     pass
 
 
-class Run:
+class Search:
     """What the machines have in common.
 
     :param stream: to the process that has the cloud
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, stream: Any, setups: Sequence[Setup], unexpected: Expect) -> None:
         self.stream, self.setups, self.unexpected = stream, setups, unexpected
-        self.steps = 0
+        self.steps = self.begun = 0
         self.failed: Walk | None = None
         self.texts: list[str] = []
 
@@ -53,7 +53,7 @@ class Run:
         return self.stream.recv()
 
 
-def machine(run: Run) -> type[stateful.RuleBasedStateMachine]:
+def machine(own: Search) -> type[stateful.RuleBasedStateMachine]:
     class Tenants(stateful.RuleBasedStateMachine):
         """``statuses``: by slot, that of its instance."""
 
@@ -62,10 +62,11 @@ def machine(run: Run) -> type[stateful.RuleBasedStateMachine]:
             self.walk: Walk | None = None
             self.statuses: dict[int, str] = {}
 
-        @stateful.initialize(setup=st.sampled_from(run.setups))
+        @stateful.initialize(setup=st.sampled_from(own.setups))
         def begin(self, setup: Setup) -> None:
             self.walk = Walk(setup, ())
-            self.statuses = run.ask(("begin", setup))
+            self.statuses = own.ask(("begin", setup))
+            own.begun += 1
 
         @stateful.rule(data=st.data(), slot=st.integers(0, SLOTS - 1))
         def do(self, data: st.DataObject, slot: int) -> None:
@@ -84,21 +85,21 @@ def machine(run: Run) -> type[stateful.RuleBasedStateMachine]:
         def take(self, step: Step) -> None:
             assert self.walk
             self.walk = Walk(self.walk.setup, (*self.walk.steps, step))
-            self.statuses, found = run.ask(("step", step))
-            run.steps += 1
+            self.statuses, found = own.ask(("step", step))
+            own.steps += 1
             if step.operation != _PERIOD:
                 found = [each for each in found if each.kind in _AT_ONCE]
             self.judge(found)
 
         def judge(self, found: Iterable[oracle.Difference]) -> None:
             assert self.walk
-            if texts := run.unexpected(self.walk, found):
-                run.failed, run.texts = self.walk, texts
+            if texts := own.unexpected(self.walk, found):
+                own.failed, own.texts = self.walk, texts
                 raise Contradiction("\n".join(texts))
 
         def teardown(self) -> None:
             if self.walk is not None:
-                found = run.ask(("end",))
+                found = own.ask(("end",))
                 self.judge(found)
 
     return Tenants
@@ -114,8 +115,8 @@ def _is_possible(operation: Operation, setup: Setup, status: str | None) -> bool
     )
 
 
-def search(run: Run, steps: int, seeds: int, seed: int) -> None:
-    """Let tenants act until a walk contradicts itself; ``run.failed`` is a short one then.
+def search(own: Search, steps: int, seeds: int, seed: int) -> None:
+    """Let tenants act until a walk contradicts itself; ``own.failed`` is a short one then.
 
     Hypothesis itself ends making it shorter after five minutes.
     """
@@ -130,7 +131,7 @@ def search(run: Run, steps: int, seeds: int, seed: int) -> None:
         phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
         print_blob=False,
     )
-    made = hypothesis.seed(seed)(machine(run))
+    made = hypothesis.seed(seed)(machine(own))
     with contextlib.suppress(Contradiction):
         stateful.run_state_machine_as_test(made, settings=settings)
 

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is printed of walks, in stestr's lines."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+from typing import TextIO
+
+from tests.cloud import oracle
+from tests.matrix import axes, expected, plans, walks
+from tests.matrix.branches import Found
+
+PREFIX = "tests.matrix."
+
+
+class Report:
+    """The lines of a run, and its counts."""
+
+    def __init__(self, stream: TextIO, seed: int) -> None:
+        self.seed = seed
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.processor_s = 0.0
+        self._stream = stream
+        self._known = expected.load()
+        self._happened: set[expected.Expected] = set()
+        self._twins: dict[walks.Walk, Found] = {}
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def line(self, name: str, seconds: float, status: str) -> None:
+        self.say(f"{{0}} {PREFIX}{name} [{seconds:.3f}s] ... {status}")
+
+    def take(self, found: Found) -> None:
+        name = str(found.walk)
+        self.processor_s += found.seconds
+        if found.walk.setup.flavor == axes.PLAIN:
+            self._twins[found.walk] = found
+            texts = []
+        else:
+            texts = [str(each) for each in self._differences(found)]
+        texts += [found.error] if found.error else []
+        new = self.unexpected(name, texts)
+        self.counts["failed" if new else "expected" if texts else "passed"] += 1
+        self.line(name, found.seconds, "FAILED" if new else "ok")
+        for text in new:
+            self.say(f"    {text}")
+        if new:
+            self.say(f"    python -m tests.matrix '{name}'")
+
+    def unexpected(self, name: str, texts: Iterable[str]) -> list[str]:
+        """Return those of the differences of a walk that are not expected."""
+        new = []
+        for text in texts:
+            known = [each for each in self._known if each.covers(name, text)]
+            self._happened.update(known)
+            if not known:
+                new.append(text)
+        return new
+
+    def _differences(self, found: Found) -> Iterator[oracle.Difference]:
+        """Yield what is wrong, but for what is wrong without GPUs as well: that is Nova's."""
+        twin = self._twins.get(plans.twin(found.walk) or found.walk)
+        kinds = {each.kind for each in twin.differences} if twin else set()
+        yield from (each for each in found.differences if each.kind not in kinds)
+        yield from found.changed
+        if twin is None or twin.is_hit != found.is_hit or twin.error or found.error:
+            return
+        is_refused = found.is_refused and not found.status.startswith("ERROR")
+        if not is_refused:
+            yield from oracle.same_outcome(twin.instance, found.instance)
+
+    def close(self, seconds: float, *, is_whole: bool) -> bool:
+        """Say how it went, and return whether all went as expected.
+
+        :param is_whole: whether all was tried that is expected to fail
+        """
+        for each in self._known if is_whole else ():
+            if each not in self._happened:
+                self.say(f"no longer happens: {each.why}")
+        count = sum(self.counts.values())
+        self.say(
+            f"{count} walks in {seconds:.0f} s ({60 * count / max(seconds, 1):.0f} per minute; "
+            f"{self.processor_s / max(count, 1):.2f} s of a processor each after the last step): "
+            f"{self.counts['passed']} passed, {self.counts['expected']} failed as expected, "
+            f"{self.counts['failed']} failed. seed {self.seed}"
+        )
+        return count > 0 and not self.counts["failed"]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that have a cloud of one kind each, and get walks to go."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import connection
+from typing import Any
+
+from tests.cloud import forks, process
+from tests.matrix.branches import Branches, Found
+from tests.matrix.walks import Walk
+
+# A worker's answer after the last that it has found of a batch, and the order to end
+DONE = END = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The walks for a cloud of one *kind*, by the dozen; *take* hears what each has led to."""
+
+    kind: str
+    batches: Iterator[Sequence[Walk]]
+    take: Callable[[Found], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    pid: int
+    stream: connection.Connection[Any, Any]
+
+    @classmethod
+    def start(cls, kind: str, deadline: float, *, converses: bool = False) -> Worker:
+        """Fork a process with a cloud of that *kind*, which says :data:`DONE` when it has it.
+
+        :param converses: whether it gets single steps, as :meth:`Branches.converse` has them
+        """
+        ours, theirs = connection.Pipe()
+
+        def serve() -> None:
+            ours.close()
+            forks._start_anew(())
+            own = Branches(kind, theirs, deadline)
+            theirs.send(DONE)
+            if converses:
+                own.converse(theirs)
+            else:
+                while (batch := theirs.recv()) is not END:
+                    own.run(batch)
+                    theirs.send(DONE)
+            own.end()
+
+        pid = process.fork(serve)
+        theirs.close()
+        return cls(pid, ours)
+
+    def end(self) -> bool:
+        """Return whether it ended well."""
+        with contextlib.suppress(OSError):  # it has ended
+            self.stream.send(END)
+        self.stream.close()
+        return os.waitpid(self.pid, 0)[1] == 0
+
+
+def work(
+    sources: Iterable[Source], jobs: int, deadline: float, report: Callable[[Found], None]
+) -> bool:
+    """Let the walks of *sources* be gone, those of so many at once; return whether all were."""
+    waiting = list(sources)
+    share = (deadline - time.monotonic()) * min(jobs, len(waiting)) / len(waiting)
+    busy: dict[Any, tuple[Worker, Source, float]] = {}
+    is_well = True
+    while busy or waiting:
+        while waiting and len(busy) < jobs:
+            source, end = waiting.pop(0), min(deadline, time.monotonic() + share)
+            worker = Worker.start(source.kind, end)
+            busy[worker.stream] = worker, source, end
+        for stream in connection.wait(busy):
+            worker, source, end = busy[stream]
+            try:
+                found = worker.stream.recv()
+            except EOFError:
+                batch: Sequence[Walk] | None = None
+            else:
+                if found is not DONE:
+                    report(found)
+                    source.take(found)
+                    continue
+                batch = next(source.batches, None) if time.monotonic() < end else None
+            if batch:
+                worker.stream.send(batch)
+            else:
+                del busy[stream]
+                is_well = worker.end() and is_well
+    return is_well
