@@ -114,11 +114,11 @@ class _Prepared:
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-class-"))
         self._ours, theirs = connection.Pipe()
 
-        idle = _warm(case)
+        idle = warm(case)
 
         def serve() -> None:
             self._ours.close()
-            _start_anew(idle)
+            start_anew(idle)
             _serve(case, self._folder, theirs)
 
         self._pid = process.fork(serve)
@@ -164,7 +164,7 @@ atexit.register(end)
 _warmed: set[type] = set()
 
 
-def _warm(case: Any) -> Sequence[threading.Thread]:
+def warm(case: Any) -> Sequence[threading.Thread]:
     """What a process imports, compiles and finds out once is there before it is forked. Returns the
     threads that are there as well."""
     if case.WARM_UP not in _warmed:
@@ -175,7 +175,7 @@ def _warm(case: Any) -> Sequence[threading.Thread]:
         _warmed.add(case.WARM_UP)
         gc.collect()
     gc.freeze()
-    return _quiet()
+    return quiet()
 
 
 # In the process of a class
@@ -193,16 +193,16 @@ def _serve(case: Any, folder: pathlib.Path, stream: connection.Connection[Any, A
         case._cleanups.clear()
         gc.freeze()  # what a fork's collector looks at it has to copy
         try:
-            idle = _quiet()
+            idle = quiet()
         except NotIdle:
             failed = [("addError", {"traceback": traceback.format_exc()})]
-    _copy(own, kept)
+    copy(own, kept)
     with contextlib.suppress(EOFError):
         while True:
             stream.send(failed or _fork(case, idle))
             case._testMethodName = stream.recv()
             shutil.rmtree(own)
-            _copy(kept, own)
+            copy(kept, own)
 
 
 def _fork(case: Any, idle: Iterable[threading.Thread]) -> Sequence[_Verdict]:
@@ -213,7 +213,7 @@ def _fork(case: Any, idle: Iterable[threading.Thread]) -> Sequence[_Verdict]:
         ours.close()
         # Of its own, however long setUp took on a busy machine
         signal.alarm(int(os.environ.get("OS_TEST_TIMEOUT", "0")))
-        _start_anew(idle)
+        start_anew(idle)
         theirs.send(_verdicts(case, _AfterSetUp))
 
     pid = process.fork(run)
@@ -229,12 +229,12 @@ def _fork(case: Any, idle: Iterable[threading.Thread]) -> Sequence[_Verdict]:
     return found
 
 
-def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+def copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """With FIFOs, links and times as they are"""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
 
-def _quiet() -> Sequence[threading.Thread]:
+def quiet() -> Sequence[threading.Thread]:
     """All threads but this one, when each of them waits for something to do and no database is
     open. Those that listen for messages go on waiting.
 
@@ -255,7 +255,7 @@ def _quiet() -> Sequence[threading.Thread]:
     return [each for each in threading.enumerate() if each is not threading.current_thread()]
 
 
-def _start_anew(idle: Iterable[threading.Thread]) -> None:
+def start_anew(idle: Iterable[threading.Thread]) -> None:
     """Gives each that had one of *idle*, before this process was forked, a thread again."""
     for each in list(threads.owners):
         each.start_thread()

@@ -26,11 +26,10 @@ from tests.matrix.stage import Stage
 from tests.matrix.walks import Outage, Setup, Step, Walk
 
 # For all that one fork does itself
-_LIMIT_S = 150
+_LIMIT_S = 300
 _MEMORY = pathlib.Path("/dev/shm")
 # In which all that is repaired is
 _PERIODS = 3
-
 
 # What tells two states of an instance from each other, for the choice of what is tried in them
 State = tuple[object, ...]
@@ -65,10 +64,8 @@ class Branches:
     :param results: takes what is found, in whichever process
     """
 
-    def __init__(
-        self, kind: str, results: connection.Connection[Any, Any], deadline: float
-    ) -> None:
-        self._results, self._deadline = results, deadline
+    def __init__(self, kind: str, results: connection.Connection[Any, Any]) -> None:
+        self._results, self._deadline = results, 0.0
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-matrix-", dir=_in_memory()))
         self._now = self._folder / "now"
         self._now.mkdir()
@@ -81,7 +78,9 @@ class Branches:
         self._quiet_in = 0  # the process that does nothing any more but be forked
         self._then: oracle.Cloud | None = None
 
-    def run(self, walks: Sequence[Walk]) -> None:
+    def run(self, walks: Sequence[Walk], deadline: float) -> None:
+        """Go *walks*, of which none begins after *deadline*."""
+        self._deadline = deadline
         by_setup: dict[Any, list[Walk]] = {}
         for walk in walks:
             by_setup.setdefault(walk.setup, []).append(walk)
@@ -261,14 +260,14 @@ class Branches:
     def _kept(self, name: str) -> Iterator[Any]:
         """Yield what puts the files back that are there now."""
         if self._quiet_in != os.getpid():
-            self._idle = forks._quiet()
+            self._idle = forks.quiet()
             self._quiet_in = os.getpid()
         kept = self._folder / f"kept-{name}"
-        forks._copy(self._now, kept)
+        forks.copy(self._now, kept)
 
         def restore() -> None:
             shutil.rmtree(self._now)
-            forks._copy(kept, self._now)
+            forks.copy(kept, self._now)
 
         signal.alarm(0)
         yield restore
@@ -278,7 +277,7 @@ class Branches:
         def begin() -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(_LIMIT_S)
-            forks._start_anew(self._idle)
+            forks.start_anew(self._idle)
             try:
                 run()
             except Exception:

@@ -162,7 +162,7 @@ OPERATIONS: Mapping[str, Operation] = {
         (ACTIVE, PAUSED),
         kinds=axes.ON_KVM,
     ),
-    "evacuate": Operation(_evacuate, (ACTIVE, SHUTOFF, ERROR)),
+    "evacuate": Operation(_evacuate, (ACTIVE, SHUTOFF, ERROR), SHUTOFF),
     "die": Operation(_die),
     "return": Operation(_return),
     "shelve": Operation(_action("shelve"), (ACTIVE, SHUTOFF, PAUSED, SUSPENDED), SHELVED),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import enum
 import errno
 import functools
@@ -52,6 +53,22 @@ WAYS: Mapping[str, tuple[Way, ...]] = {
     "process": (Way.FAIL, Way.LOST, Way.DIE),
     _FILE: (Way.FAIL,),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call to the outside. ``is_of_host``: whether a compute host has made it."""
+
+    boundary: str
+    name: str
+    is_of_host: bool = True
+
+    @property
+    def ways(self) -> Sequence[Way]:
+        """The ways it may go; the death of another service is a failure to the rest."""
+        return [way for way in WAYS[self.boundary] if self.is_of_host or way is not Way.DIE]
+
+
 _DOMAIN = (
     *("create", "createWithFlags", "destroy", "undefine", "undefineFlags", "shutdown", "suspend"),
     *("resume", "managedSave", "attachDeviceFlags", "detachDeviceFlags", "migrateToURI3"),
@@ -66,14 +83,14 @@ class Died(BaseException):
 class Calls(fixtures.Fixture):
     """The calls of the operation that goes on. To be used before the services start.
 
-    ``made``: all calls of the last operation, by boundary and name; ``is_hit``: whether the one
-    that is meant was among them; ``dead``: the hosts whose nova-compute has
-    died in it; ``held``: messages that came for it since.
+    ``made``: all calls of the last operation; ``is_hit``: whether the one that is meant was among
+    them; ``dead``: the hosts whose nova-compute has died in it; ``held``: messages that came for
+    these since.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: list[tuple[str, str]] = []
+        self.made: list[Call] = []
         self.dead: set[str] = set()
         self.held: list[tuple[str, Any]] = []
         self._way = Way.COUNT
@@ -128,7 +145,7 @@ class Calls(fixtures.Fixture):
             else:
                 with failing_calls.noted(folder) as noted:
                     yield
-                self.made += [(_FILE, _FILE)] * len(noted)
+                self.made += [Call(_FILE, _FILE)] * len(noted)
         finally:
             self._is_counting = False
 
@@ -223,8 +240,8 @@ class Calls(fixtures.Fixture):
         with self._lock:
             if not self._is_counting:
                 return None
-            number = 1 + sum(name == made for _, made in self.made)
-            self.made.append((boundary, name))
+            number = 1 + sum(name == made.name for made in self.made)
+            self.made.append(Call(boundary, name, threads.host() is not None))
             if _numbered(name, number) != self._target:
                 return None
             self.is_hit = True
@@ -252,12 +269,12 @@ class Calls(fixtures.Fixture):
             raise oslo_messaging.MessagingTimeout("it has died") from None
 
 
-def numbered(made: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield each call's boundary and its name, as an outage has it."""
+def numbered(made: Sequence[Call]) -> Iterator[tuple[str, Call]]:
+    """Yield each call with its name as an outage has it."""
     counts: collections.Counter[str] = collections.Counter()
-    for boundary, name in made:
-        counts[name] += 1
-        yield boundary, _numbered(name, counts[name])
+    for call in made:
+        counts[call.name] += 1
+        yield _numbered(call.name, counts[call.name]), call
 
 
 def _numbered(name: str, number: int) -> str:

@@ -11,7 +11,7 @@ import functools
 import heapq
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from tests.matrix import axes, outages
@@ -26,8 +26,10 @@ _OFTEN = 0.3
 # For how many walks one setup is kept, which costs as much as two
 _EACH = 12
 _YES = "yes"
-# What changes nothing that an operation after it could meet
-_WITHOUT_CALLS = ("period", "lock", "metadata", "die", "return")
+# What nothing comes of for what follows
+_TRIVIAL = ("period", "lock", "metadata", "snapshot", "backup")
+# What is no request of a user's or an operator's
+_OF_THE_CLOUD = (*_TRIVIAL, "die", "return", "fill")
 
 AXES: Mapping[str, Sequence[str]] = {
     "kind": axes.ALL_KINDS,
@@ -168,29 +170,6 @@ def twin(own: Walk) -> Walk | None:
     return Walk(setup, own.steps)
 
 
-def further(
-    rng: random.Random, own: Walk, length: int, status: str | None = None
-) -> Iterator[Walk]:
-    """Yield *own* followed by *length* further operations, at random, without end."""
-    while True:
-        steps, now = list(own.steps), status or status_after(own)
-        for _ in range(length):
-            possible = [
-                name
-                for name, each in OPERATIONS.items()
-                if now in each.before
-                and own.setup.kind in each.kinds
-                and (each.needs is None or each.needs in own.setup.conditions)
-                and not (name == "delete" and "soft-delete" in own.setup.conditions)
-            ]
-            if not possible:
-                break
-            name = rng.choice(possible)
-            steps.append(Step(name))
-            now = OPERATIONS[name].after or now
-        yield Walk(own.setup, tuple(steps))
-
-
 def status_after(own: Walk) -> str:
     """Return the status that the instance has if all goes well."""
     status = "ACTIVE"
@@ -209,25 +188,14 @@ def setups(rng: random.Random, kinds: Sequence[str] = axes.ALL_KINDS) -> Iterato
             yield walk(choice).setup
 
 
-def triples(rng: random.Random, kinds: Sequence[str] = axes.ALL_KINDS) -> Iterator[Walk]:
-    """Yield walks of a state and three operations at random, without end."""
-    states = [*STATES]
-    for setup in setups(rng, kinds):
-        steps = STATES[rng.choice(states)].steps
-        needs = {OPERATIONS[name].needs for name in steps} - {None, *setup.conditions}
-        if needs or any(setup.kind not in OPERATIONS[name].kinds for name in steps):
-            continue
-        yield next(further(rng, Walk(setup, tuple(map(Step, steps))), 3))
-
-
-def with_outages(own: Walk, depth: int, made: Sequence[tuple[str, str]], most: int) -> list[Walk]:
+def with_outages(own: Walk, depth: int, made: Sequence[outages.Call], most: int) -> list[Walk]:
     """Return *own* with each call *made* in its step *depth* going wrong, in each way.
 
     :param most: how many of them, chosen by the walk's name; 0 for all
     """
     found = []
-    for boundary, name in outages.numbered(made):
-        for way in outages.WAYS[boundary]:
+    for name, call in outages.numbered(made):
+        for way in call.ways:
             step = Step(own.steps[depth].operation, Outage(way.value, name))
             steps = (*own.steps[:depth], step, *own.steps[depth + 1 :])
             found.append(Walk(own.setup, steps))
@@ -239,7 +207,7 @@ def with_outages(own: Walk, depth: int, made: Sequence[tuple[str, str]], most: i
 def calls(rng: random.Random, kinds: Sequence[str], most: int = 0) -> Iterator[Walk]:
     """Yield walks of each operation in each state whose calls go wrong, as ``EACH`` says."""
     for own in pairs(rng, kinds):
-        if own.steps[-1].operation not in _WITHOUT_CALLS and not own.setup.is_member:
+        if own.steps[-1].operation not in _OF_THE_CLOUD and not own.setup.is_member:
             last = Step(own.steps[-1].operation, Outage(outages.EACH, str(most or "")))
             yield Walk(own.setup, (*own.steps[:-1], last))
 
@@ -267,7 +235,7 @@ class Exploration:
                 Walk(self._setup, (*own.steps, Step(name)))
                 for name, each in OPERATIONS.items()
                 if status in each.before
-                and name not in _WITHOUT_CALLS
+                and name not in _TRIVIAL
                 and self._setup.kind in each.kinds
                 and (each.needs is None or each.needs in self._setup.conditions)
                 and not (name == "delete" and "soft-delete" in self._setup.conditions)
@@ -295,15 +263,6 @@ class Explorations:
 
     def take(self, found: Any) -> None:
         """Hear of what a walk has led to (:class:`branches.Found`)."""
-        if self._now and found.walk.setup.flavor != axes.PLAIN and not found.error:
+        if self._now and not found.error:
             status = found.status.partition(" ")[0]
             self._now.take(found.walk, status, found.state, is_odd=found.is_odd)
-
-
-def in_order(walks: Iterable[Walk]) -> list[Walk]:
-    """Return them without repetition, with twins, so that those that begin alike are neighbours."""
-    found = dict.fromkeys(walks)
-    for own in list(found):
-        if (other := twin(own)) is not None:
-            found[other] = None
-    return sorted(found, key=lambda own: (own.setup.flavor != axes.PLAIN, str(own)))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
@@ -25,6 +26,8 @@ class Report:
         self._known = expected.load()
         self._happened: set[expected.Expected] = set()
         self._twins: dict[walks.Walk, Found] = {}
+        # By its twin, what cannot be judged before that
+        self._waiting: dict[walks.Walk, list[Found]] = {}
 
     def say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -32,15 +35,31 @@ class Report:
     def line(self, name: str, seconds: float, status: str) -> None:
         self.say(f"{{0}} {PREFIX}{name} [{seconds:.3f}s] ... {status}")
 
-    def take(self, found: Found) -> None:
-        name = str(found.walk)
-        self.processor_s += found.seconds
+    def take(self, found: Found) -> walks.Walk | None:
+        """Say how a walk went, or return the one to compare it with first, if it is not known."""
         if found.walk.setup.flavor == axes.PLAIN:
             self._twins[found.walk] = found
-            texts = []
-        else:
-            texts = [str(each) for each in self._differences(found)]
-        texts += [found.error] if found.error else []
+            self._tell(found, [])
+            for other in self._waiting.pop(found.walk, ()):
+                self._tell(other, self._differences(other))
+            return None
+        twin = plans.twin(found.walk) if self._is_doubtful(found) else None
+        if twin is None or twin in self._twins:
+            self._tell(found, self._differences(found))
+            return None
+        self._waiting.setdefault(twin, []).append(found)
+        return twin
+
+    def _is_doubtful(self, found: Found) -> bool:
+        """Return whether it did not simply go as Nova has it."""
+        expected_status = plans.status_after(found.walk)
+        is_there = found.status == (expected_status if expected_status != "DELETED" else "gone")
+        return bool(found.differences or found.changed) or not is_there
+
+    def _tell(self, found: Found, differences: Iterable[oracle.Difference]) -> None:
+        name = str(found.walk)
+        self.processor_s += found.seconds
+        texts = [found.error] if found.error else [str(each) for each in differences]
         new = self.unexpected(name, texts)
         self.counts["failed" if new else "expected" if texts else "passed"] += 1
         self.line(name, found.seconds, "FAILED" if new else "ok")
@@ -76,6 +95,8 @@ class Report:
 
         :param is_whole: whether all was tried that is expected to fail
         """
+        for found in itertools.chain.from_iterable(self._waiting.values()):
+            self._tell(found, self._differences(found))
         for each in self._known if is_whole else ():
             if each not in self._happened:
                 self.say(f"no longer happens: {each.why}")

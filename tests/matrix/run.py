@@ -35,11 +35,11 @@ def main(arguments: argparse.Namespace, seed: int) -> int:
     started = time.monotonic()
     kinds = list(arguments.kind or axes.ALL_KINDS)
     if arguments.list:
-        for walk in plans.in_order(plans.pairs(random.Random(seed), kinds)):
+        for walk in sorted(plans.pairs(random.Random(seed), kinds), key=str):
             if arguments.pattern in str(walk):
                 own.say(str(walk))
         return 0
-    forks._warm(base.GPUServersTestBase("run"))
+    forks.warm(base.GPUServersTestBase("run"))
     if arguments.walks == [TENANTS]:
         return int(not _let_tenants_act(arguments, kinds, own))
     named = [walks.Walk.parse(text.removeprefix(report.PREFIX)) for text in arguments.walks]
@@ -63,12 +63,12 @@ def _source(
     if arguments.triples or arguments.explore:
         setups = iter(dict.fromkeys(walk.setup for walk in own))
         explorations = plans.Explorations(setups if own else plans.setups(rng, [kind]))
-        return workers.Source(kind, map(plans.in_order, explorations), explorations.take)
+        return workers.Source(kind, iter(explorations), explorations.take)
     if own:
-        return workers.Source(kind, iter([plans.in_order(own)]), lambda found: None)
+        return workers.Source(kind, iter([own]), lambda found: None)
     chosen = (walk for walk in _chosen(arguments, rng, kind) if arguments.pattern in str(walk))
     batches = iter(lambda: list(itertools.islice(chosen, _BATCH)), [])
-    return workers.Source(kind, map(plans.in_order, batches), lambda found: None)
+    return workers.Source(kind, batches, lambda found: None)
 
 
 def _chosen(arguments: argparse.Namespace, rng: random.Random, kind: str) -> Iterator[walks.Walk]:
@@ -94,7 +94,7 @@ def _let_tenants_act(
     is_well = True
     for kind in kinds:
         started = time.monotonic()
-        worker = workers.Worker.start(kind, started + _FOREVER_S, converses=True)
+        worker = workers.Worker.start(kind, converses=True)
         worker.stream.recv()
         search = tenants.Search(
             worker.stream,

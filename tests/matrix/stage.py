@@ -16,7 +16,7 @@ from tests.fixtures import economy, threads
 from tests.matrix import axes, outages
 from tests.matrix.walks import Setup
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _LOOKS = 3
 _LOOK_AGAIN_S = 0.01
 
@@ -236,7 +236,7 @@ class Stage:
     def wait(self) -> None:
         """Wait until no thread has anything to do, and no message is on its way.
 
-        :raises Unsettled: if that takes a minute
+        :raises Unsettled: if that takes minutes
         """
         deadline = time.monotonic() + _PATIENCE_S
         looks = 0

@@ -12,11 +12,13 @@ from multiprocessing import connection
 from typing import Any
 
 from tests.cloud import forks, process
+from tests.matrix import axes
 from tests.matrix.branches import Branches, Found
 from tests.matrix.walks import Walk
 
 # A worker's answer after the last that it has found of a batch, and the order to end
 DONE = END = None
+_NEVER = float("inf")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Worker:
     stream: connection.Connection[Any, Any]
 
     @classmethod
-    def start(cls, kind: str, deadline: float, *, converses: bool = False) -> Worker:
+    def start(cls, kind: str, *, converses: bool = False) -> Worker:
         """Fork a process with a cloud of that *kind*, which says :data:`DONE` when it has it.
 
         :param converses: whether it gets single steps, as :meth:`Branches.converse` has them
@@ -43,14 +45,14 @@ class Worker:
 
         def serve() -> None:
             ours.close()
-            forks._start_anew(())
-            own = Branches(kind, theirs, deadline)
+            forks.start_anew(())
+            own = Branches(kind, theirs)
             theirs.send(DONE)
             if converses:
                 own.converse(theirs)
             else:
                 while (batch := theirs.recv()) is not END:
-                    own.run(batch)
+                    own.run(*batch)
                     theirs.send(DONE)
             own.end()
 
@@ -67,33 +69,65 @@ class Worker:
 
 
 def work(
-    sources: Iterable[Source], jobs: int, deadline: float, report: Callable[[Found], None]
+    sources: Iterable[Source],
+    jobs: int,
+    deadline: float,
+    report: Callable[[Found], Walk | None],
 ) -> bool:
-    """Let the walks of *sources* be gone, those of so many at once; return whether all were."""
+    """Let the walks of *sources* be gone, those of so many at once.
+
+    :param report: takes what is found, and returns what to compare it with, if it is not known
+    :returns: whether all processes ended well
+    """
     waiting = list(sources)
     share = (deadline - time.monotonic()) * min(jobs, len(waiting)) / len(waiting)
-    busy: dict[Any, tuple[Worker, Source, float]] = {}
+    busy: dict[Any, _Busy] = {}
     is_well = True
     while busy or waiting:
         while waiting and len(busy) < jobs:
             source, end = waiting.pop(0), min(deadline, time.monotonic() + share)
-            worker = Worker.start(source.kind, end)
-            busy[worker.stream] = worker, source, end
+            worker = Worker.start(source.kind)
+            busy[worker.stream] = _Busy(worker, source, end)
         for stream in connection.wait(busy):
-            worker, source, end = busy[stream]
+            own = busy[stream]
             try:
-                found = worker.stream.recv()
+                found = own.worker.stream.recv()
             except EOFError:
-                batch: Sequence[Walk] | None = None
+                batch = None
             else:
                 if found is not DONE:
-                    report(found)
-                    source.take(found)
+                    own.take(found, report(found))
                     continue
-                batch = next(source.batches, None) if time.monotonic() < end else None
+                batch = own.batch()
             if batch:
-                worker.stream.send(batch)
+                own.worker.stream.send(batch)
             else:
                 del busy[stream]
-                is_well = worker.end() and is_well
+                is_well = own.worker.end() and is_well
     return is_well
+
+
+@dataclasses.dataclass
+class _Busy:
+    """A worker, and what it has to do. ``twins``: what others are to be compared with."""
+
+    worker: Worker
+    source: Source
+    end: float
+    twins: list[Walk] = dataclasses.field(default_factory=list)
+
+    def take(self, found: Found, twin: Walk | None) -> None:
+        if twin is not None:
+            self.twins.append(twin)
+        if found.walk.setup.flavor != axes.PLAIN:
+            self.source.take(found)
+
+    def batch(self) -> tuple[Sequence[Walk], float] | None:
+        """Return the next walks with the time at which none of them begins any more."""
+        if self.twins:
+            twins, self.twins = sorted(set(self.twins), key=str), []
+            return twins, _NEVER
+        if time.monotonic() > self.end:
+            return None
+        walks = next(self.source.batches, None)
+        return (walks, self.end) if walks else None
