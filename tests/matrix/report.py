@@ -63,6 +63,8 @@ class Report:
         new = self.unexpected(name, texts)
         self.counts["failed" if new else "expected" if texts else "passed"] += 1
         self.line(name, found.seconds, "FAILED" if new else "ok")
+        if found.walk.steps and found.walk.steps[-1].outage and not found.is_hit:
+            self.say("    the call was not made")
         for text in new:
             self.say(f"    {text}")
         if new:

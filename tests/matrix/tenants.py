@@ -9,6 +9,8 @@ line for ``recorded.yaml``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,11 +20,12 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from tests.cloud import oracle
-from tests.matrix import plans
+from tests.matrix import axes, plans
 from tests.matrix.operations import OPERATIONS, Operation
 from tests.matrix.walks import Setup, Step, Walk
 
 SLOTS = 3
+_SETUPS = 8
 # After each of so many steps, at the latest, every host has a period.
 _PERIOD = "period"
 # What is so without a period
@@ -136,7 +139,12 @@ def search(own: Search, steps: int, seeds: int, seed: int) -> None:
         stateful.run_state_machine_as_test(made, settings=settings)
 
 
-def setups(seed: int, kind: str, count: int = 8) -> list[Setup]:
-    """Return setups with quota, most of them of what makes a difference."""
-    source = plans.setups(random.Random(seed), [kind])
-    return [next(source) for _ in range(count)]
+def setups(seed: int, kind: str) -> list[Setup]:
+    """Return some setups, of which each has a quota."""
+    found = itertools.islice(plans.setups(random.Random(seed), [kind]), _SETUPS)
+    return [
+        dataclasses.replace(
+            each, conditions=tuple(n for n in axes.CONDITIONS if n in ("limit", *each.conditions))
+        )
+        for each in found
+    ]
