@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
@@ -21,7 +22,6 @@ class Report:
     def __init__(self, stream: TextIO, seed: int) -> None:
         self.seed = seed
         self.counts: collections.Counter[str] = collections.Counter()
-        self.processor_s = 0.0
         self._stream = stream
         self._known = expected.load()
         self._happened: set[expected.Expected] = set()
@@ -58,7 +58,6 @@ class Report:
 
     def _tell(self, found: Found, differences: Iterable[oracle.Difference]) -> None:
         name = str(found.walk)
-        self.processor_s += found.seconds
         texts = [found.error] if found.error else [str(each) for each in differences]
         new = self.unexpected(name, texts)
         self.counts["failed" if new else "expected" if texts else "passed"] += 1
@@ -103,9 +102,10 @@ class Report:
             if each not in self._happened:
                 self.say(f"no longer happens: {each.why}")
         count = sum(self.counts.values())
+        processor_s = sum(os.times()[:4])  # of this process and those that it has waited for
         self.say(
             f"{count} walks in {seconds:.0f} s ({60 * count / max(seconds, 1):.0f} per minute; "
-            f"{self.processor_s / max(count, 1):.2f} s of a processor each after the last step): "
+            f"{processor_s / max(count, 1):.1f} s of a processor each): "
             f"{self.counts['passed']} passed, {self.counts['expected']} failed as expected, "
             f"{self.counts['failed']} failed. seed {self.seed}"
         )
