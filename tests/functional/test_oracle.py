@@ -16,8 +16,7 @@ from oslo_limit import fixture as limit_fixture
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.cloud import oracle, snapshot
-from tests.functional import base
-from tests.functional.test_strangers import _DOMAIN
+from tests.functional import base, strangers
 
 _ESCAPE = "mine\x1b[2K"
 CARD = base.SECOND_SOCKET[0]
@@ -116,7 +115,7 @@ class OracleTest(base.GPUServersTestBase):
 
     @contextlib.contextmanager
     def stranger(self) -> Iterator[None]:
-        domain = self.connection().defineXML(_DOMAIN.format(uuid=uuid.uuid4()))
+        domain = self.connection().defineXML(strangers.DOMAIN.format(uuid=uuid.uuid4()))
         yield
         domain.undefine()
 
@@ -255,7 +254,7 @@ class LeftTest(base.GPUServersTestBase):
 
     def test_what_is_left(self) -> None:
         self.assertEqual([], self.differences())
-        domain = self.connection().defineXML(_DOMAIN.format(uuid=uuid.uuid4()))
+        domain = self.connection().defineXML(strangers.DOMAIN.format(uuid=uuid.uuid4()))
         folder, address = self.state() / "gpu-quarantine", PciAddress.parse(CARD)
         quarantine.put(folder, quarantine.Entry(address, None, "it is old", "replace it", "today"))
         left = sorted(each.kind for each in self.differences())

@@ -8,9 +8,10 @@ from oslo_utils import uuidutils
 
 from nova_gpu.core import device
 from nova_gpu.virt.usage.ledger import State
+from tests.fixtures import hosts
 from tests.fixtures.bases import compute
 from tests.fixtures.bases.compute import ONE, TWO
-from tests.fixtures.compute import devices, resource, resources
+from tests.fixtures.compute import Compute, devices, resource, resources
 from tests.fixtures.histories import NODENAME
 
 GONE = "0000:d8:00.0"
@@ -29,6 +30,15 @@ class PublishedTest(compute.ComputeTestCase):
         self.assertEqual(frozenset(), self.published.devices(None))
         part = resource(self.provider, f"{ONE}/nvidia-63/0")
         self.assertEqual(frozenset(), self.published.devices([part]), "of another resource class")
+
+    def test_held(self) -> None:
+        had = resources((self.provider, TWO), (self.provider, ONE))
+        held = self.published.held(had)
+        self.assertEqual([ONE, TWO], [str(each.device) for each in held])
+        group = self.published.group_of(self.provider)
+        for each in held:
+            self.assertIs(group, each.group)
+            self.assertEqual(each.device, each.grant.address)  # type: ignore[union-attr]
 
     def test_claimed_for_as_long_as_the_option_says(self) -> None:
         self.compute.config(group="gpu", claim_grace_period=7)
@@ -51,3 +61,9 @@ class PublishedTest(compute.ComputeTestCase):
         self.compute.restart()
         self.assertEqual(self.inventory("total"), self.inventory("reserved"))
         self.assertIsNone(self.published.group_of(NODENAME))
+
+    def test_host_without_any(self) -> None:
+        bare = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        compute = self.useFixture(Compute(bare))
+        self.assertEqual([compute.tree.data(NODENAME).uuid], compute.tree.get_provider_uuids())
+        self.assertFalse(compute.gpus.has_gpus)
