@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import logging
 import pathlib
 import re
@@ -289,7 +290,7 @@ def read(cloud: Any) -> Cloud:
     heard = cloud.heard
     context = nova_context.get_admin_context()
     instances = {each.uuid: each for each in _instances(cloud, context)}
-    migrations = {each.uuid: each for each in _migrations(context)} if instances else {}
+    migrations = {each.uuid: each for each in _migrations(cloud, context)} if instances else {}
     providers = {each.uuid: each for each in _providers(cloud.placement)}
     projects = {each.project for each in instances.values()}
     hosts = {each.name: each for each in cloud.read_hosts()}
@@ -321,10 +322,12 @@ def _instances(cloud: Any, context: nova_context.RequestContext) -> Iterator[Ins
 def contexts(
     cloud: Any, context: nova_context.RequestContext
 ) -> Iterator[nova_context.RequestContext]:
-    """Yield a context for each cell of *cloud*. One that names no cell means the first one."""
-    yield context
+    """Yield a context for each cell of *cloud*. If there is one, a context without any means it."""
+    has_one = getattr(cloud, "NUMBER_OF_CELLS", 1) == 1
+    if has_one:
+        yield context
     for name, mapping in cloud.cell_mappings.items():
-        if name != "cell1":
+        if not (has_one and name == "cell1"):
             with nova_context.target_cell(context, mapping) as of_cell:
                 yield of_cell
 
@@ -423,8 +426,9 @@ def _files(folder: pathlib.Path) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(path.relative_to(folder)), path.stat().st_size) for path in found))
 
 
-def _migrations(context: nova_context.RequestContext) -> Iterator[Migration]:
-    for row in objects.MigrationList.get_by_filters(context, {}):
+def _migrations(cloud: Any, context: nova_context.RequestContext) -> Iterator[Migration]:
+    rows = (objects.MigrationList.get_by_filters(of, {}) for of in contexts(cloud, context))
+    for row in itertools.chain.from_iterable(rows):
         yield Migration(
             uuid=row.uuid,
             instance=row.instance_uuid,

@@ -3,25 +3,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import yaml
 from nova import context as nova_context
 from nova import objects
 
-from tests.cloud import leftovers, oracle, snapshot
+from tests.cloud import expected, leftovers, oracle, snapshot
 from tests.fixtures import economy
 
-# What is known to differ and is not meant to: by test and kind, why
-_EXPECTED = pathlib.Path(__file__).parents[1] / "expected-differences.yaml"
 _QUIET_S = 30.0
-# Nova ends it in finish_resize alone, which is not called where the source fails.
-_NOVAS = "prep_resize_at_dest"
 
 
 class LeavesNothing:
@@ -63,11 +57,11 @@ class LeavesNothing:
 
     def expect_known(self: Any, found: Iterable[oracle.Difference]) -> None:
         """Expect no difference but those that the test or the list of known ones names."""
-        known = expected().get(self.id(), {})
-        unexpected = [each for each in found if each.kind not in {*self.leaves, *known}]
+        known = {*self.leaves, *expected.kinds(self.id())}
+        unexpected = [each for each in found if each.kind not in known]
         self.assertEqual([], sorted({str(each) for each in unexpected}))
-        gone = sorted(known.keys() - {each.kind for each in found})
-        self.assertEqual([], gone, f"no longer differs: take it out of {_EXPECTED.name}")
+        gone = sorted(expected.of_test(self.id()).keys() - {each.kind for each in found})
+        self.assertEqual([], gone, f"no longer differs: take it out of {expected.FILE.name}")
 
     def delete_everything(self: Any) -> None:
         """As users would, while all hosts are up"""
@@ -122,12 +116,6 @@ class LeavesNothing:
     def _domains(self: Any, name: str) -> list[Any]:
         found: list[Any] = self.connection(name).listAllDomains(snapshot.ALL)
         return found
-
-
-@functools.cache
-def expected() -> Mapping[str, Mapping[str, str]]:
-    """Return why a test is known to differ, by its id and the kind of the difference."""
-    return yaml.safe_load(_EXPECTED.read_text()) or {}
 
 
 def _is_opened(node: pathlib.Path) -> bool:

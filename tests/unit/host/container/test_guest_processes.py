@@ -20,8 +20,8 @@ from nova_gpu.host.container.guest_processes import Process
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio.rebinder import Means
 from tests.fixtures import holding, pci
+from tests.fixtures.bases.host import HostTestCase
 from tests.fixtures.holding import ControlGroup, Holding
-from tests.unit.host.base import HostTestCase
 
 UIDS = [(1_000_000, 65_536)]
 
