@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from tests.cloud import base, bus, images, snapshot, wire
 from tests.cloud import fixtures as cloud_fixtures
 
 _POLL_S = 0.1
+# For an answer that takes no time
+_PATIENCE_S = 30.0
 
 
 class _Service:
@@ -68,6 +71,10 @@ class _Service:
 
     def is_dead(self) -> bool:
         return self._serving is None or not self._serving.is_alive()
+
+    def given(self) -> list[str]:
+        """Return what it was given last, as :meth:`tests.cloud.bus.Exchange.given`."""
+        return self._exchange.given()
 
     def bury(self) -> None:
         """It has been killed."""
@@ -191,6 +198,21 @@ class Apart(base.Cloud):
         """It dies without a word, and another one has to find everything out again."""
         self.kill_compute(host)
         self.start_compute(host)
+
+    def state_of_services(self) -> str:
+        """Return what each nova-compute was given last, and where its threads are."""
+        return "".join(
+            f"\n{host}:\n{state}" for host in self.HOSTS for state in self._state_of(host)
+        )
+
+    def _state_of(self, host: str) -> Iterator[str]:
+        service = self._services[host]
+        yield "\n".join(service.given())
+        if not service.is_dead():
+            try:
+                yield str(service.link.ask("stacks", timeout_s=_PATIENCE_S))
+            except (wire.Gone, wire.Failed, queue.Empty) as error:
+                yield f"it does not say where its threads are: {error!r}"
 
     def ask(self, verb: str, *arguments: Any, host: str = wire.HOST) -> Any:
         """Something of nova-compute itself."""

@@ -7,9 +7,11 @@ when it died is lost, and who waits for an answer from it gets none.
 
 from __future__ import annotations
 
+import collections
 import queue
 import sys
 import threading
+import time
 from typing import Any
 
 import oslo_messaging
@@ -20,6 +22,8 @@ from tests.cloud import wire
 
 # What the fixtures of Nova's tests put into a context; no bus carries it.
 _UNCARRIED = ("db_connection", "mq_connection")
+# How many messages are remembered
+_GIVEN = 30
 _Reply = tuple[Any, str | None]
 
 
@@ -29,6 +33,8 @@ class Exchange:
     def __init__(self) -> None:
         self._listeners: list[Any] = []
         self._link: wire.Link | None = None
+        # What services were given last: when, what, and how long ago they answered, if they did
+        self._given: collections.deque[list[Any]] = collections.deque(maxlen=_GIVEN)
 
     def attach(self, link: wire.Link) -> None:
         self._link = link
@@ -38,6 +44,14 @@ class Exchange:
         for listener in self._listeners:
             listener.stop()
         self._listeners.clear()
+
+    def given(self) -> list[str]:
+        """Return what services were given last, and what of it they have not answered."""
+        now, lines = time.monotonic(), []
+        for at, method, answered in list(self._given):
+            end = f"answered {now - answered:.1f} s ago" if answered else "not answered"
+            lines.append(f"{method}, given {now - at:.1f} s ago: {end}")
+        return lines
 
     def send(
         self, target: oslo_messaging.Target, ctxt: Any, message: Any, wait: bool, timeout: float
@@ -60,21 +74,24 @@ class Exchange:
     def _forward(self, link: wire.Link, topic: str, listener: Any) -> None:
         while True:
             for message in listener.poll():
-                if listener._stopped.is_set():
+                if listener._stopped.is_set() or link.has_ended():
                     message.requeue()
                 else:
                     threading.Thread(
                         target=self._deliver, args=(link, topic, message), daemon=True
                     ).start()
-            if listener._stopped.is_set():
+            if listener._stopped.is_set() or link.has_ended():
                 return
 
     def _deliver(self, link: wire.Link, topic: str, message: Any) -> None:
         ctxt = {key: value for key, value in message.ctxt.items() if key not in _UNCARRIED}
+        given = [time.monotonic(), message.message.get("method"), None]
+        self._given.append(given)
         try:
             answer, failure = link.ask("deliver", topic, ctxt, message.message)
         except wire.Gone:
             return
+        given[-1] = time.monotonic()
         if failure is None:
             message.reply(answer)
         else:

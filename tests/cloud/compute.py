@@ -11,7 +11,9 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any, NoReturn
@@ -43,6 +45,8 @@ gc.enable()
 
 CONF = nova.conf.CONF
 
+# Calls of a thread that are shown
+_DEPTH = 8
 # Those of nova-compute's periodic tasks that mend what a crash left.
 _PERIODIC = (
     "update_available_resource",
@@ -81,6 +85,16 @@ def join_bus(
     return link
 
 
+def _stacks() -> str:
+    """Return where each thread of this process is, the innermost call last."""
+    frames = sys._current_frames()
+    return "\n".join(
+        f"thread {thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident])[-_DEPTH:])}"
+        for thread in threading.enumerate()
+        if thread.ident in frames
+    )
+
+
 class Compute:
     """The service, and what the one who tests it may ask.
 
@@ -92,7 +106,7 @@ class Compute:
         self._service: Any = None
 
     def handlers(self) -> Mapping[str, Callable[..., Any]]:
-        return {"period": self._period, "snapshot": self._snapshot}
+        return {"period": self._period, "snapshot": self._snapshot, "stacks": _stacks}
 
     def run(
         self, arguments: list[str], connect: Callable[[], connection.Connection[Any, Any]]

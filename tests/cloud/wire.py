@@ -91,6 +91,9 @@ class Link:
             raise answer
         return answer
 
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
     def serve(self) -> None:
         """Answers until the other end dies."""
         try:
