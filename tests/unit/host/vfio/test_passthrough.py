@@ -226,6 +226,7 @@ class TestSwitchedBoards(PassthroughTestCase):
         self.switch()
         self.host.bind("0000:05:00.0", "vfio-pci")
         self.assertIn("its NVSwitch 0000:05:00.0 is bound to vfio-pci", self.reason())
+        self.assertIn(self.reason(), passthrough.obstacles(self.gpu(), self.host.roots))
 
     def test_modules_whose_names_do_not_say_so(self) -> None:
         """H800, H20B, H20, H20 HBM3e, H20 NVL16, V100 SXM3, A100 SXM4."""

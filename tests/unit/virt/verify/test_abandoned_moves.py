@@ -4,8 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fixtures
+from nova import context as nova_context
 from nova import objects
 from oslotest import base
 
@@ -360,3 +362,32 @@ class OrphansTest(base.BaseTestCase):
     def test_nothing_to_ask_about(self) -> None:
         self.looked.release(self.placement, set(), {}, self.agrees)
         self.assertEqual([], self.placement.asked)
+
+
+class EndedTest(base.BaseTestCase):
+    """Whether a migration still needs its GPUs, by its status and where its instance is"""
+
+    def ended(self, status: str, host: str, task_state: str | None, *, deleted: bool) -> str | None:
+        migration = objects.Migration(
+            instance_uuid=UUID, source_compute=HOST, dest_compute="host2", status=status
+        )
+        instance = objects.Instance(uuid=UUID, host=host, task_state=task_state, deleted=deleted)
+        with (
+            mock.patch.object(objects.Migration, "get_by_uuid", return_value=migration),
+            mock.patch.object(objects.Instance, "get_by_uuid", return_value=instance),
+        ):
+            return abandoned_moves.ended(nova_context.get_admin_context(), MOVE)
+
+    def test_each(self) -> None:
+        for status, host, task_state, deleted, reason in (
+            ("confirmed", "host2", None, False, "it is confirmed"),
+            ("finished", "host2", None, False, None),
+            ("finished", "host2", None, True, "its instance is deleted"),
+            ("error", "host2", None, False, "could not be reverted"),
+            ("reverted", "host2", None, False, "could not be reverted"),
+            ("reverted", "host2", "resize_reverting", False, None),
+            ("reverted", HOST, None, False, None),
+        ):
+            with self.subTest((status, host, task_state, deleted)):
+                found = self.ended(status, host, task_state, deleted=deleted)
+                self.assertIn(reason or "None", str(found))
