@@ -48,7 +48,9 @@ class TestHealth(NvmlTestCase):
         told = self.ask(TODAY, OLD, LOST, OTHER)
         self.assertEqual("", self.log.output)
         self.assertEqual("Not Found", told[OTHER].refused)
-        self.assertEqual(NvmlHealth(False, 2, None, True, False, 1, 3, 0), told[TODAY])
+        self.assertEqual(
+            NvmlHealth(False, 2, None, True, False, 1, 3, 0, fabric_health=0), told[TODAY]
+        )
         self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
         self.assertEqual(NvmlHealth(lost=True, refused="GPU is lost"), told[LOST])
 
@@ -68,7 +70,9 @@ class TestHealth(NvmlTestCase):
     def test_a_binding_that_knows_no_recovery_action(self) -> None:
         self.binding(machines.older_binding())
         told = self.ask(TODAY, OLD)
-        self.assertEqual(NvmlHealth(False, 2, None, True, False, None, 3, 0), told[TODAY])
+        self.assertEqual(
+            NvmlHealth(False, 2, None, True, False, None, 3, 0, fabric_health=0), told[TODAY]
+        )
         self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
 
     def test_the_fabric(self) -> None:
