@@ -24,6 +24,7 @@ from nova import objects
 
 from nova_gpu.cmd import cards as shown
 from nova_gpu.conf import CONF
+from nova_gpu.core import exception
 
 Amounts = Mapping[str, int]
 
@@ -661,7 +662,10 @@ def reasons(driver: Any) -> Mapping[str, str]:
     """Return why ``nova-gpu list`` says that cards are not offered, by their addresses."""
     if not hasattr(driver, "_gpus"):
         return {}
-    rows = shown.read(driver._gpus._discovery)
+    try:
+        rows = shown.read(driver._gpus._discovery)
+    except exception.DiscoveryFailed:
+        return {}  # a host without sysfs, which has no cards to explain
     return {str(row.gpu.address): reason for row in rows if (reason := row.reason or row.dirty)}
 
 
