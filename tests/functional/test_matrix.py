@@ -81,14 +81,26 @@ class ExplorationTest(unittest.TestCase):
     def test_a_state_is_walked_on_from_once(self) -> None:
         exploration = plans.Exploration(walks.Setup("kvm", "gpus"))
         batches = iter(exploration)
+        (root,) = next(batches)
+        exploration.take(root, "ACTIVE", "running", set())
         first = next(batches)
         self.assertIn("kvm.gpus.any/stop", map(str, first))
         self.assertNotIn("kvm.gpus.any/start", map(str, first))
         for own in first:
-            exploration.take(own, "SHUTOFF", "the same state", is_odd=False)
+            exploration.take(own, "SHUTOFF", "stopped", set())
         following = next(batches)
         self.assertIn(f"{first[0]}/start", map(str, following))
         self.assertIsNone(next(batches, None))
+
+    def test_what_is_wrong_is_walked_on_from_first(self) -> None:
+        exploration = plans.Exploration(walks.Setup("kvm", "gpus"))
+        batches = iter(exploration)
+        (root,) = next(batches)
+        exploration.take(root, "ACTIVE", "running", set())
+        one, other, *_ = next(batches)
+        exploration.take(one, "ACTIVE", "one", set())
+        exploration.take(other, "ACTIVE", "other", {"limit"})
+        self.assertEqual(other.steps, next(batches)[0].steps[:-1])
 
 
 class ExpectedTest(unittest.TestCase):

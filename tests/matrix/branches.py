@@ -40,9 +40,8 @@ class Found:
     """How a walk ended.
 
     ``is_refused``: whether the last operation was refused. ``instance``: what the database has of
-    the instance at the end. ``state``: its state right after the last operation, and
-    ``is_odd``: whether something contradicts itself then. ``is_hit``: whether the call was made
-    that was to go wrong.
+    the instance at the end. ``state``: its state right after the last operation. ``is_hit``:
+    whether the call was made that was to go wrong.
     """
 
     walk: Walk
@@ -52,7 +51,6 @@ class Found:
     changed: tuple[oracle.Difference, ...] = ()
     instance: Any = None
     state: State = ()
-    is_odd: bool = False
     is_hit: bool = False
     error: str = ""
     seconds: float = 0.0
@@ -211,7 +209,6 @@ class Branches:
             tuple(changed),
             last.instances.get(uuid),
             self._state(now, uuid),
-            bool(oracle.differences(self._before, now)),
             is_hit,
             "",
             time.process_time() - started,

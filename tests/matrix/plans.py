@@ -26,10 +26,13 @@ _OFTEN = 0.3
 # For how many walks one setup is kept, which costs as much as two
 _EACH = 12
 _YES = "yes"
-# What nothing comes of for what follows
-_TRIVIAL = ("period", "lock", "metadata", "snapshot", "backup")
 # What is no request of a user's or an operator's
-_OF_THE_CLOUD = (*_TRIVIAL, "die", "return", "fill")
+_OF_THE_CLOUD = ("period", "die", "return", "fill")
+# What leads to no state that another operation does not lead to
+_TRIVIAL = (
+    *("period", "lock", "metadata", "snapshot", "backup", "boot-two", "reboot", "force-delete"),
+    *("attach-volume", "attach-interface"),
+)
 
 AXES: Mapping[str, Sequence[str]] = {
     "kind": axes.ALL_KINDS,
@@ -215,7 +218,7 @@ def calls(rng: random.Random, kinds: Sequence[str], most: int = 0) -> Iterator[W
 class Exploration:
     """Walks on and on: each operation in each state that is found, whichever way led there.
 
-    What contradicts itself before its host had a period comes first, then what is near.
+    What contradicts itself in a new way is walked on from first, then what is near.
 
     :param setup: that of all these walks
     """
@@ -223,12 +226,13 @@ class Exploration:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._known: set[object] = set()
+        self._kinds: dict[Walk, set[str]] = {}
         self._number = itertools.count()
         self._open: list[tuple[bool, int, int, Walk, str]] = []
-        self.take(Walk(setup, ()), "ACTIVE", "begun", is_odd=False)
 
     def __iter__(self) -> Iterator[list[Walk]]:
         """Yield the walks of one more operation each in a state that is new."""
+        yield [Walk(self._setup, ())]
         while self._open:
             *_, own, status = heapq.heappop(self._open)
             yield [
@@ -241,11 +245,13 @@ class Exploration:
                 and not (name == "delete" and "soft-delete" in self._setup.conditions)
             ]
 
-    def take(self, own: Walk, status: str, state: object, *, is_odd: bool) -> None:
-        """Remember the *state* that *own* has led to."""
+    def take(self, own: Walk, status: str, state: object, kinds: Set[str]) -> None:
+        """Remember the *state* that *own* has led to, and the *kinds* of what is wrong then."""
+        known = self._kinds.get(Walk(own.setup, own.steps[:-1]), set())
+        self._kinds[own] = known | kinds
         if state and state not in self._known:
             self._known.add(state)
-            item = (not is_odd, len(own.steps), next(self._number), own, status)
+            item = (kinds <= known, len(own.steps), next(self._number), own, status)
             heapq.heappush(self._open, item)
 
 
@@ -265,4 +271,5 @@ class Explorations:
         """Hear of what a walk has led to (:class:`branches.Found`)."""
         if self._now and not found.error:
             status = found.status.partition(" ")[0]
-            self._now.take(found.walk, status, found.state, is_odd=found.is_odd)
+            kinds = {each.kind for each in found.differences}
+            self._now.take(found.walk, status, found.state, kinds)

@@ -26,6 +26,7 @@ class Report:
         self._known = expected.load()
         self._happened: set[expected.Expected] = set()
         self._twins: dict[walks.Walk, Found] = {}
+        self._kinds: dict[walks.Walk, set[str]] = {}
         # By its twin, what cannot be judged before that
         self._waiting: dict[walks.Walk, list[Found]] = {}
 
@@ -57,7 +58,12 @@ class Report:
         return bool(found.differences or found.changed) or not is_there
 
     def _tell(self, found: Found, differences: Iterable[oracle.Difference]) -> None:
+        """Say how a walk went; what was wrong one step earlier was said there."""
         name = str(found.walk)
+        differences = list(differences)
+        known = self._kinds.get(walks.Walk(found.walk.setup, found.walk.steps[:-1]), set())
+        self._kinds[found.walk] = known | {each.kind for each in differences}
+        differences = [each for each in differences if each.kind not in known]
         texts = [found.error] if found.error else [str(each) for each in differences]
         new = self.unexpected(name, texts)
         self.counts["failed" if new else "expected" if texts else "passed"] += 1
