@@ -76,6 +76,12 @@ class LeavesNothing:
             if self._domains(name):  # of instances that were deleted while it was down
                 self.reap(name)
 
+    def _servers(self: Any, *, detail: bool = True) -> list[dict[str, Any]]:
+        """Return all servers as the API shows them, of each project."""
+        everybodys = {"all_tenants": 1}
+        found: list[dict[str, Any]] = self.api.get_servers(detail=detail, search_opts=everybodys)
+        return found
+
     def _instances_left(self: Any) -> list[objects.Instance]:
         return [
             instance

@@ -22,7 +22,8 @@ class PlainInstancesTest(alone.Alone, base.GPUServersTestBase):
     """One instance with a GPU, and the states that its GPU and all others get into."""
 
     leaves = dict.fromkeys(
-        ("domain", "quarantine", "hold", "reserved"), "none of the states is mended"
+        ("devices", "domain", "hold", "inventory", "lost", "quarantine", "reserved"),
+        "none of the states is mended",
     )
     # minors 0 to 3 are the second socket's
     STRANGER = strangers.DOMAIN.format(uuid=uuid.uuid4()).replace("/dev/nvidia4", "/dev/nvidia0")
