@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import model
 
@@ -169,6 +169,11 @@ def is_model_class(resource_class: str) -> bool:
 def is_gpu_class(resource_class: str) -> bool:
     """Return whether *resource_class* counts GPUs or vGPUs of nova-gpu's providers."""
     return resource_class in RESOURCE_CLASSES or is_model_class(resource_class)
+
+
+def gpus_in(resources: Mapping[str, int]) -> int:
+    """Return the number of GPUs and vGPUs in the *resources* of one provider's allocation."""
+    return sum(resources.get(name, 0) for name in RESOURCE_CLASSES)
 
 
 def peer_access_trait() -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,9 @@ from nova_gpu.virt.lifecycle import left_domains
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.verify import repair
-from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves, Orphans
+from nova_gpu.virt.usage.reader import UsageReader
+from nova_gpu.virt.verify import abandoned_moves, repair
+from nova_gpu.virt.verify.abandoned_moves import AbandonedMoves
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class EndedMoves:
     ledger: Ledger
     assigned: Assigned
     releases: Releases
+    usage_reader: UsageReader
     parts: Callable[[], domains.Parts]
     _abandoned: AbandonedMoves = dataclasses.field(
         default_factory=lambda: AbandonedMoves(CONF.host)
     )
-    _orphans: Orphans = dataclasses.field(default_factory=Orphans)
 
     def settle(self) -> None:
         """Release GPUs that a failed or interrupted move left in domains and in Placement.
@@ -43,10 +43,15 @@ class EndedMoves:
         left_domains.release(self.host, self.ledger.now, self.releases, self.parts)
         client: Any = self.assigned.placement()
         now = self.ledger.now
-        if now.records and now.records.has_moves:
+        if now.records and now.records.migrations:
             nodename = self.host.get_hostname()
             self._abandoned.end(client, nodename, lambda uuid: self.ledger.now.had_by(uuid))
-        classes = self.assigned.classes()
-        if read := now.records:
-            agrees = functools.partial(repair.heal, client, read, classes)
-            self._orphans.release(client, frozenset(classes), read.counted, agrees)
+        if not self.usage_reader.read_allocations(client):
+            return
+        now = self.ledger.now
+        if now.records is None or now.allocations is None:
+            return
+        is_written = abandoned_moves.release_orphans(client, now.allocations, now.instances())
+        is_written |= repair.heal(client, now, self.assigned.classes())
+        if is_written:
+            self.usage_reader.read_allocations(client)

@@ -116,7 +116,7 @@ class HostGPUs:
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)
         xids = Xids(host_discovery.roots)
         cards = Cards(*(host_discovery, watch, published, vgpus, proofs, releases, reporter, xids))
-        ended_moves = EndedMoves(host, ledger, assigned, releases, parts)
+        ended_moves = EndedMoves(host, ledger, assigned, releases, usage, parts)
         self.periods = Periods(
             *(host, ledger, host_discovery, cards, vgpus, assigned, proofs, usage, releases),
             *(reporter, ended_moves, stops, lost_reasons, reconciliation, repeats),

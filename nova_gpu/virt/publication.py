@@ -17,6 +17,7 @@ from nova_gpu.virt.repeated_warnings import Repeats
 from nova_gpu.virt.reporter import Reporter
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.reader import UsageReader
+from nova_gpu.virt.verify import repair
 from nova_gpu.virt.verify.startup_check import Reconciliation
 
 
@@ -43,12 +44,14 @@ class Publication:
         Nova calls this inside every claim. If it fails, claims of the host's GPUs fail.
         """
         with self.repeats.left_out():
+            repair.heal_doubtful(self.assigned.placement, self.ledger, self.assigned.classes())
             with periodic.contained("Failed to publish all of this host's GPUs to Placement"):
                 with contextlib.ExitStack() as failure:
                     refuse = provider_tree.refuse_claims
                     failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
                     self.assigned.whole.publish(tree, nodename, self.hypervisor_type())
                     self.assigned.parts.publish(tree, nodename, self.hypervisor_type())
+                    provider_tree.reserve(tree, nodename, self.ledger.now.lacking().values())
                     failure.pop_all()
                 self.assigned.keep_providers(nodename)
                 usage = self.ledger.now

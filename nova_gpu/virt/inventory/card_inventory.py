@@ -191,6 +191,7 @@ class CardInventory(Published[GPUGroup, PciAddress]):
         withheld_cards = usage.unjudged().keys() | usage.strangers().keys()
         # A device that one guest reaches and another instance owns stays counted for its owner.
         withheld_cards -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
+        withheld_cards |= usage.uncovered()
 
         def offer(group: GPUGroup) -> provider_tree.Offer:
             used_devices = usage.taken() | usage.counted() | usage.started()

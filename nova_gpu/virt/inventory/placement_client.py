@@ -7,7 +7,8 @@ They read and write an instance's allocations of GPUs and vGPUs. Each *client* i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import enum
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -15,6 +16,7 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core import exception, names
+from nova_gpu.virt.usage import allocations as placement_allocations
 
 # The microversion that has traits
 _VERSION = "1.6"
@@ -23,6 +25,14 @@ _VERSION = "1.6"
 Amounts = Mapping[str, Mapping[str, int]]
 # Another process, such as the end of a move, may write the instance's allocations meanwhile.
 _ATTEMPTS = 3
+
+
+class Written(enum.Enum):
+    """The result of a write of an instance's allocation."""
+
+    WHOLE = "the allocation is whole"
+    WITHOUT_NODE = "the GPUs are allocated, and the node has no room for the rest"
+    NONE = "nothing is written: a provider has too little left"
 
 
 def get(client: Any, url: str) -> Any:
@@ -42,24 +52,27 @@ def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> 
     return {
         uuid: item
         for uuid, item in answer.items()
-        if uuid in providers and gpus_in(item["resources"])
+        if uuid in providers and names.gpus_in(item["resources"])
     }
 
 
 def write_allocations(
-    client: Any, instance: objects.Instance, providers: Collection[str], amounts: Amounts
-) -> bool:
-    """Replace the instance's GPUs and vGPUs of *providers* in its allocations by *amounts*.
+    client: Any,
+    instance: objects.Instance,
+    providers: Collection[str],
+    amounts: Amounts,
+    *,
+    has_them: bool,
+) -> Written:
+    """Make the instance's allocation whole: its GPUs and vGPUs of *providers* are *amounts*.
 
-    The instance's other allocations stay. Return ``False`` if Placement refuses the allocations
-    because a provider has too little left.
-
+    :param has_them: as :func:`write_consumer`
     :raises PlacementFailed: if other processes changed the allocations in every attempt
     """
     for _ in range(_ATTEMPTS):
         consumer = read_consumer(client, instance.uuid)
         try:
-            return write_consumer(client, instance, consumer, providers, amounts)
+            return write_consumer(client, instance, consumer, providers, amounts, has_them=has_them)
         except nova_exception.AllocationUpdateFailed:
             continue
     raise exception.PlacementFailed(
@@ -83,32 +96,60 @@ def write_consumer(
     consumer: Mapping[str, Any],
     providers: Collection[str],
     amounts: Amounts,
-    beside: Callable[[], dict[str, Any]] = dict,
-) -> bool:
-    """Make one attempt of :func:`write_allocations`; return whether Placement accepted it.
+    *,
+    has_them: bool,
+) -> Written:
+    """Make one attempt of :func:`write_allocations`, the only writer of instances' allocations.
+
+    The allocation from the instance's compute node is written with the GPUs if the instance has
+    none, as after a failed rebuild. Its other allocations stay.
 
     :param consumer: the instance's allocations now, from :func:`read_consumer`
-    :param beside: return the allocations to write in addition to *amounts* if the instance has none
-        in Placement
+    :param has_them: whether the instance has the GPUs already: then they are written even if the
+        node has no room left for the rest
     :raises nova.exception.AllocationUpdateFailed: if the allocations have changed since they were
         read
     """
-    counted = dict(consumer["allocations"] or beside())
+    gpus = dict(consumer["allocations"])
     for uuid in {*providers, *amounts}:
-        resources = counted.pop(uuid, {}).get("resources", {})
+        resources = gpus.pop(uuid, {}).get("resources", {})
         rest = {name: item for name, item in resources.items() if not names.is_gpu_class(name)}
         if wanted := {**rest, **amounts.get(uuid, {})}:
-            counted[uuid] = {"resources": wanted}
+            gpus[uuid] = {**consumer["allocations"].get(uuid, {}), "resources": wanted}
+    whole = _node_part(client, instance, consumer["allocations"]) | gpus
+    if _put(client, instance, consumer, whole):
+        return Written.WHOLE
+    if not has_them or gpus == whole:
+        return Written.NONE
+    is_counted = gpus == consumer["allocations"] or _put(client, instance, consumer, gpus)
+    return Written.WITHOUT_NODE if is_counted else Written.NONE
+
+
+def _node_part(
+    client: Any, instance: objects.Instance, allocated: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the allocation that the instance lacks from its compute node; empty if it has one."""
+    node = client.get_provider_by_name(nova_context.get_admin_context(), instance.node)["uuid"]
+    if node in allocated:
+        return {}
+    # Disks may be allocated from another provider that the node shares, which Nova forgets, too.
+    inventories = get(client, f"/resource_providers/{node}/inventories")["inventories"]
+    part = placement_allocations.node_part(instance)
+    resources = {name: amount for name, amount in part.items() if name in inventories}
+    return {node: {"resources": resources}} if resources else {}
+
+
+def _put(
+    client: Any,
+    instance: objects.Instance,
+    consumer: Mapping[str, Any],
+    allocated: Mapping[str, Any],
+) -> bool:
     payload = {
-        "allocations": counted,
+        "allocations": allocated,
         "project_id": instance.project_id,
         "user_id": instance.user_id,
         "consumer_generation": consumer.get("consumer_generation"),
     }
     context = nova_context.get_admin_context()
     return bool(client.put_allocations(context, instance.uuid, payload))
-
-
-def gpus_in(resources: Mapping[str, int]) -> int:
-    """Return the number of GPUs and vGPUs in the *resources* of one provider's allocation."""
-    return sum(resources.get(name, 0) for name in names.RESOURCE_CLASSES)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import math
 import pathlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -194,6 +196,31 @@ def _reserve_all(tree: nova_provider_tree.ProviderTree, provider_uuid: str) -> N
             for resource_class, record in tree.data(provider_uuid).inventory.items()
         },
     )
+
+
+def reserve(
+    tree: nova_provider_tree.ProviderTree,
+    nodename: str,
+    lacking: Iterable[Mapping[str, int]],
+) -> None:
+    """Reserve on the compute node what its instances lack of their allocations from it.
+
+    Nova wrote the node's own inventory anew just before.
+
+    :param lacking: the resources that each instance lacks
+    """
+    amounts: collections.Counter[str] = collections.Counter()
+    for resources in lacking:
+        amounts.update(resources)
+    inventory = dict(tree.data(nodename).inventory)
+    for name in amounts.keys() & inventory.keys():
+        record = inventory[name]
+        # The amount is of what is offered, and the reserve of what there is.
+        more = math.ceil(amounts[name] / record.get("allocation_ratio", 1.0))
+        reserved = min(record.get("reserved", 0) + more, record["total"])
+        inventory[name] = {**record, "reserved": reserved}
+    if amounts:
+        tree.update_inventory(nodename, inventory)
 
 
 class Providers:

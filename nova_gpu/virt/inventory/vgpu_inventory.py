@@ -217,6 +217,7 @@ class VGPUInventory(Published[VGPUGroup, Slot]):
         # Devices that no allocation in Placement covers
         withheld_cards = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
         counted = device.slots((named - withheld_cards) | usage.counted() | usage.started())
+        counted -= usage.uncovered()
         return Use(taken, self._pending(taken, look), counted, named)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:

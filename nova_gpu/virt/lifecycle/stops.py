@@ -151,7 +151,7 @@ class Stops:
         """
         client, ours = self.assigned.placement(), {*self._providers().values(), *others}
         if placement_client.allocations(client, instance.uuid, ours):
-            placement_client.write_allocations(client, instance, ours, {})
+            placement_client.write_allocations(client, instance, ours, {}, has_them=True)
 
     # A start
 
@@ -250,7 +250,10 @@ class Stops:
                 for uuid, item in way.items()
             }
             # Placement decides: another instance may have got the GPUs since they were read.
-            if placement_client.write_allocations(client, instance, set(ours.values()), amounts):
+            written = placement_client.write_allocations(
+                client, instance, set(ours.values()), amounts, has_them=False
+            )
+            if written is placement_client.Written.WHOLE:
                 return amounts
         request, of_kind, _ = choices[0]
         raise self._none_free(client, request, of_kind, remedy)

@@ -31,7 +31,8 @@ from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey
 
-if TYPE_CHECKING:  # it imports Nova, of which this module needs nothing
+if TYPE_CHECKING:  # they import Nova, of which this module needs nothing
+    from nova_gpu.virt.usage.allocations import Allocations
     from nova_gpu.virt.usage.records import Records
 
 LOG = logging.getLogger(__name__)
@@ -100,6 +101,10 @@ class Snapshot:
     ``used``: the devices that a guest has, or had without a cleaning since.
     ``cleaning``: the devices that are being cleaned.
     ``records``: the last answer of the database, ``None`` before the first one.
+    ``allocations``: the last answer of Placement, ``None`` before the first one.
+    ``written``: the instances whose allocation this process has written since that answer.
+    ``doubtful``: what each instance lacks of its allocation from the node, and all of its GPUs, if
+    Nova deletes its allocation, which may have happened since that answer.
     """
 
     claims: Mapping[Device, Claim] = dataclasses.field(default_factory=dict)
@@ -113,6 +118,9 @@ class Snapshot:
     used: frozenset[Device] = _NO_DEVICE
     cleaning: frozenset[Device] = _NO_DEVICE
     records: Records | None = None
+    allocations: Allocations | None = None
+    written: frozenset[str] = frozenset()
+    doubtful: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     # By state
 
@@ -246,6 +254,29 @@ class Snapshot:
                 if not key_by_provider or provider_uuid in key_by_provider:
                     owners[device.parse(identifier)] = Owner(uuid, projects.get(uuid))
         return owners
+
+    def uncovered(self) -> frozenset[Device]:
+        """Return the devices that the database counts and no allocation in Placement covers.
+
+        Of an instance with too small an allocation the last ones are returned. Devices of other
+        hosts' providers are left out, and all devices before Placement was read.
+        """
+        if self.records is None or self.allocations is None:
+            return _NO_DEVICE
+        uncovered: set[Device] = set()
+        for uuid, recorded in self.records.counted.items():
+            if uuid in self.written:
+                continue
+            consumers = () if uuid in self.doubtful else self.records.consumers(uuid)
+            for provider in self.allocations.by_provider:
+                devices = sorted(_devices(item for item in recorded if item[0] == provider))
+                uncovered.update(devices[self.allocations.gpus(provider, consumers) :])
+        return frozenset(uncovered)
+
+    def lacking(self) -> Mapping[str, Mapping[str, int]]:
+        """Return what instances lack of their allocations from the compute node, by instance."""
+        known = self.allocations.lacking if self.allocations else {}
+        return _without({**known, **self.doubtful}, self.written)
 
     def strangers(self) -> dict[Device, str]:
         """Return the domain's uuid for each device that the database does not count for it.
@@ -521,6 +552,53 @@ class Ledger:
                 moving=_without(now.moving, gone),
                 # Earlier starts are unknown: a guest may have used any device of an instance.
                 used=now.used | now.counted() if is_first else now.used,
+            )
+
+    def read_allocations(self, read: Callable[[Records, Allocations | None], Allocations]) -> None:
+        """Read Placement's allocations, which replace what was known of changes before.
+
+        An instance with a task stays doubtful: Nova may be about to delete its allocation. Do
+        nothing before the database was read.
+
+        :param read: read them, given the database's records and the answer before
+        """
+        before = self._now
+        if before.records is None:
+            return
+        allocations, busy = read(before.records, before.allocations), before.records.busy
+        with self._lock:
+            now = self._now
+            doubtful = {
+                uuid: part
+                for uuid, part in now.doubtful.items()
+                if uuid in busy or before.doubtful.get(uuid) is not part
+            }
+            self._now = _with(
+                now,
+                allocations=allocations,
+                written=now.written - before.written,
+                doubtful=doubtful,
+            )
+
+    def wrote_allocation(self, instance_uuid: str) -> None:
+        """Note that the instance's allocation covers what it has, until Placement is read again."""
+        with self._lock:
+            self._now = _with(
+                self._now,
+                written=self._now.written | {instance_uuid},
+                doubtful=_without(self._now.doubtful, [instance_uuid]),
+            )
+
+    def doubt_allocation(self, instance_uuid: str, node_part: Mapping[str, int]) -> None:
+        """Note that Nova may delete the instance's allocation now, without a call of the driver.
+
+        :param node_part: what it is to have from the compute node
+        """
+        with self._lock:
+            self._now = _with(
+                self._now,
+                written=self._now.written - {instance_uuid},
+                doubtful={**self._now.doubtful, instance_uuid: node_part},
             )
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of the devices' owners: it reads libvirt and Nova's database into the ledger."""
+"""The reader of the devices' owners: libvirt, Nova's database and Placement, into the ledger."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from nova import context as nova_context
 from nova.virt.libvirt import host as libvirt_host
@@ -12,7 +13,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import boundary, exception
-from nova_gpu.virt.usage import domains, ledger, records
+from nova_gpu.virt.usage import allocations, domains, ledger, records
 
 LOG = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ _PATIENCE_S = 60.0
 
 
 class UsageReader:
-    """The reader of libvirt's domains and Nova's database.
+    """The reader of libvirt's domains, Nova's database and Placement's allocations.
 
     If a source does not answer, the ledger keeps what it has.
 
@@ -81,5 +82,23 @@ class UsageReader:
                 )
         except boundary.Failure as error:
             LOG.warning("Cannot read the GPUs of this host's instances: %s", error)
+            return False
+        return True
+
+    def read_allocations(self, client: Any) -> bool:
+        """Read Placement's allocations into the ledger, and return whether it answered.
+
+        :param client: Nova's report client
+        """
+        try:
+            with boundary.crossed():
+                nodename = self._host.get_hostname()
+                self._noted.read_allocations(
+                    lambda instances, last: allocations.read(
+                        client, nodename, instances, last or allocations.Allocations()
+                    )
+                )
+        except boundary.Failure as error:
+            LOG.warning("Cannot read what Placement allocates of this host's GPUs: %s", error)
             return False
         return True

@@ -38,7 +38,11 @@ class Records:
     ``stopped``: the instances that are stopped and have no task.
     ``settled``: the instances here without a task or a move, so that their allocations in Placement
     must equal their GPUs.
-    ``has_moves``: whether a migration from or to this host has not ended, or ended in error.
+    ``idle``: the instances here, in any state, without a task and a move in progress, so that their
+    allocations must cover their GPUs.
+    ``here``: the instances of this host, with GPUs or without, but for those that are deleted now.
+    ``migrations``: the migrations of each instance from or to this host that have not ended, or
+    ended in error: they may have allocations for the instance.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -47,7 +51,13 @@ class Records:
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
-    has_moves: bool = False
+    idle: frozenset[str] = frozenset()
+    here: frozenset[str] = frozenset()
+    migrations: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+
+    def consumers(self, instance_uuid: str) -> frozenset[str]:
+        """Return the consumers in Placement that may have allocations for the instance."""
+        return self.migrations.get(instance_uuid, frozenset()) | {instance_uuid}
 
     def without(self, identifier: str) -> Records:
         """Return these records without the card or vGPU *identifier* in ``counted``."""
@@ -89,6 +99,8 @@ def read(
     projects: dict[str, str] = {}
     stopped: set[str] = set()
     settled: set[str] = set()
+    idle: set[str] = set()
+    here: set[str] = set()
     busy: set[str] = set()
     unread: set[str] = set()
 
@@ -115,8 +127,14 @@ def read(
                 stopped.add(uuid)
             if _is_settled(instance, migrations):
                 settled.add(uuid)
+            if _is_idle(instance, migrations):
+                idle.add(uuid)
+            if instance.task_state not in (task_states.DELETING, task_states.SOFT_DELETING):
+                here.add(uuid)
+    consumers: dict[str, frozenset[str]] = {}
     for migration in migrations:
         uuid = migration.instance_uuid
+        consumers[uuid] = consumers.get(uuid, frozenset()) | {migration.uuid}
         with alone(uuid):
             moving = by_uuid.get(uuid) or _instance(context, uuid)
             if moving is None:
@@ -147,7 +165,9 @@ def read(
         projects,
         frozenset(stopped - unread),
         frozenset(settled - unread),
-        has_moves=bool(migrations),
+        frozenset(idle - unread),
+        frozenset(here - unread),
+        consumers,
     )
 
 
@@ -195,7 +215,12 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
     if own == set(_gpus(moving.new_resources)):
         return bool(instance.flavor.id != instance.new_flavor.id)
     is_of_source = own == set(_gpus(moving.old_resources))
-    return is_of_source and not any(provider in ours for provider, _ in own)
+    # On one host the end of a revert was lost: the instance has its old GPUs, and the new flavor.
+    old_flavor = instance.old_flavor if instance.obj_attr_is_set("old_flavor") else None
+    has_new_flavor = instance.flavor.id == instance.new_flavor.id
+    is_half_reverted = has_new_flavor and old_flavor and old_flavor.id != instance.flavor.id
+    is_elsewhere = not any(provider in ours for provider, _ in own)
+    return is_of_source and bool(is_elsewhere or is_half_reverted)
 
 
 def is_claim_left(instance: objects.Instance) -> bool:
@@ -220,11 +245,17 @@ def _is_settled(instance: objects.Instance, migrations: objects.MigrationList) -
 
     An instance in ERROR is not settled after a failed move: it may have to recover from it.
     """
-    if _is_busy(instance) or instance.vm_state not in (*_SETTLED, vm_states.ERROR):
+    if instance.vm_state == vm_states.ERROR:
+        own = any(migration.instance_uuid == instance.uuid for migration in migrations)
+        return not own and not _is_busy(instance)
+    return instance.vm_state in _SETTLED and _is_idle(instance, migrations)
+
+
+def _is_idle(instance: objects.Instance, migrations: objects.MigrationList) -> bool:
+    if _is_busy(instance) or instance.vm_state == vm_states.RESIZED:
         return False
-    failed = () if instance.vm_state == vm_states.ERROR else ("error",)
     return all(
-        migration.instance_uuid != instance.uuid or migration.status in failed
+        migration.instance_uuid != instance.uuid or migration.status == "error"
         for migration in migrations
     )
 

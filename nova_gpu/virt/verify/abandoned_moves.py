@@ -8,16 +8,16 @@ destination keeps the new ones for the instance. After an interrupted live migra
 also clears the task only, after it had libvirt cancel the migration. If a resize on the same host
 fails, the resource tracker keeps the new GPUs until the instance's next move.
 
-:class:`Orphans`: while an instance moves, the migration holds its old allocation. Nova leaves that
-allocation if nova-compute dies during a move and the instance is then deleted, or if it dies just
-after a move was confirmed. ``ResourceTracker._remove_deleted_instances_allocations`` looks for
-instances of the consumer's uuid only, and ``nova-manage placement audit`` for the resource classes
-in ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, without ``PGPU``.
+:func:`release_orphans`: while an instance moves, the migration holds its old allocation. Nova
+leaves that allocation if nova-compute dies during a move and the instance is then deleted, or if it
+dies just after a move was confirmed. ``ResourceTracker._remove_deleted_instances_allocations``
+looks for instances of the consumer's uuid only, and ``nova-manage placement audit`` for the
+resource classes in ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, without ``PGPU``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection
 from typing import Any
 
 from nova import context as nova_context
@@ -29,6 +29,7 @@ from oslo_log import log as logging
 from nova_gpu.core import boundary
 from nova_gpu.core.device import Device
 from nova_gpu.virt.usage import records
+from nova_gpu.virt.usage.allocations import Allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -174,93 +175,35 @@ def _end(
     migration.save()
 
 
-class Orphans:
-    """The deletion of allocations in Placement whose migrations have ended.
+def release_orphans(
+    reportclient: Any, allocations: Allocations, instances: Collection[str]
+) -> bool:
+    """Delete the allocations of ended migrations from a host's groups of GPUs; raise nothing.
 
-    One request to Placement returns the generations of all providers of a host, which change with
-    each write to their allocations. The allocations themselves take one request for each provider,
-    which is made only if the generation has changed.
+    Call this once in a period, and never in a claim. Return whether any was deleted.
+
+    :param instances: the instances here, whose uuids are no migrations, and not looked up
     """
-
-    def __init__(self) -> None:
-        # By provider: its generation when no move had an allocation and the others were right
-        self._settled: dict[str, int] = {}
-        self._counted: Mapping[str, Collection[object]] = {}
-
-    def release(
-        self,
-        reportclient: Any,
-        provider_uuids: Collection[str],
-        counted: Mapping[str, Collection[object]],
-        agrees: Callable[[str, Mapping[str, Any]], bool],
-    ) -> None:
-        """Delete the allocations of ended migrations from the host's providers; raise nothing.
-
-        Call this once in a period, and never in a claim.
-
-        :param counted: the GPUs of all instances here by the database, by the instance's uuid;
-            these consumers are no migrations, and not looked up
-        :param agrees: return whether a provider's allocations, by consumer, are those of the
-            instances' GPUs
-        """
-        if not provider_uuids:  # at service start there are no groups yet
-            return
-        with_gpus = {uuid: gpus for uuid, gpus in counted.items() if gpus}
-        if with_gpus != self._counted:
-            self._settled.clear()
-        self._counted = with_gpus
-        context = nova_context.get_admin_context(read_deleted="yes")
+    context = nova_context.get_admin_context(read_deleted="yes")
+    groups = (uuid for uuid in allocations.by_provider if uuid != allocations.node)
+    consumers = {consumer for uuid in groups for consumer in allocations.by_provider[uuid]}
+    is_deleted = False
+    for consumer in sorted(consumers.difference(instances)):
         try:
             with boundary.crossed():
-                # Any provider of the tree will do.
-                tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
-                generations = {provider["uuid"]: provider["generation"] for provider in tree}
+                if reason := ended(context, consumer):
+                    LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
+                    reportclient.delete_allocation_for_instance(
+                        context, consumer, consumer_type="migration"
+                    )
+                    is_deleted = True
         except boundary.Failure as error:
-            LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
-            self._settled.clear()
-            return
-        for uuid in set(provider_uuids) & generations.keys():
-            if self._settled.pop(uuid, None) == generations[uuid] or self._release(
-                context, reportclient, uuid, counted.keys(), agrees
-            ):
-                self._settled[uuid] = generations[uuid]
-
-    def _release(
-        self,
-        context: nova_context.RequestContext,
-        reportclient: Any,
-        provider_uuid: str,
-        instances: Set[str],
-        agrees: Callable[[str, Mapping[str, Any]], bool],
-    ) -> bool:
-        """Delete the allocations of ended migrations from one provider.
-
-        Return whether all its allocations are those of this host's instances, and are right.
-        """
-        try:
-            with boundary.crossed():
-                allocations = reportclient.get_allocations_for_resource_provider(
-                    context, provider_uuid
-                ).allocations
-        except boundary.Failure as error:
-            LOG.warning("Cannot look for GPUs that ended moves still hold: %s", error)
-            return False
-        others = allocations.keys() - instances
-        for consumer in others:
-            try:
-                with boundary.crossed():
-                    if reason := ended(context, consumer):
-                        LOG.warning("Released the GPUs of migration %s: %s", consumer, reason)
-                        reportclient.delete_allocation_for_instance(
-                            context, consumer, consumer_type="migration"
-                        )
-            except boundary.Failure as error:
-                LOG.warning(
-                    "Cannot find out whether migration %s has ended, or release its GPUs, will "
-                    "retry in the next period: %s",
-                    *(consumer, error),
-                )
-        return agrees(provider_uuid, allocations) and not others
+            LOG.warning(
+                "Cannot find out whether migration %s has ended, or release its GPUs, will "
+                "retry in the next period: %s",
+                *(consumer, error),
+            )
+    return is_deleted
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
@@ -283,6 +226,12 @@ def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
     # During a revert the instance has a task. Without one the revert has failed: the instance is at
     # the destination, and a hard reboot recovers it there.
     is_there = instance.host == migration.dest_compute and instance.task_state is None
+    if migration.migration_type == "live-migration":
+        # The source's service has died after the destination took over.
+        return "its instance runs at the destination" if is_there else None
+    if migration.source_compute == migration.dest_compute:
+        # Only its flavor tells: with the old one it has what it had (:class:`AbandonedMoves`).
+        is_there = is_there and instance.instance_type_id != migration.old_instance_type_id
     if migration.status in ("error", "reverted") and is_there:
         return "it could not be reverted, and its instance stays at the destination"
     return None

@@ -167,8 +167,9 @@ def _allocations(state: HostState) -> Iterator[Difference]:
     if state.providers is None:
         return
     for uuid, instance in (state.instances or {}).items():
-        if not instance.settled:
+        if not instance.settled and not instance.idle:
             continue
+        agrees = True
         has = dict.fromkeys(state.providers, 0)
         for its_provider, _ in instance.counted:
             has[its_provider] = has.get(its_provider, 0) + 1
@@ -182,9 +183,12 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                     "this host",
                     "move it to another host and back, or delete it",
                 )
-            elif (counts := provider.allocated.get(uuid, 0)) != amount:
-                # An allocation is repaired only if the instance's GPUs match its flavor.
-                safe = instance.flavor_count == len(instance.counted)
+            elif (counts := provider.allocated.get(uuid, 0)) < amount or (
+                counts > amount and instance.settled
+            ):
+                # Fewer are allocated only if the instance's GPUs match its flavor.
+                safe = counts < amount or instance.flavor_count == len(instance.counted)
+                agrees = False
                 yield Difference(
                     Kind.ALLOCATION_DIFFERS,
                     uuid,
@@ -195,6 +199,17 @@ def _allocations(state: HostState) -> Iterator[Difference]:
                     else "resize the instance first, so that it has what its flavor asks for",
                     safe,
                 )
+        if agrees and instance.lacks:  # else the same repair allocates both
+            amounts = ", ".join(f"{instance.lacks[name]} {name}" for name in sorted(instance.lacks))
+            yield Difference(
+                Kind.NODE_PART_MISSING,
+                uuid,
+                f"Placement counts nothing of this host for instance {uuid} but GPUs; it lacks "
+                f"{amounts}, which are reserved",
+                "nova-gpu verify --repair sets its allocation; if Placement refuses that, other "
+                "instances have taken the room: move one of them away",
+                True,
+            )
 
 
 def _strange_allocations(state: HostState) -> Iterator[Difference]:

@@ -24,7 +24,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import discovery
-from nova_gpu.virt.usage import records
+from nova_gpu.virt.usage import allocations, records
 from nova_gpu.virt.verify import abandoned_moves, gather_host
 from nova_gpu.virt.verify.sources import Holder, HostState, Instance
 
@@ -107,7 +107,10 @@ def gather(sources: Sources) -> HostState:
             lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
         )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
-        answer = ask("Nova's database", lambda: _instances(context, node, with_gpus))
+        on_node = ask(
+            "Placement", lambda: gather_host.node_consumers(sources.placement, context, node)
+        )
+        answer = ask("Nova's database", lambda: _instances(context, node, with_gpus, on_node))
     instances, returning = answer or (None, frozenset())
     holders = None
     if instances is not None:
@@ -147,11 +150,15 @@ def _nodename(context: nova_context.RequestContext) -> str:
 
 
 def _instances(
-    context: nova_context.RequestContext, nodename: str, guests: Collection[str]
+    context: nova_context.RequestContext,
+    nodename: str,
+    guests: Collection[str],
+    on_node: Collection[str] | None,
 ) -> tuple[dict[str, Instance], frozenset[str]]:
     """Return the host's instances by uuid, and the uuids of instances that a revert brings back.
 
     :param guests: the uuids of the domains here that have GPUs
+    :param on_node: the consumers with an allocation from the compute node, ``None`` if unknown
     """
     counted = records.read(context, CONF.host, nodename, guests)
     migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
@@ -164,15 +171,18 @@ def _instances(
         state = instance.vm_state if instance else None
         flavor = records.request_of(instance) if instance else request.of({})
         devices = [(provider, device.parse(text)) for provider, text in identifiers]
-        # system_metadata is loaded from the database for stopped instances without devices only.
-        stopped = instance if state == vm_states.STOPPED and not devices else None
-        is_released = stopped is not None and names.RELEASED in stopped.system_metadata
+        is_released = state == vm_states.STOPPED and not devices
+        is_here = on_node is not None and uuid in counted.here
+        lacks = is_here and not counted.consumers(uuid) & set(on_node or ())
+        wants = devices or flavor.asks_for_gpus or flavor.asks_for_vgpus
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
             flavor_count=0 if is_released else asked_of(flavor, [d for _, d in devices]),
             counted=frozenset(devices),
             aliased=names.PCI_ALIAS in flavor.extra_specs,
+            idle=uuid in counted.idle,
+            lacks=allocations.node_part(instance) if lacks and wants else {},
         )
     return instances, counted.returning
 

@@ -171,6 +171,14 @@ class Card:
     unavailable: Reasons = ()
 
 
+def node_consumers(
+    client: Any, context: nova_context.RequestContext, nodename: str
+) -> frozenset[str]:
+    """Return the uuids of the consumers with an allocation from the compute node itself."""
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    return frozenset(client.get_allocations_for_resource_provider(context, root).allocations)
+
+
 def read_providers(
     client: Any,
     context: nova_context.RequestContext,

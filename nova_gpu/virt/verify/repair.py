@@ -12,20 +12,17 @@ with its GPUs. And after a write whose answer was lost, the allocation may have 
 from __future__ import annotations
 
 import collections
-import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from nova import context as nova_context
 from nova import objects
-from nova.scheduler import utils as scheduler_utils
 from oslo_log import log as logging
 
-from nova_gpu.core import boundary, device, exception, names
+from nova_gpu.core import boundary, exception, names
 from nova_gpu.virt.inventory import placement_client
-from nova_gpu.virt.usage import records
-from nova_gpu.virt.usage.records import Records
-from nova_gpu.virt.verify import gather
+from nova_gpu.virt.inventory.placement_client import Written
+from nova_gpu.virt.usage.ledger import Ledger, Snapshot
 from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind
 
 LOG = logging.getLogger(__name__)
@@ -45,13 +42,15 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     uuid = difference.subject
     try:
         with boundary.crossed(exception.NotRepaired):
-            if difference.kind is Kind.ALLOCATION_DIFFERS:
+            if difference.kind in (Kind.ALLOCATION_DIFFERS, Kind.NODE_PART_MISSING):
                 counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
                 # nova-compute adds the class of the model in its next period.
                 classes = {
                     it: (item.resource_class,) for it, item in (state.providers or {}).items()
                 }
-                _restore(context, uuid, counted, classes, reportclient)
+                written = _restore(context, uuid, counted, classes, reportclient)
+                if written is Written.WITHOUT_NODE:
+                    raise exception.NotRepaired(uuid, written.value)
             elif difference.kind is Kind.ALLOCATION_LEFT:
                 moved = state.holders[uuid] is Holder.ENDED_MOVE
                 consumer_type = "migration" if moved else "instance"
@@ -66,72 +65,94 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
         raise exception.NotRepaired(uuid, str(error) or type(error.error).__name__) from error
 
 
-def heal(
-    reportclient: Any,
-    read: Records,
-    classes: Classes,
-    provider_uuid: str,
-    allocations: Mapping[str, Any],
-) -> bool:
-    """Correct the allocations of this host's instances from one provider; raise nothing.
+def heal(reportclient: Any, now: Snapshot, classes: Classes) -> bool:
+    """Correct the allocations of this host's instances; raise nothing.
 
-    Skip instances with a task or a move. Return whether no allocation needed a correction.
+    An instance without a task and a move in progress, in any state, is allocated what it has, and
+    the compute node's part if it has none. Fewer GPUs than now are allocated only to an instance
+    that is stopped and has none. An instance that was created before its model was counted, or
+    whose flavor states no model, then counts by model too.
 
-    An instance that was created before its model was counted, or whose flavor states no model, then
-    counts by model too.
+    Return whether any allocation was written.
 
     :param classes: as :meth:`nova_gpu.virt.inventory.assignment.Assigned.classes`
-    :param allocations: by consumer
     """
-    agrees = True
-    for uuid, counted in read.counted.items():
-        amount = sum(dev == provider_uuid for dev, _ in counted)
-        resources = allocations.get(uuid, {}).get("resources", {})
-        has = placement_client.gpus_in(resources)
-        if all(resources.get(name, 0) == amount for name in classes[provider_uuid]):
-            continue
-        agrees = False
+    read, allocations = now.records, now.allocations
+    if read is None or allocations is None:
+        return False
+    is_written = False
+    for uuid in read.counted.keys() & read.idle:
+        counted, consumers = read.counted[uuid], read.consumers(uuid)
+        number = collections.Counter(provider for provider, _ in counted)
+        ours = classes.keys() & allocations.by_provider.keys()
+        has = {provider: allocations.gpus(provider, consumers) for provider in ours}
+        missing = any(number[provider] > has[provider] for provider in ours)
         if uuid in read.settled:
-            try:
-                with boundary.crossed():
-                    _heal(uuid, counted, classes, reportclient, missing=amount - has)
-            except boundary.Failure as error:
-                LOG.warning(
-                    "Placement allocates %d GPUs of provider %s to the instance, which has %d; "
-                    "failed to correct that, will retry in the next period: %s",
-                    *(has, provider_uuid, amount, error),
-                    instance_uuid=uuid,
-                )
-    return agrees
+            by_model = any(
+                allocations.amount(provider, name, consumers) != number[provider]
+                for provider in ours
+                if number[provider] == has[provider]
+                for name in classes[provider]
+            )
+            more = any(number[provider] < has[provider] for provider in ours)
+            released = more and not counted and uuid in read.stopped
+        else:
+            by_model = released = False
+        if not (missing or by_model or released or uuid in allocations.lacking):
+            continue
+        try:
+            with boundary.crossed():
+                context = nova_context.get_admin_context()
+                written = _restore(context, uuid, counted, classes, reportclient)
+                is_written = True
+        except boundary.Failure as error:
+            LOG.warning(
+                "Placement allocates %d GPUs to the instance, which has %d; failed to correct "
+                "that, will retry in the next period: %s",
+                *(sum(has.values()), number.total(), error),
+                instance_uuid=uuid,
+            )
+            continue
+        LOG.log(
+            logging.INFO if by_model else logging.WARNING,
+            "Corrected the instance's allocation in Placement: it now has %d GPUs; %s",
+            *(number.total(), written.value),
+            instance_uuid=uuid,
+        )
+    return is_written
 
 
-def _heal(
-    uuid: str, counted: Counted, classes: Classes, reportclient: Any, *, missing: int
-) -> None:
-    """Set the allocation of one instance to its number of GPUs, if that is right without doubt.
+def heal_doubtful(placement: Callable[[], Any], ledger: Ledger, classes: Classes) -> None:
+    """Correct the allocations that Nova may just have deleted; raise nothing.
 
-    More are allocated only if the instance has what its flavor requests, and fewer only if it
-    released its GPUs when it was stopped.
-
-    :param missing: how many more GPUs must be allocated, 0 if only the count by model is wrong
+    Call this when Nova publishes the host's inventories, as it does right after it has refused a
+    rebuild: the guest runs on, and would not be counted until the next period. An instance with a
+    task is left until then.
     """
     context = nova_context.get_admin_context()
-    instance = objects.Instance.get_by_uuid(
-        context, uuid, expected_attrs=["flavor", "system_metadata"]
-    )
-    if missing > 0:
-        devices = [device.parse(identifier) for _, identifier in counted]
-        if gather.asked_of(records.request_of(instance), devices) != len(devices):
-            return
-    elif missing and (counted or names.RELEASED not in instance.system_metadata):
-        return  # left to nova-gpu verify and the operator
-    _restore(context, uuid, counted, classes, reportclient)
-    LOG.log(
-        logging.WARNING if missing else logging.INFO,
-        "Corrected the instance's allocation in Placement: it now has %d GPUs",
-        len(counted),
-        instance=instance,
-    )
+    for uuid in tuple(ledger.now.doubtful):
+        try:
+            with boundary.crossed():
+                instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["resources"])
+                if instance.task_state is None:
+                    _restore(context, uuid, _counted(instance), classes, placement())
+                    ledger.wrote_allocation(uuid)
+        except boundary.Failure as error:
+            LOG.warning(
+                "Failed to correct the instance's allocation in Placement, will retry in the next "
+                "period: %s",
+                error,
+                instance_uuid=uuid,
+            )
+
+
+def _counted(instance: objects.Instance) -> set[tuple[str, str]]:
+    """Return the GPUs that the database counts for the instance itself."""
+    return {
+        (resource.provider_uuid, resource.identifier)
+        for resource in instance.resources or ()
+        if resource.resource_class in names.RESOURCE_CLASSES
+    }
 
 
 def _restore(
@@ -140,7 +161,7 @@ def _restore(
     counted: Counted,
     classes: Classes,
     reportclient: Any,
-) -> None:
+) -> Written:
     """Set the allocation of an instance to the number of GPUs in *counted*, by provider.
 
     :raises NotRepaired: if the instance no longer has exactly these GPUs, or Placement refuses
@@ -150,12 +171,7 @@ def _restore(
     # that the write fails.
     consumer = placement_client.read_consumer(reportclient, uuid)
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
-    now = {
-        (resource.provider_uuid, resource.identifier)
-        for resource in instance.resources or ()
-        if resource.resource_class in names.RESOURCE_CLASSES
-    }
-    if instance.task_state or now != set(counted):
+    if instance.task_state or _counted(instance) != set(counted):
         raise exception.NotRepaired(
             uuid,
             "the instance has changed since it was compared, or has a task; nova-gpu verify "
@@ -163,22 +179,9 @@ def _restore(
         )
     number = collections.Counter(provider for provider, _ in counted)
     amounts = {it: dict.fromkeys(classes[it], number[it]) for it in number if it in classes}
-    beside = functools.partial(_of_the_host, context, instance)
-    if not placement_client.write_consumer(
-        reportclient, instance, consumer, classes, amounts, beside
-    ):
+    written = placement_client.write_consumer(
+        reportclient, instance, consumer, classes, amounts, has_them=True
+    )
+    if written is Written.NONE:
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
-
-
-def _of_the_host(
-    context: nova_context.RequestContext, instance: objects.Instance
-) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what the instance's allocation from its compute node must be: all but GPUs.
-
-    ``nova-manage placement heal_allocations`` would write the same, but fails for a flavor with
-    ``resources:PGPU``, because it would allocate the GPUs from the compute node itself.
-    """
-    node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
-    resources = scheduler_utils.resources_from_flavor(instance, instance.flavor)
-    own = {name: amount for name, amount in resources.items() if not names.is_gpu_class(name)}
-    return {node.uuid: {"resources": own}}
+    return written

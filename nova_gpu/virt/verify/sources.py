@@ -35,6 +35,7 @@ class Kind(enum.StrEnum):
     VGPU_MISSING = "vgpu-missing"
     VGPU_LEFT = "vgpu-left"
     ALLOCATION_DIFFERS = "allocation-differs"
+    NODE_PART_MISSING = "node-part-missing"
     ALLOCATION_ELSEWHERE = "allocation-elsewhere"
     ALLOCATION_LEFT = "allocation-left"
     ALLOCATION_UNKNOWN = "allocation-unknown"
@@ -76,10 +77,12 @@ class Guest:
 class Instance:
     """An instance as Nova's database has it.
 
-    ``settled``: it has no task and no move in progress. ``flavor_count``: the number of GPUs that
-    its flavor requests. ``counted``: (provider_uuid, card) of each device that the database counts
-    for it on this host, on both sides of a move. ``aliased``: it also has PCI devices by an alias,
-    which ``counted`` does not include.
+    ``settled``: it is ACTIVE or STOPPED, and has no task and no move in progress. ``idle``: the
+    same, in any state. ``flavor_count``: the number of GPUs that its flavor requests. ``counted``:
+    (provider_uuid, card) of each device that the database counts for it on this host, on both sides
+    of a move. ``aliased``: it also has PCI devices by an alias, which ``counted`` does not include.
+    ``lacks``: what it has no allocation of from the compute
+    node, although it has GPUs or its flavor requests some.
     """
 
     active: bool
@@ -87,6 +90,8 @@ class Instance:
     flavor_count: int
     counted: frozenset[tuple[str, Device]]
     aliased: bool = False
+    idle: bool = False
+    lacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def cards(self) -> Cards:

@@ -13,7 +13,9 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.virt.ended_moves import EndedMoves
 from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.reader import UsageReader
 from tests.fixtures.bases import compute
+from tests.fixtures.histories import NODENAME
 
 # Others' tests of a period have it replaced.
 _settle = EndedMoves.settle
@@ -26,11 +28,16 @@ class PlacementOfOne:
         self.provider_uuid = provider_uuid
         self.looks = 0
 
+    def get_provider_by_name(self, context: object, name: str) -> dict[str, str]:
+        return {"uuid": uuids.node}
+
     def get_providers_in_tree(self, context: object, uuid: str) -> list[dict[str, Any]]:
-        return [{"uuid": self.provider_uuid, "generation": 3}]
+        group = f"{NODENAME}_gpu_10de_2335_pci"
+        named = {uuids.node: NODENAME, self.provider_uuid: group}
+        return [{"uuid": item, "name": named[item], "generation": 3} for item in named]
 
     def get_allocations_for_resource_provider(self, context: object, uuid: str) -> Any:
-        self.looks += 1
+        self.looks += uuid == self.provider_uuid
         return types.SimpleNamespace(allocations={uuids.stranger: {"resources": {"PGPU": 1}}})
 
 
@@ -46,7 +53,8 @@ class EndedMovesTest(compute.ComputeTestCase):
     def looks(self, ledger: Ledger) -> int:
         """How often Placement was asked who has what"""
         gpus, libvirt = self.gpus, self.compute.libvirt
-        ended = EndedMoves(libvirt, ledger, gpus.assigned, gpus.releases, lambda: None)
+        reader = UsageReader(libvirt, ledger, lambda: None)
+        ended = EndedMoves(libvirt, ledger, gpus.assigned, gpus.releases, reader, lambda: None)
         self.useFixture(
             fixtures.MockPatchObject(type(self.compute), "reportclient", self.placement)
         )

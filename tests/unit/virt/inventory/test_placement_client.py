@@ -2,16 +2,26 @@
 from __future__ import annotations
 
 import unittest
+from typing import Any
 
 import requests
 from nova import objects
 
 from nova_gpu.core import exception
 from nova_gpu.virt.inventory import placement_client
-from tests.fixtures.counted import Placement
+from nova_gpu.virt.inventory.placement_client import Written
+from tests.fixtures.counted import NODE, Placement
 
-NODE, GROUP, OTHER = "node", "group", "another group"
-INSTANCE = objects.Instance(uuid="uuid", project_id="project", user_id="user")
+GROUP, OTHER = "group", "another group"
+FLAVOR = objects.Flavor(vcpus=1, memory_mb=0, root_gb=0, ephemeral_gb=0, swap=0, extra_specs={})
+INSTANCE = objects.Instance(
+    uuid="uuid",
+    project_id="project",
+    user_id="user",
+    node="host1",
+    image_ref="image",
+    flavor=FLAVOR,
+)
 
 
 class _Client:
@@ -41,43 +51,51 @@ class GetTest(unittest.TestCase):
         self.assertIn("503 maintenance", str(raised.exception))
 
 
+def write(client: Placement, amounts: dict[str, Any], *, has_them: bool = False) -> Written:
+    groups = {GROUP, *amounts}
+    return placement_client.write_allocations(client, INSTANCE, groups, amounts, has_them=has_them)
+
+
 class AllocationsTest(unittest.TestCase):
     def test_gpus_alone_are_replaced(self) -> None:
         client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
-        self.assertTrue(placement_client.write_allocations(client, INSTANCE, {GROUP}, {}))
+        self.assertEqual(Written.WHOLE, write(client, {}))
         self.assertEqual({NODE: {"VCPU": 1}, OTHER: {"VGPU": 1}}, client.resources)
-        amounts = {GROUP: {"PGPU": 2}}
-        self.assertTrue(
-            placement_client.write_allocations(client, INSTANCE, {GROUP, OTHER}, amounts)
-        )
+        self.assertEqual(Written.WHOLE, write(client, {OTHER: {}, GROUP: {"PGPU": 2}}))
         self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 2}}, client.resources)
 
     def test_what_else_a_provider_gives_stays(self) -> None:
-        client = Placement({GROUP: {"PGPU": 4, "CUSTOM_X": 1}})
-        placement_client.write_allocations(client, INSTANCE, {GROUP}, {})
-        self.assertEqual({GROUP: {"CUSTOM_X": 1}}, client.resources)
+        client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4, "CUSTOM_X": 1}})
+        write(client, {})
+        self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"CUSTOM_X": 1}}, client.resources)
 
     def test_no_room(self) -> None:
         client = Placement({NODE: {"VCPU": 1}}, full=True)
-        self.assertFalse(
-            placement_client.write_allocations(client, INSTANCE, {GROUP}, {GROUP: {"PGPU": 1}})
-        )
+        for has_them in (True, False):
+            written = write(client, {GROUP: {"PGPU": 1}}, has_them=has_them)
+            self.assertEqual(Written.NONE, written)
 
     def test_others_write_it_too(self) -> None:
         client = Placement({GROUP: {"PGPU": 4}}, conflicts=2)
-        self.assertTrue(placement_client.write_allocations(client, INSTANCE, {GROUP}, {}))
+        self.assertEqual(Written.WHOLE, write(client, {}))
         with self.assertRaisesRegex(exception.PlacementFailed, "during each of 3 attempts"):
-            placement_client.write_allocations(Placement({}, conflicts=9), INSTANCE, {GROUP}, {})
+            write(Placement({}, conflicts=9), {})
 
-    def test_beside_what_is_not_counted_at_all(self) -> None:
+    def test_none_is_without_the_nodes_part(self) -> None:
+        """Of what the node offers: its disk may be another provider's."""
+        for counted in ({}, {GROUP: {"PGPU": 1}}):
+            client = Placement(counted)
+            self.assertEqual(Written.WHOLE, write(client, {GROUP: {"PGPU": 1}}))
+            self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 1}}, client.resources)
+
+    def test_what_it_has_is_counted_where_the_node_is_full(self) -> None:
         client = Placement({})
-        beside = {NODE: {"resources": {"VCPU": 1}}}
+        client.full_nodes.add(NODE)
         amounts = {GROUP: {"PGPU": 1}}
-        found = placement_client.read_consumer(client, "uuid")
-        placement_client.write_consumer(
-            client, INSTANCE, found, {GROUP}, amounts, lambda: dict(beside)
-        )
-        self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 1}}, client.resources)
+        self.assertEqual(Written.NONE, write(client, amounts))
+        self.assertEqual({}, client.resources)
+        self.assertEqual(Written.WITHOUT_NODE, write(client, amounts, has_them=True))
+        self.assertEqual(amounts, client.resources)
 
     def test_of_groups(self) -> None:
         client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})

@@ -75,9 +75,11 @@ class ReadTest(unittest.TestCase):
 
     def test_whether_there_are_moves(self) -> None:
         moved = instance(ONE, resources(A))
-        self.assertFalse(answer([moved]).has_moves)
+        self.assertEqual({}, answer([moved]).migrations)
         failed = migration(ONE, "host1", "host2", status="error")
-        self.assertTrue(answer([moved], [failed]).has_moves)
+        found = answer([moved], [failed])
+        self.assertEqual({ONE, failed.uuid}, found.consumers(ONE))
+        self.assertEqual({TWO}, found.consumers(TWO))
 
     def test_other_resources_are_not_gpus(self) -> None:
         memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
@@ -227,6 +229,14 @@ class RequestOfTest(base.BaseTestCase):
                 self.assertFalse(records.is_left_by_move(moved, {GROUP}))
                 moved.task_state, moved.new_flavor = None, None
                 self.assertFalse(records.is_left_by_move(moved, {GROUP}))
+
+    def test_left_by_a_revert_on_one_host(self) -> None:
+        """Whose end was lost: it has what it had before, and the new flavor."""
+        one, two = (objects.Flavor(id=n, extra_specs={"gpus": str(n)}) for n in (1, 2))
+        for old, now, expected in ((one, two, True), (one, one, False), (two, two, False)):
+            moved = instance(ONE, resources(A), resources(A), resources(B))
+            moved.old_flavor, moved.flavor, moved.new_flavor = old, now, two
+            self.assertEqual(expected, records.is_left_by_move(moved, {GROUP}))
 
     def test_of_a_flavor_that_came_without(self) -> None:
         """Nova's object raises for what it was not read with."""

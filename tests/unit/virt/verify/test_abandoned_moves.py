@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -12,6 +10,7 @@ from nova import objects
 from oslotest import base
 
 from nova_gpu.core.device import Device
+from nova_gpu.virt.usage.allocations import Allocations
 from nova_gpu.virt.verify import abandoned_moves
 from tests.fixtures.compute import devices, resources
 
@@ -226,168 +225,92 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.assertTrue(self.looks(1))
 
 
-class OrphansPlacement:
-    """What is asked of Nova's report client; an allocation that changes counts a provider on."""
+class EndedTest(base.BaseTestCase):
+    def test_which_need_nothing_any_more(self) -> None:
+        live, resize = "live-migration", "resize"
+        reverted = "could not be reverted"
+        for kind, status, source, at, flavor, task, reason in (
+            (resize, "confirmed", HOST, "host2", 2, None, "it is confirmed"),
+            (resize, "error", HOST, "host2", 2, None, reverted),
+            (resize, "reverted", HOST, "host2", 1, None, reverted),
+            (resize, "reverted", HOST, "host2", 1, "resize_reverting", None),
+            (resize, "reverted", HOST, HOST, 1, None, None),
+            (resize, "finished", HOST, "host2", 2, None, None),
+            (resize, "finished", HOST, "deleted", 2, None, "its instance is deleted"),
+            (resize, "error", HOST, HOST, 1, None, None),
+            # On one host: with the old flavor it has what it had.
+            (resize, "reverted", "host2", "host2", 1, None, None),
+            (resize, "error", "host2", "host2", 2, None, reverted),
+            # Its source has died: Nova ends it never.
+            (live, "running", HOST, "host2", 1, None, "runs at the destination"),
+            (live, "completed", HOST, "host2", 1, None, "runs at the destination"),
+            (live, "running", HOST, HOST, 1, None, None),
+        ):
+            with self.subTest(kind=kind, status=status, source=source, at=at, task=task):
+                migration = objects.Migration(
+                    uuid=MOVE,
+                    instance_uuid=UUID,
+                    migration_type=kind,
+                    status=status,
+                    source_compute=source,
+                    dest_compute="host2",
+                    old_instance_type_id=1,
+                )
+                instance = objects.Instance(
+                    uuid=UUID,
+                    host=at,
+                    task_state=task,
+                    deleted=at == "deleted",
+                    instance_type_id=flavor,
+                )
+                found = mock.patch.object(
+                    objects.Instance, "get_by_uuid", return_value=instance
+                )
+                with (
+                    found,
+                    mock.patch.object(objects.Migration, "get_by_uuid", return_value=migration),
+                ):
+                    self.assertIn(reason or "None", str(abandoned_moves.ended(object(), MOVE)))
 
-    def __init__(self) -> None:
-        self.consumers: dict[str, set[str]] = {ROOT: {INSTANCE}, ONE: {INSTANCE}, TWO: set()}
-        self.generation_of = {ROOT: 7, ONE: 3, TWO: 1}
-        self.asked: list[str] = []
 
-    def get_providers_in_tree(self, context: Any, uuid: str) -> list[dict[str, Any]]:
-        assert uuid in self.generation_of
-        self.asked.append("tree")
-        return [{"uuid": u, "generation": n} for u, n in self.generation_of.items()]
+class OrphansTest(base.BaseTestCase):
+    """The allocations are read by :mod:`nova_gpu.virt.usage.allocations`."""
 
-    def get_allocations_for_resource_provider(self, context: Any, uuid: str) -> Any:
-        self.asked.append(uuid)
-        return SimpleNamespace(allocations={each: {} for each in self.consumers[uuid]})
+    def setUp(self) -> None:
+        super().setUp()
+        self.ended: dict[str, str | Exception] = {}
+        self.useFixture(fixtures.MockPatchObject(abandoned_moves, "ended", self.reason))
+        self.deleted: list[str] = []
+
+    def reason(self, context: object, consumer: str) -> str | None:
+        reason = self.ended.get(consumer)
+        if isinstance(reason, Exception):
+            raise reason
+        return reason
 
     def delete_allocation_for_instance(
         self, context: Any, consumer: str, consumer_type: str
     ) -> None:
-        for uuid, consumers in self.consumers.items():
-            if consumer in consumers:
-                consumers.remove(consumer)
-                self.generation_of[uuid] += 1
+        assert consumer_type == "migration"
+        self.deleted.append(consumer)
 
-    def add(self, uuid: str, consumer: str) -> None:
-        self.consumers[uuid].add(consumer)
-        self.generation_of[uuid] += 1
-
-
-class OrphansTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.placement = OrphansPlacement()
-        self.ended: str | None = None
-        self.useFixture(fixtures.MockPatchObject(abandoned_moves, "ended", lambda *_: self.ended))
-        self.looked = abandoned_moves.Orphans()
-        self.wrong = set[str]()
-        self.counted = {INSTANCE: {ONE}, "without GPUs": set[str]()}
-
-    def agrees(self, provider_uuid: str, allocations: Mapping[str, object]) -> bool:
-        return provider_uuid not in self.wrong
-
-    def asked(self) -> list[str]:
-        self.placement.asked.clear()
-        self.looked.release(self.placement, {ONE, TWO}, dict(self.counted), self.agrees)
-        return sorted(self.placement.asked)
-
-    def test_one_question_while_nothing_changes(self) -> None:
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
-        del self.counted["without GPUs"]
-        self.assertEqual(["tree"], self.asked())
-
-    def test_what_is_not_counted_as_it_is_had_is_looked_at_again(self) -> None:
-        self.wrong.add(TWO)
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-        self.assertEqual([TWO, "tree"], self.asked())
-        self.wrong.clear()
-        self.assertEqual([TWO, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
-
-    def test_what_has_changed_since_the_last_look(self) -> None:
-        self.asked()
-        self.placement.add(TWO, INSTANCE)
-        self.assertEqual([TWO, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
-        # Which OrphansPlacement may yet have to be told
-        self.counted[INSTANCE] = {ONE, TWO}
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-
-    def test_an_instance_that_goes_may_leave_one_behind(self) -> None:
-        self.placement.consumers[ONE].clear()
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-        self.placement.add(ONE, MIGRATION)
-        self.ended = "its instance is deleted"
-        del self.counted[INSTANCE]
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-        self.assertEqual(set(), self.placement.consumers[ONE])
-
-    def test_placement_that_did_not_answer_is_asked_again(self) -> None:
-        self.asked()
-        self.counted[INSTANCE] = {TWO}
-        silent = fixtures.MockPatchObject(
-            self.placement, "get_providers_in_tree", side_effect=ConnectionError("no route")
-        )
-        with silent:
-            self.assertEqual([], self.asked())
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-
-    def test_a_provider_that_is_new(self) -> None:
-        self.looked.release(self.placement, {ONE}, self.counted, self.agrees)
-        self.assertEqual([TWO, "tree"], self.asked())
+    def release(self, *consumers: str) -> bool:
+        gpus = {uuid: {"PGPU": 1} for uuid in (INSTANCE, *consumers)}
+        of_node = {uuid: {"VCPU": 1} for uuid in ("on the node only", *gpus)}
+        allocated = Allocations(ROOT, {ROOT: of_node, ONE: gpus, TWO: {}})
+        return abandoned_moves.release_orphans(self, allocated, {INSTANCE})
 
     def test_a_move_is_asked_about_until_it_has_ended(self) -> None:
-        """OrphansPlacement says nothing anew of one that ends in the database."""
-        self.placement.add(ONE, MIGRATION)
-        self.assertEqual([ONE, TWO, "tree"], self.asked())
-        self.assertEqual([ONE, "tree"], self.asked())
-        self.ended = "it is confirmed"
-        self.assertEqual([ONE, "tree"], self.asked())
-        self.assertEqual({INSTANCE}, self.placement.consumers[ONE])
-        self.assertEqual([ONE, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
+        self.assertFalse(self.release(MIGRATION))
+        self.ended[MIGRATION] = "it is confirmed"
+        self.assertTrue(self.release(MIGRATION))
+        self.assertEqual([MIGRATION], self.deleted)
 
-    def test_a_move_that_failed_between_two_looks(self) -> None:
-        self.asked()
-        self.placement.add(ONE, MIGRATION)
-        self.ended = "it could not be reverted"
-        self.assertEqual([ONE, "tree"], self.asked())
-        self.assertEqual({INSTANCE}, self.placement.consumers[ONE])
+    def test_neither_instances_nor_others_of_the_node(self) -> None:
+        self.ended = {INSTANCE: "no move", "on the node only": "of no GPUs"}
+        self.assertFalse(self.release())
 
     def test_one_that_cannot_be_read(self) -> None:
-        """It keeps neither the next one nor the instances' allocations from being corrected."""
-        unreadable, wrong = "an unreadable migration", "a migration that ends"
-        compared: list[str] = []
-
-        def ended(context: object, consumer: str) -> str:
-            if consumer == unreadable:
-                raise ValueError("date value out of range")
-            return "it is confirmed"
-
-        def agrees(provider_uuid: str, allocations: Mapping[str, object]) -> bool:
-            compared.append(provider_uuid)
-            return True
-
-        for consumer in (unreadable, wrong):
-            self.placement.add(ONE, consumer)
-        with fixtures.MockPatchObject(abandoned_moves, "ended", ended):
-            self.looked.release(self.placement, {ONE}, self.counted, agrees)
-        self.assertEqual({INSTANCE, unreadable}, self.placement.consumers[ONE])
-        self.assertEqual([ONE], compared)
-
-    def test_nothing_to_ask_about(self) -> None:
-        self.looked.release(self.placement, set(), {}, self.agrees)
-        self.assertEqual([], self.placement.asked)
-
-
-class EndedTest(base.BaseTestCase):
-    """Whether a migration still needs its GPUs, by its status and where its instance is"""
-
-    def ended(self, status: str, host: str, task_state: str | None, *, deleted: bool) -> str | None:
-        migration = objects.Migration(
-            instance_uuid=UUID, source_compute=HOST, dest_compute="host2", status=status
-        )
-        instance = objects.Instance(uuid=UUID, host=host, task_state=task_state, deleted=deleted)
-        with (
-            mock.patch.object(objects.Migration, "get_by_uuid", return_value=migration),
-            mock.patch.object(objects.Instance, "get_by_uuid", return_value=instance),
-        ):
-            return abandoned_moves.ended(nova_context.get_admin_context(), MOVE)
-
-    def test_each(self) -> None:
-        for status, host, task_state, deleted, reason in (
-            ("confirmed", "host2", None, False, "it is confirmed"),
-            ("finished", "host2", None, False, None),
-            ("finished", "host2", None, True, "its instance is deleted"),
-            ("error", "host2", None, False, "could not be reverted"),
-            ("reverted", "host2", None, False, "could not be reverted"),
-            ("reverted", "host2", "resize_reverting", False, None),
-            ("reverted", HOST, None, False, None),
-        ):
-            with self.subTest((status, host, task_state, deleted)):
-                found = self.ended(status, host, task_state, deleted=deleted)
-                self.assertIn(reason or "None", str(found))
+        self.ended = {"a": ValueError("date value out of range"), "b": "it is confirmed"}
+        self.assertTrue(self.release("a", "b"))
+        self.assertEqual(["b"], self.deleted)

@@ -26,6 +26,9 @@ class Placement(counted.Placement):
         super().__init__({ROOT: {"VCPU": 2}, GROUP: {"PGPU": 2}})
         self.deleted: list[tuple[str, str]] = []
 
+    def get_provider_by_name(self, context: object, name: str) -> dict[str, str]:
+        return {"uuid": ROOT}
+
     def delete_allocation_for_instance(
         self, context: object, uuid: str, consumer_type: str
     ) -> None:
@@ -41,6 +44,7 @@ class RepairTest(base.BaseTestCase):
             task_state=None,
             project_id="project",
             user_id="user",
+            node="host1",
             resources=resources((GROUP, CARD)),
         )
         self.useFixture(
