@@ -244,6 +244,20 @@ class OverQuota(NoneFree):
     _begin = "the instance has no GPUs while it is stopped, and quota refuses it new ones: "
 
 
+class NotCounted(GuestCannotStart):
+    """A start of an instance for which Placement refuses to count what it has."""
+
+    _begin = "the instance cannot start: "
+
+    def __init__(self) -> None:
+        super().__init__(
+            None,
+            "Placement does not count what it has, and refuses to",
+            "free VCPUs, memory or disk of its host for it, or move it away (nova-gpu verify)",
+        )
+        self.args = ()
+
+
 class DomainsUnreadable(GuestCannotStart):
     _begin = "Cannot tell which guest has which GPU, so no instance gets one: "
 

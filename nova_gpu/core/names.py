@@ -89,12 +89,12 @@ IMAGE_HIDDEN = "img_hide_hypervisor_id"
 # has a key of the same name in stats.
 STATS = "nova_gpu"
 
-# Keys of an instance's system_metadata: that it gave its GPUs back when it was stopped, what its
-# image says about that, and, followed by a number from 0, the description of its GPUs for the
-# guest.
-RELEASED = "nova_gpu_released"
+# Keys of an instance's system_metadata: the description of its GPUs for the guest, followed by a
+# number from 0; and what its image says about a stop.
 GUEST_DEVICES = "nova_gpu_devices_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
+# Nova's own: the machine type that the instance's image states
+IMAGE_MACHINE_TYPE = "image_hw_machine_type"
 
 # Keys of an instance's metadata, which its guest reads: when its GPUs are taken, and for which
 # servers (uuids with commas) or for what else.

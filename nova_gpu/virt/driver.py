@@ -19,6 +19,7 @@ from nova_gpu.virt import libvirt_errors, signatures
 from nova_gpu.virt.delivery import container_domain, container_root, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals
+from nova_gpu.virt.lifecycle.start import Kind
 from nova_gpu.virt.live_migration import arrivals, departures
 
 
@@ -87,7 +88,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._gpus.starts.prepare(instance)
 
     def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._gpus.starts.starting(instance, spawning=True):
+        with self._gpus.starts.spawning(instance):
             return super().spawn(context, instance, *args, **kwargs)
 
     def _create_guest(self, *args: Any, post_xml_callback: Any = None, **kwargs: Any) -> Any:
@@ -100,30 +101,39 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             retry_s = CONF.compute.shutdown_retry_interval
             self._clean_shutdown(instance, CONF.libvirt.wait_soft_reboot_seconds, retry_s)
             return False
-        with self._gpus.starts.starting(instance):
+        with self._gpus.starts.starting(instance, Kind.SOFT_REBOOT):
             return super()._soft_reboot(instance, *args, **kwargs)
 
     def _hard_reboot(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._gpus.starts.start_or_stay(
-            instance, end=lambda: self._destroy(instance)
+        with self._gpus.starts.starting(
+            instance, Kind.REBOOT, lambda: self._destroy(instance)
         ) as start:
             if start is None:
                 return None
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
-    def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        again = functools.partial(guest_config.define_again, self, context, instance)
+    def rescue(
+        self,
+        context: Any,
+        instance: Any,
+        network_info: Any,
+        image_meta: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        named = network_info, self._gpus.starts.rescue_image(instance, image_meta)
+        again = functools.partial(guest_config.define_again, self, context, instance, *named)
         with self._gpus.starts.rescuing(instance, lambda: again(*args, **kwargs)) as goes_on:
-            return super().rescue(context, instance, *args, **kwargs) if goes_on else None
+            return super().rescue(context, instance, *named, *args, **kwargs) if goes_on else None
 
     def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-        with self._gpus.starts.starting(instance):
+        with self._gpus.starts.starting(instance, Kind.UNRESCUE):
             super().unrescue(context, instance, *args, **kwargs)
 
     def finish_migration(
         self, context: Any, migration: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with self._gpus.starts.starting(instance, arriving=True):
+        with self._gpus.starts.starting(instance, Kind.MOVE):
             return super().finish_migration(context, migration, instance, *args, **kwargs)
 
     def finish_revert_migration(
@@ -138,7 +148,8 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         **kwargs: Any,
     ) -> Any:
         named = network_info, migration, block_device_info, power_on
-        with self._gpus.starts.starting(instance, running=power_on):
+        kind = Kind.REVERT if power_on else Kind.REVERT_STOPPED
+        with self._gpus.starts.starting(instance, kind):
             return super().finish_revert_migration(context, instance, *named, *args, **kwargs)
 
     def _create_domain_cleanup_lxc(self, instance: Any, *args: Any, **kwargs: Any) -> None:

@@ -19,6 +19,7 @@ from nova_gpu.virt.health.xids import Xids
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assignment import Assigned
 from nova_gpu.virt.inventory.card_inventory import CardInventory
+from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.discovery import Discovery
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.provider_tree import Providers
@@ -102,7 +103,8 @@ class HostGPUs:
             roots=host_discovery.roots,
             quarantine=releases.quarantine_fault,
         )
-        self.stops = stops = Stops(host, tracker, releases, assigned, parts)
+        self.counting = counting = Counting(assigned, tracker, ledger)
+        self.stops = stops = Stops(host, counting, releases, parts)
         lost_reasons = LostReasons()
         self.publication = Publication(
             *(assigned, ledger, usage, reporter, releases, reconciliation, repeats),
@@ -110,7 +112,8 @@ class HostGPUs:
         )
         self.refusals = Refusals(ways, assigned, vgpus.cards, ledger)
         self.starts = Starts(
-            *(assigned, ways, vgpus, proofs, ledger, usage, reporter, stops, self.refusals),
+            *(assigned, ways, vgpus, proofs, ledger, usage, reporter, counting, stops),
+            self.refusals,
             *(hypervisor_type, self.publication.free, left, neighbours.had_by, lost_reasons),
         )
         self.moves = Moves(assigned, self.starts, vgpus, ways.sets, host_discovery.roots, nodename)

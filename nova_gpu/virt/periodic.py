@@ -140,6 +140,7 @@ class Periods:
                 self.discovery.ways.host_hooks.looked(self.assigned.whole.cards(), stay)
                 self.discovery.ways.sets.part()
                 if not starting:  # at the start Nova has not read its instances yet
+                    self.stops.counting.tracker.forgive_builds(self.host.get_hostname())
                     self.ended_moves.settle()
                     self.lost_reasons.write()
                     self.stops.settle(self.ledger.now)

@@ -26,7 +26,6 @@ from nova.virt.libvirt import guest as libvirt_guest
 from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
 
-from nova_gpu.core import names
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.virt.delivery import container_domain
 from tests.fixtures import libvirt
@@ -40,11 +39,6 @@ Failure = Callable[..., Any]
 
 def _any(*args: Any, **kwargs: Any) -> bool:
     return True
-
-
-def _is_mark(save: Any, *args: Any, **kwargs: Any) -> bool:
-    changed = save.obj_what_changed()
-    return "system_metadata" in changed and names.RELEASED in save.system_metadata
 
 
 def _is_record(save: Any, *args: Any, **kwargs: Any) -> bool:
@@ -70,7 +64,6 @@ def _is_end_of_task(save: Any, *args: Any, **kwargs: Any) -> bool:
 # By name, whose method it is and of which calls
 WRITES: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "allocation": (report.SchedulerReportClient, "put_allocations", _any),
-    "mark": (objects.Instance, "save", _is_mark),
     "description": (objects.Instance, "save", _is_description),
     "record": (objects.Instance, "save", _is_record),
     "task": (objects.Instance, "save", _is_task),
@@ -139,7 +132,7 @@ FAILURES = (_no_answer, _lost, _twice)
 ENDS = (_libvirt_does_not_answer, _libvirt_is_lost, _libvirt_refuses, _libvirt_has_done_it)
 ALLOCATION_FAILURES = (*FAILURES, _refused, _done_and_refused)
 CASES = [
-    *((w, failure) for w in ("mark", "record", "domain") for failure in FAILURES),
+    *((w, failure) for w in ("record", "domain") for failure in FAILURES),
     *(("allocation", failure) for failure in ALLOCATION_FAILURES),
 ]
 
@@ -187,16 +180,9 @@ class Stops(alone.Alone):
             act(self.server)
         self.assertIsNone(self.instance(self.server).task_state)
 
-    def forget_release(self) -> None:
-        """As if the instance had never given any back"""
-        instance = self.instance(self.server)
-        instance.system_metadata.pop(names.RELEASED, None)
-        instance.save()
-
     def test_stop(self) -> None:
         for write, failure in CASES:
             with self.subTest(write=write, failure=failure.__name__):
-                self.forget_release()
                 with failing(write, failure) as failed:
                     self.act(self._stop_server)
                 self.assertEqual([write], failed)
@@ -206,13 +192,12 @@ class Stops(alone.Alone):
 
     def test_period(self) -> None:
         """What a stop could not do, one period begins, and the next service ends."""
-        for write in ("allocation", "mark", "record", "task", "end of the task", "domain"):
+        for write in ("allocation", "record", "task", "end of the task", "domain"):
             for failure in (_no_answer, _lost):
                 with self.subTest(write=write, failure=failure.__name__):
                     with failing("domain", _lost):
                         self.act(self._stop_server)
                     self.assertEqual(self.every, self.recorded(self.server))
-                    self.forget_release()
                     with failing(write, failure) as failed:
                         self.period()
                     self.assertEqual([write], failed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nova.compute import task_states
 
 from tests.fixtures import economy
-from tests.functional import divided, kvm
+from tests.functional import base, divided, kvm
 from tests.functional.failing_steps import DRIVER, GUEST, MANAGER, RPC, Hosts, Step
 
 GUEST_RUNS = Step(f"{DRIVER}._create_guest_with_network", after=True)
@@ -174,6 +174,66 @@ class RecoveriesTest(Hosts, kvm.KVMServersTestBase):
         self.hard_reboot()
         self.assertHas(1, "host2")
         self.sweep()
+
+
+class SameHostTest(Hosts, base.GPUServersTestBase):
+    """What a failed resize on one host has claimed for the new flavor is free again."""
+
+    HOSTS = ("host1",)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+
+    def test_resize(self) -> None:
+        for gpus, then in ((1, 2), (0, 1), (2, 1)):
+            for step, is_new in RESIZE.items():
+                with self.subTest(gpus=gpus, then=then, step=str(step)):
+                    self.server = self.boot(self._of(gpus))
+                    self.fails(step, resize={"flavorRef": self._of(then)})
+                    self.hard_reboot()
+                    self.assertHas(then if is_new else gpus)
+                    self._delete_server(self.server)
+
+    def test_revert(self) -> None:
+        """It is recovered with what its flavor asks for, whichever that is then."""
+        for step in (
+            Step(f"{RPC}.finish_revert_resize"),
+            Step(f"{MANAGER}._revert_allocation"),
+            GUEST,
+        ):
+            with self.subTest(str(step)):
+                self.server = self.boot(self._of(1))
+                self.act(resize={"flavorRef": self._of(2)})
+                self.settles("VERIFY_RESIZE")
+                self.fails(step, revertResize=None)
+                self.hard_reboot()
+                asked = self._show_server(self.server)["flavor"]["extra_specs"]["gpus"]
+                self.assertHas(int(asked.removeprefix("= ")))
+                self._delete_server(self.server)
+
+    def test_allocation_that_is_not_given_back(self) -> None:
+        """Of a resize that fails"""
+        self.server = self.boot(self._of(2))
+        lost = Step("nova.scheduler.client.report.SchedulerReportClient.move_allocations")
+        with lost.failing():
+            self.fails(SOURCE, resize={"flavorRef": self._of(1)})
+        self.hard_reboot()
+        self.assertHas(2)
+
+    def _of(self, gpus: int) -> str:
+        return self.gpu_flavor(gpus) if gpus else self.flavor()
+
+    def assertHas(self, gpus: int) -> None:
+        """That many, and all others can be given to another"""
+        self.periods(2)
+        got = self.recorded(self.server)
+        self.assertEqual(gpus, len(got))
+        self.assertGPUs(self.server, got)
+        self.assertInventory(used=gpus)
+        other = self.boot(self.gpu_flavor(len(base.ALL) - gpus))
+        self._delete_server(other)
+        self.period()
 
 
 class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):

@@ -16,9 +16,11 @@ from lxml import etree
 from nova import objects
 from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
+from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import boundary
 from nova_gpu.core.container import GuestContents
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest import machine_types
@@ -271,6 +273,26 @@ def machine_type(instance: objects.Instance) -> str | None:
     return stated
 
 
+def defined_machine_type(host: libvirt_host.Host, instance: objects.Instance) -> str | None:
+    """Return the machine type of the instance's KVM domain; ``None`` if libvirt tells none."""
+    try:
+        with boundary.crossed():
+            xml = host.get_guest(instance).get_xml_desc(dump_inactive=True)
+            os_type = etree.fromstring(xml.encode()).find("os/type")
+    except boundary.Failure:
+        return None
+    return None if os_type is None else os_type.get("machine")
+
+
+def with_machine_type(image: objects.ImageMeta, stated: str | None) -> objects.ImageMeta:
+    """Return a copy of *image* that states the machine type, or *image* if that is ``None``."""
+    if stated is None:
+        return image
+    own = image.obj_clone()
+    own.properties.hw_machine_type = stated
+    return own
+
+
 def add_cards(
     guest: vconfig.LibvirtConfigGuest,
     cards: Sequence[GPU],
@@ -406,10 +428,12 @@ def define_again(
     arguments = inspect.signature(nova.rescue).bind(context, instance, *args, **kwargs).arguments
     image, block_devices = instance.image_meta, arguments["block_device_info"]
     disks = blockinfo.get_disk_info(CONF.libvirt.virt_type, instance, image, block_devices)
-    shares = {name: arguments[name] for name in arguments.keys() & {"share_info"}}
+    others = {name: arguments[name] for name in arguments.keys() & {"share_info"}}
+    if find := getattr(nova, "_get_existing_guest_config", None):  # from Nova 34 on
+        others["old_guest"] = find(instance)  # else the firmware that libvirt chose is lost
     xml = nova._get_guest_xml(
         *(context, instance, arguments["network_info"], disks, image),
         block_device_info=block_devices,
-        **shares,
+        **others,
     )
     nova._host.write_instance_config(xml)

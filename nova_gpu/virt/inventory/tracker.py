@@ -33,11 +33,28 @@ class Tracker:
         self._find = find
         # The instance that gets devices right now, while the lock is held
         self.handing_out: objects.Instance | None = None
+        # How many builds this driver has refused that Nova counts as failed, or is about to
+        self._refused = 0
 
     @property
     def pci(self) -> Any:
         """Nova's tracker for its own PCI passthrough; ``None`` before the first period."""
         return self._find().pci_tracker
+
+    def refused_build(self) -> None:
+        """Note that this driver refuses a build, which is no failure of its host."""
+        self._refused += 1
+
+    def forgive_builds(self, nodename: str) -> None:
+        """Take the refused builds out of those that Nova counts as failed.
+
+        Call this in a period, in which Nova reports the number to the scheduler: its
+        ``BuildFailureWeigher`` would send all further instances to other hosts.
+        """
+        refused, self._refused = self._refused, 0
+        stats = self._find().stats.get(nodename) if refused else None
+        if stats:
+            stats["failed_builds"] = max(stats.get("failed_builds", 0) - refused, 0)
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         """Remove the resources *own* from the saved record of *instance* and from the tracker's."""

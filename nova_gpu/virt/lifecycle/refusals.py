@@ -32,6 +32,7 @@ LOG = logging.getLogger(__name__)
 _SNAPSHOT = (
     task_states.IMAGE_SNAPSHOT_PENDING,
     task_states.IMAGE_SNAPSHOT,
+    task_states.IMAGE_BACKUP,
     task_states.IMAGE_PENDING_UPLOAD,
     task_states.IMAGE_UPLOADING,
 )
@@ -118,7 +119,7 @@ class Refusals:
         """
         if instance.task_state != task_states.RESCUING:
             return False
-        self._refused_starts.pop(instance.uuid, None)
+        self.forget(instance)
         if reason := self._refused_to_all(Operation.RESCUE):
             self.refuse_start(
                 instance,
@@ -132,6 +133,10 @@ class Refusals:
         Until then the driver must leave the guest as it is.
         """
         self._refused_starts[instance.uuid] = error, instance.vm_state
+
+    def forget(self, instance: objects.Instance) -> None:
+        """Forget a refusal whose operation has ended without :meth:`end_start`."""
+        self._refused_starts.pop(instance.uuid, None)
 
     def is_rescue_refused(self, instance: objects.Instance) -> bool:
         return instance.uuid in self._refused_starts

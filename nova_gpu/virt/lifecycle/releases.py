@@ -18,6 +18,7 @@ from nova import objects
 from nova.compute import task_states
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import availability, device, exception
 from nova_gpu.core.availability import Reasons, Source, Unavailable
 from nova_gpu.core.device import Device
@@ -84,6 +85,7 @@ class Releases:
         self._reporter = reports
         self._mended = mended
         self._is_resumed = self._is_settled = False
+        self._compute_host = CONF.host
         self._cleaning = cleaning.Cleaning(host.delivery, host.roots)
 
     @contextlib.contextmanager
@@ -103,7 +105,8 @@ class Releases:
         usage = self._ledger.now
         had = usage.had_by(instance.uuid).union(recorded)
         reached = usage.reached.get(instance.uuid, frozenset())
-        rebuilding = instance.task_state in _REBUILDING
+        # The destination of an evacuation becomes the instance's host only at the end.
+        rebuilding = instance.task_state in _REBUILDING and instance.host == self._compute_host
         comes_back = rebuilding or usage.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
         products = {} if comes_back else self.products(had - reached)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from nova import exception as nova_exception
@@ -17,9 +17,8 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, flavor_mismatch
+from nova_gpu.core import device, exception, flavor_mismatch, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
@@ -30,12 +29,14 @@ from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.delivery.delivery import Delivery, Grant
 from nova_gpu.virt.delivery.ways import Ways
-from nova_gpu.virt.inventory import stranding
-from nova_gpu.virt.inventory.assignment import Assigned, Supply
+from nova_gpu.virt.inventory import counting, stranding
+from nova_gpu.virt.inventory.assignment import Assigned
+from nova_gpu.virt.inventory.counting import Counting
 from nova_gpu.virt.inventory.published import Holding
-from nova_gpu.virt.lifecycle import quota, refusals
+from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
+from nova_gpu.virt.lifecycle.start import Kind, Start, Step, cards
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
@@ -45,7 +46,9 @@ from nova_gpu.virt.usage.reader import UsageReader
 
 LOG = logging.getLogger(__name__)
 
-Held = Mapping[Supply, Collection[Holding[Any, Any]]]
+# The tasks in which Nova puts the instance in ERROR for any error of the driver
+_STAYS = (task_states.RESCUING, task_states.REBOOT_STARTED_HARD)
+_UNCOUNTED = (exception.NotCounted, exception.QuotaExceeded)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Starts:
     ledger: Ledger
     usage_reader: UsageReader
     reporter: Reporter
+    counting: Counting
     stops: Stops
     refusals: refusals.Refusals
     hypervisor_type: Callable[[], str]
@@ -75,6 +79,7 @@ class Starts:
     left: Callable[[], tuple[float, float]]
     neighbours: Callable[[objects.Instance], tuple[Neighbour, ...]]
     lost_reasons: LostReasons
+    compute_host: str = dataclasses.field(default_factory=lambda: str(CONF.host))
 
     def prepare(self, instance: objects.Instance) -> None:
         """Begin to bind a new guest's cards to vfio-pci, on a KVM host; do not wait for it.
@@ -87,121 +92,203 @@ class Starts:
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
             flavor_request = records.request_of(instance)
-            cards = _cards([holding.grant for holding in held])
+            own = cards([holding.grant for holding in held])
             # No card is taken from the host for a guest that cannot start with it.
-            self.ways.whole.refuse(instance, flavor_request, cards)
-            for card in cards:
+            self.ways.whole.refuse(instance, flavor_request, own)
+            for card in own:
                 self.ways.host_hooks.begin(card, instance.uuid)
 
     @contextlib.contextmanager
-    def starting(
-        self,
-        instance: objects.Instance,
-        *,
-        spawning: bool = False,
-        arriving: bool = False,
-        running: bool = True,
-        end: Callable[[], None] | None = None,
-    ) -> Iterator[bool]:
-        """Wrap the start of a guest by libvirt; yield whether the instance got new GPUs for it.
+    def spawning(self, instance: objects.Instance) -> Iterator[Start]:
+        """Wrap a start for which Nova calls the driver's ``spawn``, and has claimed the devices.
 
-        First claim new GPUs for an instance that released its own when it was stopped. Then compare
-        the instance's devices with its flavor, reserve them until libvirt lists the guest, and
-        prepare them.
+        Yield the start.
 
-        :param spawning: whether Nova spawns the instance: it is new, unshelved, evacuated or
-            rebuilt
-        :param arriving: whether the instance was moved here, or resized
-        :param running: whether the guest will run, and not only be defined
-        :param end: stop the instance's guest; only for a start before which Nova stops it anyway.
-            An instance with the wrong GPUs after a failed move then releases these, and gets GPUs
-            for its flavor
         :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
-        :raises nova.exception.BuildAbortException: while *spawning*, if no other host could
-        :raises nova.exception.InstanceUnacceptable: if no other host could, and not *spawning*
+        :raises nova.exception.BuildAbortException: if no other host could
         """
+        start = Start(Kind.of_spawn(instance, self.compute_host), instance)
         with contextlib.ExitStack() as stack:
-            if spawning:
-                stack.enter_context(self.lost_reasons.noting(instance.uuid))
-            with _in_novas_words(instance, spawning):
-                flavor, again = records.request_of(instance), False
-                if end and self.assigned:
-                    self.stops.give_up(instance, end)
-                if running:
-                    again = stack.enter_context(self.stops.starting(instance, flavor))
-                elif self.stops.is_released(instance, flavor):
-                    flavor = request.of({})  # the instance gets GPUs at its next start
-                held = self._held(instance)
-                holdings = list(itertools.chain.from_iterable(held.values()))
-                devices = frozenset(holding.device for holding in holdings)
-                grants = [holding.grant for holding in holdings]
-                # First, because devices are back in the pool as soon as a hold ends or is refused.
-                before = stack.enter_context(self.holding(instance.uuid, devices))
-                self._compare(
-                    *(instance, flavor, held), spawning=spawning, arriving=arriving, again=again
-                )
-                if spawning:
-                    quota.recheck(self.assigned.placement, instance, flavor)
-                if spawning and not devices:
-                    stranding.refuse(instance, flavor, self.free, self.left)
-                if spawning or arriving or again:
-                    self.proofs.refuse_unjudged(self._new(instance, devices - before))
-                for delivery, own in self._deliveries(grants):
-                    if own:
-                        delivery.refuse(instance, flavor, own)
-                    for card in _cards(own):
-                        delivery.prepare(card, instance.uuid)
-                    self.ways.sets.join(_devices_of(own), instance.uuid)
-                # From now on the guest may use the devices.
-                self.proofs.revoke(devices)
-                self.ledger.was_used(devices)
-                self.vgpus.make(instance.uuid, devices)
-            if spawning or arriving or again:
-                # A rebuilt instance is spawned with devices that it had *before*.
-                products = {holding.device: holding.group.product for holding in holdings}
-                new = {dev: product for dev, product in products.items() if dev not in before}
-                self.reporter.claimed(instance, new)
-            if devices:
-                words = ", ".join(str(holding.device) for holding in holdings)
-                LOG.info("Starting with GPUs %s", words, instance=instance)
-            with (
-                _in_novas_words(instance, spawning),
-                libvirt_errors.translated(instance.uuid, grants),
-                self.vgpus.start(devices),
-            ):
-                yield again
+            stack.enter_context(self.lost_reasons.noting(start.instance.uuid))
+            if start.kind is Kind.REBUILD:
+                stack.enter_context(self._doubted(start))
+            yield stack.enter_context(self._given(start))
 
-    def _new(self, instance: objects.Instance, devices: frozenset[Device]) -> frozenset[Device]:
-        """Return those of *devices* that no guest of the instance had before.
+    @contextlib.contextmanager
+    def starting(
+        self, instance: objects.Instance, kind: Kind, end: Callable[[], None] | None = None
+    ) -> Iterator[Start | None]:
+        """Wrap another start of a guest by libvirt: have its devices counted before.
+
+        Yield the start. Yield ``None`` if the instance's GPUs cannot be counted now, and Nova would
+        answer an error with ERROR: then the caller must do nothing, so that the instance stays as
+        it is, and :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start` raises the error.
+
+        :param end: stop the instance's guest, before which its wrong GPUs are not released
+        :raises nova.exception.ComputeResourcesUnavailable: if another host may start the guest
+        :raises nova.exception.InstanceUnacceptable: if no other host could
+        """
+        start = Start(kind, instance)
+        self.refusals.forget(start.instance)
+        with contextlib.ExitStack() as stack:
+            given = None
+            try:
+                given = stack.enter_context(self._counted_and_given(start, end))
+            except nova_exception.NovaException as error:
+                if not self._stays(start, error):
+                    raise
+                self.refusals.refuse_start(start.instance, error)
+            yield given
+
+    @contextlib.contextmanager
+    def _counted_and_given(self, start: Start, end: Callable[[], None] | None) -> Iterator[Start]:
+        with contextlib.ExitStack() as stack:
+            with _in_novas_words(start):
+                if end and self.assigned and start.takes(Step.GIVE_UP):
+                    self.stops.give_up(start.instance, end)
+                if self.assigned and start.takes(Step.COUNT):
+                    start = stack.enter_context(self._counted(start))
+            yield stack.enter_context(self._given(start))
+
+    def _stays(self, start: Start, error: nova_exception.NovaException) -> bool:
+        """Return whether an instance stays as it is after this error, in place of ERROR."""
+        if start.instance.task_state not in _STAYS:
+            return False
+        return isinstance(error.__cause__, _UNCOUNTED) or counting.is_without(start.instance)
+
+    @contextlib.contextmanager
+    def _given(self, start: Start) -> Iterator[Start]:
+        """Reserve, judge and prepare the devices of a start; if it fails, undo that."""
+        with contextlib.ExitStack() as stack:
+            with self._refusing(start):
+                start = self._with_devices(start)
+                # First, because devices are back in the pool as soon as a hold ends or is refused.
+                before = stack.enter_context(self.holding(start.instance.uuid, start.devices))
+                self._judge(start, before)
+                self._prepare(start)
+            stack.enter_context(self._billed(start, before))
+            stack.enter_context(_in_novas_words(start))
+            stack.enter_context(libvirt_errors.translated(start.instance.uuid, start.grants))
+            stack.enter_context(self.vgpus.start(start.devices))
+            yield start
+
+    @contextlib.contextmanager
+    def _refusing(self, start: Start) -> Iterator[None]:
+        """Wrap the steps before libvirt; a refusal of theirs is no failed build of the host."""
+        try:
+            with _in_novas_words(start):
+                yield
+        except nova_exception.NovaException:
+            if start.kind is Kind.SPAWN:
+                self.counting.tracker.refused_build()
+            raise
+
+    def _with_devices(self, start: Start) -> Start:
+        """Return *start* with the devices that the instance has on this host.
+
+        On a host without GPUs the instance's resources are not read.
+        """
+        resources = start.instance.resources if self.assigned else ()
+        return dataclasses.replace(start, held=self.assigned.held(resources))
+
+    @contextlib.contextmanager
+    def _counted(self, start: Start) -> Iterator[Start]:
+        """Have the instance's GPUs counted, or claim some; if the start fails, undo that."""
+        claimed = self.counting.count(start.instance)
+        try:
+            yield dataclasses.replace(start, claimed=claimed)
+        except BaseException:
+            if claimed:
+                self.stops.undo(start.instance)
+            raise
+
+    @contextlib.contextmanager
+    def _doubted(self, start: Start) -> Iterator[None]:
+        """Wrap a part of a rebuild, after whose failure Nova deletes the instance's allocation."""
+        try:
+            yield
+        except BaseException:
+            self.counting.doubt(start.instance)
+            raise
+
+    def _judge(self, start: Start, before: frozenset[Device]) -> None:
+        """Refuse a start that the instance's devices, its quota or this host rule out.
+
+        :param before: the devices that the guest had before
+        """
+        self._compare(start)
+        if start.takes(Step.RECHECK):
+            self.counting.recheck(start.instance, start.flavor)
+        if start.takes(Step.STRAND) and not start.devices:
+            stranding.refuse(start.instance, start.flavor, self.free, self.left)
+        if start.is_new:
+            self.proofs.refuse_unjudged(self._new(start, before))
+        self._refuse_unfit(start)
+
+    def _refuse_unfit(self, start: Start) -> None:
+        """Refuse a guest that libvirt could not start with the devices."""
+        for delivery, own in self._deliveries(start.grants):
+            if own:
+                delivery.refuse(start.instance, start.flavor, own)
+
+    def _prepare(self, start: Start) -> None:
+        for delivery, own in self._deliveries(start.grants):
+            for card in cards(own):
+                delivery.prepare(card, start.instance.uuid)
+            self.ways.sets.join(_devices_of(own), start.instance.uuid)
+        # What is made for a guest is removed after it; a whole card stays clean until it is given.
+        self._use(device.slots(start.devices))
+        self.vgpus.make(start.instance.uuid, start.devices)
+
+    def _use(self, devices: Collection[Device]) -> None:
+        """Note that the guest may use *devices* from now on, so that they are not clean."""
+        self.proofs.revoke(devices)
+        self.ledger.was_used(devices)
+
+    def _new(self, start: Start, before: frozenset[Device]) -> frozenset[Device]:
+        """Return the devices of a start that no guest of the instance had before.
 
         A rebuild recovers an instance with the devices that the database counts for it.
         """
-        if instance.task_state != task_states.REBUILD_SPAWNING:
-            return devices
+        if start.kind is not Kind.REBUILD:
+            return start.devices - before
         now = self.ledger.now
-        return devices - now.had_by(instance.uuid) - now.counted_for(instance.uuid)
+        had = now.had_by(start.instance.uuid) | now.counted_for(start.instance.uuid)
+        return start.devices - before - had
 
     @contextlib.contextmanager
-    def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
-        """Wrap a rescue or hard reboot, which Nova must not answer with ERROR for want of GPUs.
+    def _billed(self, start: Start, before: frozenset[Device]) -> Iterator[None]:
+        """Report the devices that the instance gets, and their release if it loses them again."""
+        instance = start.instance
+        # A rebuilt instance is spawned with devices that it had *before*.
+        new = {
+            holding.device: holding.group.product
+            for holding in start.holdings
+            if start.is_new and holding.device not in before
+        }
+        if start.is_new:
+            self.reporter.claimed(instance, new)
+        if start.devices:
+            words = ", ".join(str(holding.device) for holding in start.holdings)
+            LOG.info("Starting with GPUs %s", words, instance=instance)
+        try:
+            yield
+        except BaseException:
+            if start.takes(Step.BILL):  # Nova calls the driver only after some of its failures
+                self.reporter.released(instance, new)
+            raise
 
-        Yield the result of :meth:`starting`, or ``None`` if the instance released its GPUs and gets
-        none now. After ``None`` the caller must do nothing, so that the instance stays as it is,
-        and :meth:`nova_gpu.virt.lifecycle.refusals.Refusals.end_start` raises the error later.
+    def rescue_image(
+        self, instance: objects.Instance, image: objects.ImageMeta
+    ) -> objects.ImageMeta:
+        """Return the image of a rescue, with the machine type of an instance with GPUs.
+
+        The host's default, for an image that states none, may not take its GPUs.
         """
-        with contextlib.ExitStack() as stack:
-            started: bool | None = None
-            try:
-                started = stack.enter_context(self.starting(instance, **kwargs))
-            except nova_exception.NovaException as error:
-                stays = instance.task_state in (
-                    task_states.RESCUING,
-                    task_states.REBOOT_STARTED_HARD,
-                )
-                if not stays or not self.is_released(instance):
-                    raise
-                self.refusals.refuse_start(instance, error)
-            yield started
+        has_gpus = self.assigned and (instance.resources or counting.is_without(instance))
+        if not has_gpus or image.properties.get("hw_machine_type") is not None:
+            return image
+        return guest_config.with_machine_type(image, guest_config.machine_type(instance))
 
     @contextlib.contextmanager
     def rescuing(
@@ -218,31 +305,30 @@ class Starts:
         if self.refusals.is_rescue_refused(instance):
             yield False
             return
-        with self.start_or_stay(instance) as again:
-            if again:
+        with self.starting(instance, Kind.RESCUE) as start:
+            if start and start.claimed:
                 define_again()
-            yield again is not None
-
-    def is_released(self, instance: objects.Instance) -> bool:
-        """Return whether the instance released its GPUs at a stop and has none now."""
-        return self.stops.is_released(instance, records.request_of(instance))
+            yield start is not None
 
     def rebuild(self, instance: objects.Instance) -> None:
-        """Claim GPUs for an instance that released its own, if Nova rebuilds it.
+        """Count and judge the GPUs of an instance that Nova is about to rebuild.
 
         Call this when Nova shuts down the guest: its disk still exists, so a refusal does no harm.
 
-        :raises nova.exception.InstanceFaultRollback: if it gets none; the instance stays as it was
+        :raises nova.exception.InstanceFaultRollback: if it is refused; the instance stays as it was
         """
-        if instance.task_state != task_states.REBUILDING:
+        if instance.task_state != task_states.REBUILDING or not self.assigned:
             return
-        flavor_request = records.request_of(instance)
-        if self.stops.is_released(instance, flavor_request):
-            try:
-                with _in_novas_words(instance, spawning=False):
-                    self.stops.take_again(instance, flavor_request)
-            except nova_exception.NovaException as error:
-                raise nova_exception.InstanceFaultRollback(error) from error
+        try:
+            # No other host is tried: the instance is here.
+            start = Start(Kind.REBOOT, instance)
+            with self._doubted(start), _in_novas_words(start), self._counted(start):
+                self._refuse_unfit(self._with_devices(start))
+        except nova_exception.NovaException as error:
+            # Nova keeps the new image's properties, and saves the instance with this one.
+            if stated := guest_config.defined_machine_type(self.stops.host, instance):
+                instance.system_metadata.setdefault(names.IMAGE_MACHINE_TYPE, stated)
+            raise nova_exception.InstanceFaultRollback(error) from error
 
     @contextlib.contextmanager
     def holding(
@@ -289,24 +375,18 @@ class Starts:
         """
         if not self.assigned:
             return guest
-        with _in_novas_words(instance, spawning=False):
-            flavor_request, held = records.request_of(instance), self._held(instance)
-            holdings = list(itertools.chain.from_iterable(held.values()))
-            self._refuse_unheld(instance, {holding.device for holding in holdings})
+        start = Start(Kind.REBOOT, instance)
+        with _in_novas_words(start):
+            start = self._with_devices(start)
+            self._refuse_unheld(instance, start.devices)
+            self._use(start.devices)
             elements: list[GuestDevice] = []
-            for delivery, own in self._deliveries([holding.grant for holding in holdings]):
-                elements += delivery.render(instance, flavor_request, guest, own)
-            if holdings:
-                parts = [holding.group.facts for holding in held[self.assigned.parts]]
+            for delivery, own in self._deliveries(start.grants):
+                elements += delivery.render(instance, start.flavor, guest, own)
+            if start.devices:
+                parts = [holding.group.facts for holding in start.held[self.assigned.parts]]
                 _tell(instance, elements, parts)
         return guest_config.with_cliques(guest)
-
-    def _held(self, instance: objects.Instance) -> Held:
-        """Return the instance's devices of this host, by inventory: whole cards and parts.
-
-        On a host without GPUs the instance's resources are not read.
-        """
-        return self.assigned.held(instance.resources if self.assigned else ())
 
     def _deliveries(self, grants: Collection[Grant]) -> Iterator[tuple[Delivery, list[Grant]]]:
         return self.ways.deliveries(grants, self.vgpus.cards.look.kind)
@@ -318,56 +398,46 @@ class Starts:
 
         :raises DeviceUnavailable: if one of *devices* is not reserved for the instance
         """
-        for device in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
+        for dev in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
             raise exception.DeviceUnavailable(
-                str(device),
+                str(dev),
                 "Nova starts the guest in a way that this nova-gpu does not know, so that no check "
                 "prevents another guest from having the same GPU",
                 "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
             )
 
-    def _compare(
-        self,
-        instance: objects.Instance,
-        flavor_request: FlavorRequest,
-        held: Held,
-        *,
-        spawning: bool,
-        arriving: bool,
-        again: bool,
-    ) -> None:
+    def _compare(self, start: Start) -> None:
         """Compare the instance's devices with its flavor.
 
         :raises RequestMismatch: if the flavor requests other devices
-        :raises BetterElsewhere: while *spawning*, if the cards are not as close to each other, or
-            to the instance's network functions and disks, as the flavor requires
-        :raises NoneFree: for the same reason, if the instance got the devices *again*
+        :raises BetterElsewhere: while Nova spawns it, if the cards are not as close to each other,
+            or to the instance's network functions and disks, as the flavor requires
+        :raises NoneFree: for the same reason, if the instance claimed the devices for this start
         """
-        if not any(held.values()) and not (
-            flavor_request.asks_for_gpus or flavor_request.vgpu_words
-        ):
+        flavor_request = start.flavor
+        if not start.devices and not (flavor_request.asks_for_gpus or flavor_request.vgpu_words):
             return
-        hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving or again
-        for supply, own in held.items():
-            if reason := supply.mismatch(flavor_request, own, hypervisor_type, is_new=is_new):
+        hypervisor_type = self.hypervisor_type()
+        for supply, own in start.held.items():
+            if reason := supply.mismatch(flavor_request, own, hypervisor_type, is_new=start.is_new):
                 raise exception.RequestMismatch(
                     reason,
                     "check that [filter_scheduler]enabled_filters of nova-scheduler has GPUFilter, "
                     f"and change a flavor to one with {supply.noun} only by a resize",
                 )
-            if is_new and (
+            if start.is_new and (
                 reason := supply.apart(flavor_request, own, hypervisor_type)
-                or self._not_beside(instance, flavor_request, own)
+                or self._not_beside(start.instance, flavor_request, own)
             ):
-                if spawning:
+                if start.takes(Step.ABORT):
                     raise exception.BetterElsewhere(
                         None, reason, "another host may have free GPUs that are close enough"
                     )
-                if again:
+                if start.claimed:
                     raise exception.NoneFree(reason, "start it again when other GPUs are free")
                 # Nova does not schedule a moved instance again: an error would lose the instance.
                 LOG.warning(
-                    "Starting the moved instance nevertheless: %s", reason, instance=instance
+                    "Starting the moved instance nevertheless: %s", reason, instance=start.instance
                 )
 
     def _not_beside(
@@ -382,18 +452,14 @@ class Starts:
         """
         if not (flavor_request.whole and flavor_request.whole.arrangement.insists_on_near):
             return None
-        cards = _cards([holding.grant for holding in own])
+        own_cards = cards([holding.grant for holding in own])
         return flavor_mismatch.not_beside(
-            flavor_request.whole.arrangement, cards, self.neighbours(instance)
+            flavor_request.whole.arrangement, own_cards, self.neighbours(instance)
         )
 
 
 def _devices_of(grants: Collection[Grant]) -> list[Device]:
     return [grant.address if isinstance(grant, GPU) else grant for grant in grants]
-
-
-def _cards(grants: Collection[Grant]) -> list[GPU]:
-    return [grant for grant in grants if isinstance(grant, GPU)]
 
 
 def _tell(
@@ -419,7 +485,7 @@ def _tell(
 
 
 @contextlib.contextmanager
-def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
+def _in_novas_words(start: Start) -> Iterator[None]:
     """Wrap a start: log nova-gpu's errors, and raise Nova's, which the instance's user reads."""
     try:
         yield
@@ -429,13 +495,11 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
         counters.failed(error)
         # The log also names what the user must not see. And if a reboot fails while the guest runs,
         # Nova does not log the reason.
-        LOG.warning("Refused to start the guest: %s", error, instance=instance)
-        raise refusals.expected(_in_novas_word(error, instance, spawning)) from error
+        LOG.warning("Refused to start the guest: %s", error, instance=start.instance)
+        raise refusals.expected(_translated(error, start)) from error
 
 
-def _in_novas_word(
-    error: exception.GPUError, instance: objects.Instance, spawning: bool
-) -> nova_exception.NovaException:
+def _translated(error: exception.GPUError, start: Start) -> nova_exception.NovaException:
     """Return the error of Nova that replaces *error*, with its text for the instance's user.
 
     Nova tries another host only after ComputeResourcesUnavailable.
@@ -445,6 +509,6 @@ def _in_novas_word(
         reason = error.user_text
     if isinstance(error, exception.GuestCannotStart):
         return nova_exception.ComputeResourcesUnavailable(reason=reason)
-    if spawning:
-        return nova_exception.BuildAbortException(instance_uuid=instance.uuid, reason=reason)
-    return nova_exception.InstanceUnacceptable(instance_id=instance.uuid, reason=reason)
+    if start.takes(Step.ABORT):
+        return nova_exception.BuildAbortException(instance_uuid=start.instance.uuid, reason=reason)
+    return nova_exception.InstanceUnacceptable(instance_id=start.instance.uuid, reason=reason)

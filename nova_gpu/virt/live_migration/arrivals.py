@@ -13,6 +13,7 @@ from nova import objects
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.lifecycle.start import Kind
 from nova_gpu.virt.live_migration import compatibility, migrate_data
 from nova_gpu.virt.live_migration.migrate_data import Moves
 
@@ -90,5 +91,6 @@ def prepare(host: Moves, instance: objects.Instance) -> None:
     if not host.are_moved(instance):
         return
     slots = migrate_data.recorded(instance.migration_context.new_resources)
-    with instance.mutated_migration_context(), host.starts.starting(instance, arriving=True):
+    with instance.mutated_migration_context(), host.starts.starting(instance, Kind.MOVE):
+        host.starts.ledger.was_used(slots)
         host.starts.ledger.keep(instance.uuid, slots)

@@ -4,8 +4,11 @@ from __future__ import annotations
 import dataclasses
 import unittest
 from typing import Any
+from unittest import mock
 
+import fixtures
 from lxml import etree
+from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
 from oslotest import base
 
@@ -275,3 +278,18 @@ class MachineTypeTest(unittest.TestCase):
             exception.GuestUnfit, guest_config.add_cards, config, [PAIR], option_rom=True
         )
         self.assertEqual(3, len(config.devices))
+
+
+class DefineAgainTest(base.BaseTestCase):
+    def test_the_firmware_that_libvirt_chose_stays(self) -> None:
+        """Where Nova has a way to tell: from 34 on"""
+        self.useFixture(fixtures.MockPatchObject(blockinfo, "get_disk_info"))
+        for known in ({}, {"_get_existing_guest_config": lambda _: "the domain's"}):
+            nova = mock.Mock(spec=["rescue", "_get_guest_xml", "_host", *known])
+            nova.configure_mock(**known)
+            nova.rescue = lambda context, instance, network_info, block_device_info: None
+            instance = mock.Mock(spec=["image_meta"])
+            guest_config.define_again(nova, "context", instance, [], {})
+            given = nova._get_guest_xml.call_args.kwargs
+            self.assertEqual("the domain's" if known else None, given.get("old_guest"))
+            nova._host.write_instance_config.assert_called_once_with(nova._get_guest_xml())

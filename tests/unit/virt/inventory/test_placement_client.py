@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import unittest
 from typing import Any
+from unittest import mock
 
 import requests
 from nova import objects
@@ -57,6 +58,13 @@ def write(client: Placement, amounts: dict[str, Any], *, has_them: bool = False)
 
 
 class AllocationsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        # It asks the database.
+        name = "nova.compute.utils.is_volume_backed_instance"
+        patch = mock.patch(name, return_value=False)
+        patch.start()
+        self.addCleanup(patch.stop)
+
     def test_gpus_alone_are_replaced(self) -> None:
         client = Placement({NODE: {"VCPU": 1}, GROUP: {"PGPU": 4}, OTHER: {"VGPU": 1}})
         self.assertEqual(Written.WHOLE, write(client, {}))

@@ -10,6 +10,7 @@ from nova import objects
 from nova.compute import task_states
 from oslo_utils.fixture import uuidsentinel
 
+from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.lifecycle import releases
 from nova_gpu.virt.usage.ledger import Ledger, State
@@ -38,7 +39,9 @@ class DomainGoesTest(unittest.TestCase):
     def go(self, task_state: str | None) -> State | None:
         """Removes the domain; returns the state when another look has seen that it is gone, and
         this has not returned yet."""
-        instance = objects.Instance(uuid=UUID, project_id="project", task_state=task_state)
+        instance = objects.Instance(
+            uuid=UUID, project_id="project", task_state=task_state, host=CONF.host
+        )
         with self.releases.domain_goes(instance):
             self.ledger.saw_domains({})
             return self.state()

@@ -21,6 +21,7 @@ from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import threads
 from nova_gpu.virt.lifecycle import starts
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import nodes
 from tests.fixtures.bases import vgpus
 from tests.fixtures.bases.host import HostTestCase
@@ -130,14 +131,14 @@ class CompareTest(StartsTestCase):
                 with self.assertRaisesRegex(nova_exception.BuildAbortException, said):
                     self.compute.spawn(instance)
                 with self.assertRaisesRegex(nova_exception.InstanceUnacceptable, said):
-                    self.compute.spawn(instance, spawning=False)
+                    self.compute.spawn(instance, Kind.REBOOT)
 
     def test_what_may_be_known_no_more_keeps_nobody_from_what_he_has(self) -> None:
         specs = {"gpus": "1", "gpu:memory_mib": "1"}
         instance = self.compute.instance(specs, (self.whole, ONE))
         with self.assertRaisesRegex(nova_exception.BuildAbortException, "memory is unknown"):
             self.compute.spawn(instance)
-        self.assertIn("0x3b", self.compute.spawn(instance, spawning=False))
+        self.assertIn("0x3b", self.compute.spawn(instance, Kind.REBOOT))
 
     def test_nor_of_vgpus(self) -> None:
         specs = {"vgpus": "1", "gpu:memory_mib": "4096"}
@@ -146,7 +147,7 @@ class CompareTest(StartsTestCase):
             nova_exception.BuildAbortException, "that of nvidia-63 is 1024"
         ):
             self.compute.spawn(instance)
-        self.assertIn("mdev", self.compute.spawn(instance, spawning=False))
+        self.assertIn("mdev", self.compute.spawn(instance, Kind.REBOOT))
 
     def test_too_far_apart(self) -> None:
         """While it is spawned another host may do better; of a move nobody looks for one."""
@@ -155,7 +156,7 @@ class CompareTest(StartsTestCase):
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "1 of its GPUs"):
             self.compute.spawn(instance)
         self.assertNotIn("nevertheless", self.log.output)
-        self.compute.spawn(instance, arriving=True)
+        self.compute.spawn(instance, Kind.MOVE)
         self.assertIn(
             "Starting the moved instance nevertheless: its flavor requires", self.log.output
         )
@@ -168,13 +169,13 @@ class CompareTest(StartsTestCase):
         reason = "requires gpu:near nic"
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, reason):
             self.compute.spawn(instance)
-        self.compute.spawn(instance, arriving=True)
+        self.compute.spawn(instance, Kind.MOVE)
         self.assertIn(
             f"Starting the moved instance nevertheless: its flavor {reason}", self.log.output
         )
         # Once it has them nobody asks.
         self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=lambda _: 1 / 0)
-        self.compute.spawn(instance, spawning=False)
+        self.compute.spawn(instance, Kind.REBOOT)
         self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=near)
         self.compute.spawn(instance)
 
@@ -185,7 +186,7 @@ class CompareTest(StartsTestCase):
         said = "this host keeps vCPUs and memory for its free GPUs"
         with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
             self.compute.spawn(self.compute.instance({}))
-        self.compute.spawn(self.compute.instance({}), arriving=True)
+        self.compute.spawn(self.compute.instance({}), Kind.MOVE)
         self.compute.gpus.starts = dataclasses.replace(few, free=lambda: 0)
         self.compute.spawn(self.compute.instance({}))
 

@@ -71,6 +71,9 @@ class AllocationsTest(base.BaseTestCase):
         )
         self.flavors: Mapping[str, Mapping[str, str]] = {INSTANCE: {}, PLAIN: {}}
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", self.instance))
+        # It asks the database.
+        name = "nova.compute.utils.is_volume_backed_instance"
+        self.useFixture(fixtures.MockPatch(name, return_value=False))
 
     def instance(self, context: object, uuid: str, **kwargs: Any) -> objects.Instance:
         if uuid not in self.flavors:

@@ -15,7 +15,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
-from nova_gpu.virt.lifecycle import quota
+from nova_gpu.virt.inventory import counting
 
 PROJECT = "a-project"
 TWO = {"gpus": "2", "resources:PGPU": "2"}
@@ -37,7 +37,8 @@ class QuotaTest(base.BaseTestCase):
         answer = {"PGPU": used} if isinstance(used, int) else used
         placement.get_usages_counts_for_limits.side_effect = [answer]
         instance = SimpleNamespace(project_id=PROJECT)
-        quota.refuse_over(placement, instance, request.of(specs), has_them=has_them)
+        deltas = request.of(specs).counts(by_model=False)
+        counting.refuse_over(placement, instance, deltas, has_them=has_them)
 
     def test_what_fits(self) -> None:
         self.judge(1, TWO)
@@ -55,7 +56,7 @@ class QuotaTest(base.BaseTestCase):
             (lost, TWO, False, "the limits of its project cannot be read"),
         ):
             refused = self.assertRaises(
-                exception.OverQuota, self.judge, used, specs, has_them=has_them
+                exception.QuotaExceeded, self.judge, used, specs, has_them=has_them
             )
             self.assertIn(said, str(refused))
             # No one makes room for it in its place.

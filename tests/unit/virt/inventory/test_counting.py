@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an instance starts with is counted; tests/functional/test_counted.py has whole clouds."""
+
+from __future__ import annotations
+
+import contextlib
+from unittest import mock
+
+import fixtures
+
+from nova_gpu.core import exception
+from nova_gpu.virt.inventory import counting
+from nova_gpu.virt.lifecycle.start import Kind, Start
+from nova_gpu.virt.usage import allocations
+from nova_gpu.virt.usage.allocations import Allocations
+from tests.fixtures.compute import devices
+from tests.fixtures.histories import NODENAME
+from tests.unit.virt.lifecycle import test_stops
+from tests.unit.virt.test_host_gpus import ONE, TWO
+
+
+class StartsTestCase(test_stops.StopsTestCase):
+    """An instance that gave both of its cards back"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.boot()
+        self.stop(self.instance)
+
+    def assertRefused(self, said: str) -> exception.NoneFree:
+        refused = self.assertRaises(exception.NoneFree, self.counting.count, self.instance)
+        self.assertIn(said, str(refused))
+        self.assertTrue(counting.is_without(self.instance))
+        return refused
+
+
+class StartTest(StartsTestCase):
+    def test_gets_some_again(self) -> None:
+        with self.starting() as start:
+            self.assertTrue(start and start.claimed)
+            self.assertEqual([ONE, TWO], self.has(self.instance))
+        self.assertEqual([ONE, TWO], self.has(self.instance))
+        with self.starting() as start:
+            self.assertFalse(start and start.claimed, "it has them")
+
+    def starting(self) -> contextlib.AbstractContextManager[Start | None]:
+        return self.gpus.starts.starting(self.instance, Kind.REBOOT)
+
+    def test_a_start_that_fails(self) -> None:
+        with contextlib.suppress(ZeroDivisionError), self.starting():
+            raise ZeroDivisionError
+        self.assertNothing(self.instance)
+
+    def test_a_start_that_fails_and_nobody_hears_of_it(self) -> None:
+        """It says why it failed, and a period does the rest."""
+        with contextlib.suppress(ZeroDivisionError), self.starting():
+            self.placement.answers = False
+            raise ZeroDivisionError
+        self.assertIn("its new GPUs cannot be released now", self.log.output)
+
+    def test_fewer_free_than_placement_counts(self) -> None:
+        """It is given back again what it was claimed with."""
+        with mock.patch.object(self.nova, "provider_tree", None):
+            self.assertRefused("not as many GPUs free as Placement counts")
+        self.assertNothing(self.instance)
+
+    def test_nothing_is_asked_of_who_has_all(self) -> None:
+        self.counting.count(self.instance)
+        self.compute.spawn(self.instance)
+        self.placement.answers = False
+        with mock.patch.object(self.placement, "get_allocs_for_consumer", side_effect=OSError):
+            self.assertFalse(self.counting.count(self.instance))
+            # Neither its domain nor Placement, as last read, says so of this one.
+            del self.compute.libvirt.domains[self.instance.uuid]
+            self.compute.period()
+            self.assertRaises(exception.ProvidersUnknown, self.counting.count, self.instance)
+
+    def test_what_nova_may_have_deleted(self) -> None:
+        """It is reserved until it is counted again, and its start counts it."""
+        part = {"VCPU": 1}
+        self.useFixture(fixtures.MockPatchObject(allocations, "node_part", return_value=part))
+        node = self.compute.tree.data(NODENAME).uuid
+        self.compute.tree.update_inventory(node, {"VCPU": {"total": 8, "reserved": 0}})
+        self.counting.count(self.instance)
+        self.compute.spawn(self.instance)
+        self.compute.period()
+        whole = self.placement.counted.pop(self.instance.uuid)
+        ledger = self.gpus.ledger
+        ledger.read_allocations(lambda *_: Allocations(node, {node: {}, self.group: {}}))
+        ledger.wrote_allocation(self.instance.uuid)
+        self.assertEqual(frozenset(), ledger.now.uncovered())
+        self.counting.doubt(self.instance)
+        self.assertEqual(devices([ONE, TWO]), ledger.now.uncovered())
+        self.assertEqual({self.instance.uuid: part}, ledger.now.lacking())
+        self.instance.task_state = "rebuild_spawning"
+        self.compute.publish()
+        self.instance.task_state = None
+        kept = [self.compute.tree.data(uuid).inventory for uuid in (node, self.group)]
+        self.assertEqual([1, 2], [kept[0]["VCPU"]["reserved"], kept[1]["PGPU"]["reserved"]])
+        self.assertFalse(self.counting.count(self.instance))
+        self.assertEqual(whole, self.placement.counted[self.instance.uuid])
+        self.assertEqual(frozenset(), ledger.now.uncovered())
