@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler.client import report
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import request
+from nova_gpu.core import names
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.quota import limits
 from nova_gpu.scheduler import multi_create
@@ -23,42 +20,38 @@ def refuse_over(
 ) -> None:
     """Refuse a request whose GPUs would exceed its project's unified limits.
 
-    GPUs that the flavor has as ``resources:`` are left to Nova's API. A move is charged only with
-    what the new flavor has more than the old one, because Placement counts the rest already.
+    GPUs that the flavor has as ``resources:`` are left to Nova's API. As there, a resize is charged
+    with all that the new flavor has, because Placement counts both until it is confirmed. A
+    migration or an evacuation, which gives the instance no more than it has, is not charged.
 
     :raises QuotaExceeded: if a limit would be exceeded, or if the limits cannot be read
     """
     uncounted = flavor.uncounted(by_model=CONF.gpu.count_models)
-    if not (uncounted and limits.is_unified()):
+    if not (uncounted and limits.is_unified()) or _keeps_gpus(ctxt, spec):
         return
-    instances, held = multi_create.to_create(ctxt, spec), _held(ctxt, spec)
-    deltas = {
-        name: instances * count - held.get(name, 0)
-        for name, count in uncounted.items()
-        if instances * count > held.get(name, 0)
-    }
+    instances = multi_create.to_create(ctxt, spec)
+    deltas = {name: instances * count for name, count in uncounted.items()}
     client = report.report_client_singleton()
     limits.refuse_over(client, spec.project_id, deltas, "nova-scheduler")
 
 
-def _held(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> Mapping[str, int]:
-    """Return the GPUs that Placement counts for the instance, on its host or for its move.
+def _keeps_gpus(ctxt: nova_context.RequestContext, spec: objects.RequestSpec) -> bool:
+    """Return whether the request moves an instance that has GPUs, with the flavor that it has.
 
-    There are none for a new instance, one that is unshelved, and one that released its GPUs.
+    A new instance has none, nor has one that is unshelved or released its GPUs at a stop.
     """
     try:
         mapping = objects.InstanceMapping.get_by_instance_uuid(ctxt, spec.instance_uuid)
         if mapping.cell_mapping is None:
-            return {}
+            return False
         with nova_context.target_cell(ctxt, mapping.cell_mapping) as in_cell:
             instance = objects.Instance.get_by_uuid(
-                in_cell, spec.instance_uuid, expected_attrs=["flavor", "system_metadata"]
+                in_cell, spec.instance_uuid, expected_attrs=["flavor", "resources"]
             )
     except (nova_exception.InstanceMappingNotFound, nova_exception.InstanceNotFound):
-        return {}
-    if instance.host is None or names.RELEASED in instance.system_metadata:
-        return {}
-    try:
-        return request.of(instance.flavor.extra_specs).counts(by_model=CONF.gpu.count_models)
-    except exception.InvalidExtraSpec:
-        return {}
+        return False
+    return (
+        instance.host is not None
+        and instance.flavor.flavorid == spec.flavor.flavorid
+        and any(names.is_gpu_class(item.resource_class) for item in instance.resources or ())
+    )

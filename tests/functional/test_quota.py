@@ -16,7 +16,7 @@ from oslo_limit import fixture as limit_fixture
 from testtools import content
 
 from nova_gpu.scheduler import quota_check
-from nova_gpu.virt.lifecycle import quota
+from nova_gpu.virt.inventory import counting
 from osc_gpu import flavor_check, flavors, usage
 from osc_gpu.fleet import start
 from tests.functional import base, sdk
@@ -97,14 +97,14 @@ class QuotaTest(QuotaTestBase):
         for _ in range(2):
             servers.append(self.boot(two))
             self._stop_server(servers[-1])
-        refuse_over = quota.refuse_over
+        refuse_over = counting.refuse_over
 
         def judge(client: Any, instance: Any, *args: Any, has_them: bool) -> None:
             refuse_over(client, instance, *args, has_them=has_them)
             if not has_them and instance.uuid == servers[0]["id"]:
                 self._start_server(servers[1])
 
-        with mock.patch.object(quota, "refuse_over", judge):
+        with mock.patch.object(counting, "refuse_over", judge):
             said = self.refused({"os-start": None}, servers[0])
         self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
         self.assertGPUs(servers[1], base.FIRST_SOCKET[:2])
@@ -134,7 +134,7 @@ class QuotaTest(QuotaTestBase):
         # Nova shows the reason in its log and in our notification only.
         reasons = [each.payload["reason"] for each in self.sent() if "reason" in each.payload]
         for reason, expected in zip(
-            filter(None, reasons), (refusal(2, 1), refusal(1, 2)), strict=True
+            filter(None, reasons), (refusal(2, 3), refusal(1, 2)), strict=True
         ):
             self.assertIn(expected, reason)
         self._delete_server(other)
