@@ -19,6 +19,7 @@ from osc_lib import exceptions
 from oslo_utils import timeutils, uuidutils
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.parsers import OnStop
 from nova_gpu.core.flavor.preemptible import End, Preemptible
 from nova_gpu.core.printable import printable
 from osc_gpu import flavors, hosts, rest, servers
@@ -194,15 +195,16 @@ def read(
         if not reason:
             due = notices.get(server.id) or _plausible_time(server, now, notice_s)
             since = had_since(connection, server) if due else _time(server.launched_at)
-            reason = _too_recent(now, since, preemptible.least_s)
+            if due and due <= since:
+                due = None  # it was stopped and got new GPUs after that
+            # A notice holds: the instance buys no time by a stop and a start.
+            reason = "" if due else _too_recent(now, since, preemptible.least_s)
         if reason:
             stays.append(f"{server.name} stays: {reason}")
             continue
         unsure_s = (
             0 if due or _is_unchanged(server, now, preemptible.least_s) else preemptible.least_s
         )
-        if due and due <= since:
-            due = None  # it was started again after that
         candidates[server.id] = Candidate(server, instance, preemptible.end, since, due, unsure_s)
     return Candidates(candidates, tuple(leaving), tuple(stays))
 
@@ -275,8 +277,10 @@ def _obstacle(
 def had_since(connection: Any, server: Any) -> datetime.datetime:
     """Return when the server last got its GPUs, in UTC: at its launch, or at its last start.
 
-    A stop in between may have released them.
+    A start gives it GPUs only if its flavor releases them at a stop; other instances keep theirs.
     """
+    if not servers.request_of(server).gives_back(None, OnStop.KEEP):
+        return _time(server.launched_at)
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
     times = [action.start_time for action in actions if action.action == "start"]

@@ -131,6 +131,15 @@ class PreemptibleTest(unittest.TestCase):
             self.assertRegex(found.stays[0], "^a stays: it has had its GPUs for 35[49][09] s, and")
         self.assertTrue(self.verified(server(), started=(-300, -60)).by_uuid)
 
+    def test_a_start_that_gives_it_none(self) -> None:
+        """It has kept its GPUs, and a notice holds, too."""
+        hour = {"gpu:preemptible": "1h"}
+        each = server(specs=DELETED | hour, launched_at=at(-3700).isoformat())
+        self.assertTrue(self.verified(each, started=(-30,)).by_uuid)
+        self.notices["a"] = at(5)
+        each = server(launched_at=at(-5).isoformat(), specs=STOPPED | hour)
+        self.assertEqual(at(5), self.read(each, started=(-3,)).by_uuid["a"].due)
+
     def test_when_it_was_started_is_asked_where_it_may_have_been(self) -> None:
         for updated, is_sure in ((None, False), (at(-59), False), (at(-60), True)):
             each = server(updated_at=updated and updated.isoformat())
