@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import fixtures
+from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from tests.fixtures import economy
+from tests.fixtures import economy, libvirt
 from tests.functional import NOVA, divided, live
 from tests.functional.failing_steps import DRIVER, RPC, Step
 
@@ -128,6 +129,46 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
 
     def test_moved(self) -> None:
         self.assertRecovers(MOVED, "host2")
+
+    def test_post_copy_is_not_asked_for(self) -> None:
+        """QEMU refuses it for all devices of VFIO."""
+        self.flags(live_migration_permit_post_copy=True, group="libvirt")
+        self.restart_host("host1")
+        asked: list[int] = []
+        name = "tests.fixtures.libvirt.Domain.migrateToURI3"
+        move = libvirt.Domain.migrateToURI3
+
+        def migrate(domain: Any, destination: str, params: Any, flags: int) -> None:
+            asked.append(flags)
+            move(domain, destination, params, flags)
+
+        with fixtures.MonkeyPatch(name, migrate):
+            self.live_migrate(self.server, "host2")
+        self.assertEqual([0], [flags & fakelibvirt.VIR_MIGRATE_POSTCOPY for flags in asked])
+        driver = self.computes["host1"].driver
+        self.assertTrue(driver._live_migration_flags & fakelibvirt.VIR_MIGRATE_POSTCOPY)
+
+    def test_the_source_dies_when_it_has_moved(self) -> None:
+        """What Placement counts for the migration stays, and nobody ends that."""
+        (held,) = self._get_allocations_by_server_uuid(self.server["id"]).keys() - {
+            self.compute_rp_uuids["host1"]
+        }
+        self.live_migrate(self.server, "host2")
+        (migration,) = objects.MigrationList.get_by_filters(
+            self.context, {"instance_uuid": self.server["id"]}
+        )
+        for status in ("running", "completed"):
+            migration.status = status
+            migration.save()
+            body = {
+                "allocations": {held: {"resources": {"VGPU": 2}}},
+                "consumer_generation": None,
+                "project_id": self.api.project_id,
+                "user_id": "user",
+            }
+            self.placement.put(f"/allocations/{migration.uuid}", body, "1.28")
+            self.assertEqual(2, self.inventories("host1")[64][2])
+            self.assertIsAt("host2")
 
     if NOVA == 29:
 

@@ -28,8 +28,14 @@ LOG = logging.getLogger(__name__)
 _EVENT = "compute_live_migration_operation"
 
 
+# VIR_MIGRATE_POSTCOPY of libvirt-domain.h, for [libvirt]live_migration_permit_post_copy
+_POST_COPY = 1 << 15
+
+
 class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
     """A guest that arrives with metadata that name its vGPUs at the destination.
+
+    It is not moved by post-copy, which QEMU refuses for any device of VFIO (vfio_save_prepare).
 
     Nova itself only replaces the vGPUs in the hostdevs of the domain's XML; the metadata of the
     domain, in which nova-gpu lists its devices, are replaced here.
@@ -39,10 +45,13 @@ class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
         super().__init__(guest._domain)
         self._gone, self._new = gone, new
 
-    def migrate(self, *args: Any, destination_xml: str | None = None, **kwargs: Any) -> None:
+    def migrate(
+        self, *args: Any, destination_xml: str | None = None, flags: int = 0, **kwargs: Any
+    ) -> None:
         if destination_xml is not None:
             destination_xml = domains.renamed(destination_xml, self._gone, self._new)
-        super().migrate(*args, destination_xml=destination_xml, **kwargs)
+        flags &= ~_POST_COPY
+        super().migrate(*args, destination_xml=destination_xml, flags=flags, **kwargs)
 
 
 def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
