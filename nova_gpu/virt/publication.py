@@ -51,7 +51,7 @@ class Publication:
                     failure.callback(lambda: refuse(tree, nodename, self.ledger.now.recorded))
                     self.assigned.whole.publish(tree, nodename, self.hypervisor_type())
                     self.assigned.parts.publish(tree, nodename, self.hypervisor_type())
-                    provider_tree.reserve(tree, nodename, self.ledger.now.lacking().values())
+                    self._reserve(tree, nodename)
                     failure.pop_all()
                 self.assigned.keep_providers(nodename)
                 usage = self.ledger.now
@@ -63,6 +63,17 @@ class Publication:
                 "Nova's own PCI passthrough may choose devices far from the free GPUs"
             ):
                 self.assigned.whole.sort_neighbours()
+
+    def _reserve(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
+        """Reserve what instances lack of the node, and note all that is so reserved."""
+        usage, classes = self.ledger.now, self.assigned.classes()
+        reserves = {
+            uuid: dict.fromkeys(classes[uuid], len(devices))
+            for uuid, devices in usage.uncovered_by_provider().items()
+            if uuid in classes
+        }
+        node = provider_tree.reserve(tree, nodename, usage.lacking().values())
+        self.ledger.published({**reserves, tree.data(nodename).uuid: node})
 
     def stats(self) -> str | None:
         """Return this host's GPU report for the scheduler.

@@ -137,6 +137,32 @@ class LostAllocationTest(Counted):
         self._start_server(server)
         self.assertWhole(server, self.TOTAL)
 
+    def test_on_a_host_that_is_full(self) -> None:
+        """What is reserved for it makes room for its allocation, and for none else's."""
+        server = self.boot(self.gpu_flavor(2))
+        self.boot(self.gpu_flavor(2))
+        self.fail_rebuild(server)
+        refused = mock.patch.object(
+            report.SchedulerReportClient, "put_allocations", return_value=False
+        )
+        with refused:
+            self.periods(2)
+        self.assertInventory(reserved=2, used=2)
+        self.assertIn("none", self.boot_refused(self.one))
+        self.period()
+        self.assertInventory(used=4)
+        self.assertWhole(server, 2)
+
+    def test_in_every_period_after_an_upgrade(self) -> None:
+        """The first one after a start of the service reserves, the next one counts."""
+        server = self.boot(self.gpu_flavor(self.TOTAL))
+        self.placement.delete(f"/allocations/{server['id']}")
+        self.restart_host("host1")
+        self.assertInventory(reserved=self.TOTAL)
+        self.period()
+        self.assertInventory(used=self.TOTAL)
+        self.assertWhole(server, self.TOTAL)
+
 
 class UnfitImageTest(Counted):
     """An image that states no machine type, where the host's own cannot take the card"""

@@ -181,7 +181,9 @@ class Counting:
         if not has_node_part or +lacking:
             with self._undone(instance, {uuid: before.get(uuid, {}) for uuid in classes}):
                 written = placement_client.write_allocations(
-                    client, instance, classes, amounts, has_them=False
+                    *(client, instance, classes, amounts),
+                    has_them=False,
+                    reserves=self.ledger.now.reserves,
                 )
                 if written is not Written.WHOLE:
                     raise exception.NotCounted()

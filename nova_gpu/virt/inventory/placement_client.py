@@ -8,7 +8,9 @@ They read and write an instance's allocations of GPUs and vGPUs. Each *client* i
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from nova import context as nova_context
@@ -63,16 +65,21 @@ def write_allocations(
     amounts: Amounts,
     *,
     has_them: bool,
+    reserves: Amounts = MappingProxyType({}),
 ) -> Written:
     """Make the instance's allocation whole: its GPUs and vGPUs of *providers* are *amounts*.
 
-    :param has_them: as :func:`write_consumer`
+    :param has_them, reserves: as :func:`write_consumer`
     :raises PlacementFailed: if other processes changed the allocations in every attempt
     """
     for _ in range(_ATTEMPTS):
         consumer = read_consumer(client, instance.uuid)
         try:
-            return write_consumer(client, instance, consumer, providers, amounts, has_them=has_them)
+            return write_consumer(
+                *(client, instance, consumer, providers, amounts),
+                has_them=has_them,
+                reserves=reserves,
+            )
         except nova_exception.AllocationUpdateFailed:
             continue
     raise exception.PlacementFailed(
@@ -98,6 +105,7 @@ def write_consumer(
     amounts: Amounts,
     *,
     has_them: bool,
+    reserves: Amounts = MappingProxyType({}),
 ) -> Written:
     """Make one attempt of :func:`write_allocations`, the only writer of instances' allocations.
 
@@ -107,6 +115,7 @@ def write_consumer(
     :param consumer: the instance's allocations now, from :func:`read_consumer`
     :param has_them: whether the instance has the GPUs already: then they are written even if the
         node has no room left for the rest
+    :param reserves: what is reserved because no allocation covers it: it makes room for this one
     :raises nova.exception.AllocationUpdateFailed: if the allocations have changed since they were
         read
     """
@@ -117,11 +126,11 @@ def write_consumer(
         if wanted := {**rest, **amounts.get(uuid, {})}:
             gpus[uuid] = {**consumer["allocations"].get(uuid, {}), "resources": wanted}
     whole = _node_part(client, instance, consumer["allocations"]) | gpus
-    if _put(client, instance, consumer, whole):
+    if _put(client, instance, consumer, whole, reserves):
         return Written.WHOLE
     if not has_them or gpus == whole:
         return Written.NONE
-    is_counted = gpus == consumer["allocations"] or _put(client, instance, consumer, gpus)
+    is_counted = gpus == consumer["allocations"] or _put(client, instance, consumer, gpus, reserves)
     return Written.WITHOUT_NODE if is_counted else Written.NONE
 
 
@@ -140,6 +149,63 @@ def _node_part(
 
 
 def _put(
+    client: Any,
+    instance: objects.Instance,
+    consumer: Mapping[str, Any],
+    allocated: Mapping[str, Any],
+    reserves: Amounts,
+) -> bool:
+    """Write an allocation, if needed in place of what is reserved; return whether that worked."""
+    if _put_once(client, instance, consumer, allocated):
+        return True
+    lowered = {}
+    for uuid in allocated.keys() & reserves.keys():
+        before = consumer["allocations"].get(uuid, {}).get("resources", {})
+        lacking = {
+            name: amount - before.get(name, 0)
+            for name, amount in allocated[uuid]["resources"].items()
+        }
+        if less := _lower(client, uuid, lacking, reserves[uuid]):
+            lowered[uuid] = less
+    is_written = False
+    try:
+        is_written = bool(lowered) and _put_once(client, instance, consumer, allocated)
+    finally:
+        for uuid, less in {} if is_written else lowered.items():
+            _reserve_less(client, uuid, {name: -amount for name, amount in less.items()})
+    return is_written
+
+
+def _lower(
+    client: Any, provider_uuid: str, lacking: Mapping[str, int], reserves: Mapping[str, int]
+) -> dict[str, int]:
+    """Reserve less of a provider, for an allocation of *lacking*; return how much less."""
+    inventories = get(client, f"/resource_providers/{provider_uuid}/inventories")["inventories"]
+    less = {}
+    for name in lacking.keys() & reserves.keys() & inventories.keys():
+        # The amount is of what is offered, and the reserve of what there is.
+        wanted = math.ceil(lacking[name] / inventories[name]["allocation_ratio"])
+        if (amount := min(wanted, reserves[name])) > 0:
+            less[name] = amount
+    if less:
+        _reserve_less(client, provider_uuid, less)
+    return less
+
+
+def _reserve_less(client: Any, provider_uuid: str, less: Mapping[str, int]) -> None:
+    """Reserve less of each class in *less*, or more for a negative amount."""
+    url = f"/resource_providers/{provider_uuid}/inventories"
+    body = get(client, url)
+    for name, amount in less.items():
+        record = body["inventories"][name]
+        record["reserved"] = max(record["reserved"] - amount, 0)
+    answer = client.put(url, body, version=_VERSION)
+    if answer.status_code != 200:
+        reason = f"{answer.status_code} {answer.text}"
+        raise exception.PlacementFailed(url, reason, verb="PUT")
+
+
+def _put_once(
     client: Any,
     instance: objects.Instance,
     consumer: Mapping[str, Any],

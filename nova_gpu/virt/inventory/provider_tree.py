@@ -202,10 +202,10 @@ def reserve(
     tree: nova_provider_tree.ProviderTree,
     nodename: str,
     lacking: Iterable[Mapping[str, int]],
-) -> None:
+) -> dict[str, int]:
     """Reserve on the compute node what its instances lack of their allocations from it.
 
-    Nova wrote the node's own inventory anew just before.
+    Nova wrote the node's own inventory anew just before. Return how much more is reserved.
 
     :param lacking: the resources that each instance lacks
     """
@@ -213,14 +213,17 @@ def reserve(
     for resources in lacking:
         amounts.update(resources)
     inventory = dict(tree.data(nodename).inventory)
+    reserved: dict[str, int] = {}
     for name in amounts.keys() & inventory.keys():
         record = inventory[name]
         # The amount is of what is offered, and the reserve of what there is.
         more = math.ceil(amounts[name] / record.get("allocation_ratio", 1.0))
-        reserved = min(record.get("reserved", 0) + more, record["total"])
-        inventory[name] = {**record, "reserved": reserved}
-    if amounts:
+        before = record.get("reserved", 0)
+        reserved[name] = min(more, record["total"] - before)
+        inventory[name] = {**record, "reserved": before + reserved[name]}
+    if reserved:
         tree.update_inventory(nodename, inventory)
+    return reserved
 
 
 class Providers:

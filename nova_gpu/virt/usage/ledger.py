@@ -102,6 +102,8 @@ class Snapshot:
     ``cleaning``: the devices that are being cleaned.
     ``records``: the last answer of the database, ``None`` before the first one.
     ``allocations``: the last answer of Placement, ``None`` before the first one.
+    ``reserves``: what was last published as reserved because no allocation covers it, of each
+    resource class, by the provider's uuid.
     ``written``: the instances whose allocation this process has written since that answer.
     ``doubtful``: what each instance lacks of its allocation from the node, and all of its GPUs, if
     Nova deletes its allocation, which may have happened since that answer.
@@ -119,6 +121,7 @@ class Snapshot:
     cleaning: frozenset[Device] = _NO_DEVICE
     records: Records | None = None
     allocations: Allocations | None = None
+    reserves: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     written: frozenset[str] = frozenset()
     doubtful: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
@@ -261,17 +264,22 @@ class Snapshot:
         Of an instance with too small an allocation the last ones are returned. Devices of other
         hosts' providers are left out, and all devices before Placement was read.
         """
+        return _NO_DEVICE.union(*self.uncovered_by_provider().values())
+
+    def uncovered_by_provider(self) -> dict[str, frozenset[Device]]:
+        """Return the devices of :meth:`uncovered` by the uuid of their provider."""
+        uncovered: dict[str, frozenset[Device]] = {}
         if self.records is None or self.allocations is None:
-            return _NO_DEVICE
-        uncovered: set[Device] = set()
+            return uncovered
         for uuid, recorded in self.records.counted.items():
             if uuid in self.written:
                 continue
             consumers = () if uuid in self.doubtful else self.records.consumers(uuid)
-            for provider in self.allocations.by_provider:
+            for provider in {item[0] for item in recorded} & self.allocations.by_provider.keys():
                 devices = sorted(_devices(item for item in recorded if item[0] == provider))
-                uncovered.update(devices[self.allocations.gpus(provider, consumers) :])
-        return frozenset(uncovered)
+                lacking = devices[self.allocations.gpus(provider, consumers) :]
+                uncovered[provider] = uncovered.get(provider, _NO_DEVICE).union(lacking)
+        return uncovered
 
     def lacking(self) -> Mapping[str, Mapping[str, int]]:
         """Return what instances lack of their allocations from the compute node, by instance."""
@@ -588,6 +596,11 @@ class Ledger:
                 written=self._now.written | {instance_uuid},
                 doubtful=_without(self._now.doubtful, [instance_uuid]),
             )
+
+    def published(self, reserves: Mapping[str, Mapping[str, int]]) -> None:
+        """Note what is published as reserved because no allocation covers it."""
+        with self._lock:
+            self._now = _with(self._now, reserves=reserves)
 
     def doubt_allocation(self, instance_uuid: str, node_part: Mapping[str, int]) -> None:
         """Note that Nova may delete the instance's allocation now, without a call of the driver.

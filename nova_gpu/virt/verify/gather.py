@@ -98,7 +98,7 @@ def gather(sources: Sources) -> HostState:
             nodename = ask("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
         nodename = ask("Nova's database", lambda: _nodename(context))
-    answer = providers = None
+    answer = providers = on_node = None
     if nodename is not None:
         node, mode = nodename, host.delivery.mode
         # Before the database: a consumer that is created in between is then looked up there.
@@ -107,9 +107,10 @@ def gather(sources: Sources) -> HostState:
             lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
         )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
-        on_node = ask(
-            "Placement", lambda: gather_host.node_consumers(sources.placement, context, node)
-        )
+        if providers is not None:  # else Placement does not answer
+            on_node = ask(
+                "Placement", lambda: gather_host.node_consumers(sources.placement, context, node)
+            )
         answer = ask("Nova's database", lambda: _instances(context, node, with_gpus, on_node))
     instances, returning = answer or (None, frozenset())
     holders = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from nova import context as nova_context
@@ -103,7 +104,7 @@ def heal(reportclient: Any, now: Snapshot, classes: Classes) -> bool:
         try:
             with boundary.crossed():
                 context = nova_context.get_admin_context()
-                written = _restore(context, uuid, counted, classes, reportclient)
+                written = _restore(context, uuid, counted, classes, reportclient, now.reserves)
                 is_written = True
         except boundary.Failure as error:
             LOG.warning(
@@ -135,7 +136,10 @@ def heal_doubtful(placement: Callable[[], Any], ledger: Ledger, classes: Classes
             with boundary.crossed():
                 instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["resources"])
                 if instance.task_state is None:
-                    _restore(context, uuid, _counted(instance), classes, placement())
+                    _restore(
+                        *(context, uuid, _counted(instance), classes, placement()),
+                        ledger.now.reserves,
+                    )
                     ledger.wrote_allocation(uuid)
         except boundary.Failure as error:
             LOG.warning(
@@ -161,6 +165,7 @@ def _restore(
     counted: Counted,
     classes: Classes,
     reportclient: Any,
+    reserves: placement_client.Amounts = MappingProxyType({}),
 ) -> Written:
     """Set the allocation of an instance to the number of GPUs in *counted*, by provider.
 
@@ -180,7 +185,9 @@ def _restore(
     number = collections.Counter(provider for provider, _ in counted)
     amounts = {it: dict.fromkeys(classes[it], number[it]) for it in number if it in classes}
     written = placement_client.write_consumer(
-        reportclient, instance, consumer, classes, amounts, has_them=True
+        *(reportclient, instance, consumer, classes, amounts),
+        has_them=True,
+        reserves=reserves,
     )
     if written is Written.NONE:
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")

@@ -77,10 +77,10 @@ class StartTest(StartsTestCase):
 
     def test_what_nova_may_have_deleted(self) -> None:
         """It is reserved until it is counted again, and its start counts it."""
-        part = {"VCPU": 1}
+        part, whole_node = {"VCPU": 1}, {"total": 8, "reserved": 0, "allocation_ratio": 1.0}
         self.useFixture(fixtures.MockPatchObject(allocations, "node_part", return_value=part))
         node = self.compute.tree.data(NODENAME).uuid
-        self.compute.tree.update_inventory(node, {"VCPU": {"total": 8, "reserved": 0}})
+        self.compute.tree.update_inventory(node, {"VCPU": whole_node})
         self.counting.count(self.instance)
         self.compute.spawn(self.instance)
         self.compute.period()
@@ -97,6 +97,9 @@ class StartTest(StartsTestCase):
         self.instance.task_state = None
         kept = [self.compute.tree.data(uuid).inventory for uuid in (node, self.group)]
         self.assertEqual([1, 2], [kept[0]["VCPU"]["reserved"], kept[1]["PGPU"]["reserved"]])
+        # What is reserved for it makes room for it, though the host is full.
         self.assertFalse(self.counting.count(self.instance))
+        kept = [self.compute.tree.data(uuid).inventory for uuid in (node, self.group)]
+        self.assertEqual([0, 0], [kept[0]["VCPU"]["reserved"], kept[1]["PGPU"]["reserved"]])
         self.assertEqual(whole, self.placement.counted[self.instance.uuid])
         self.assertEqual(frozenset(), ledger.now.uncovered())

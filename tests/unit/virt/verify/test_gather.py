@@ -37,6 +37,7 @@ class GatherTest(base.BaseTestCase):
         self.allocated = {self.instance.uuid: 1}
         for owner, name, what in (
             (gather_host, "read_providers", self._providers),
+            (gather_host, "node_consumers", lambda *_: frozenset({self.instance.uuid})),
             (objects.InstanceList, "get_by_host", lambda *_, **__: [self.instance]),
             (objects.MigrationList, "get_in_progress_and_error", lambda *_: []),
             (objects.Instance, "get_by_uuid", self._instance),
