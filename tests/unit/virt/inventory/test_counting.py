@@ -9,29 +9,13 @@ from unittest import mock
 import fixtures
 
 from nova_gpu.core import exception
-from nova_gpu.virt.inventory import counting
 from nova_gpu.virt.lifecycle.start import Kind, Start
 from nova_gpu.virt.usage import allocations
 from nova_gpu.virt.usage.allocations import Allocations
+from tests.fixtures.bases.compute import ONE, TWO
+from tests.fixtures.bases.stops import StartsTestCase
 from tests.fixtures.compute import devices
 from tests.fixtures.histories import NODENAME
-from tests.unit.virt.lifecycle import test_stops
-from tests.unit.virt.test_host_gpus import ONE, TWO
-
-
-class StartsTestCase(test_stops.StopsTestCase):
-    """An instance that gave both of its cards back"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.instance = self.boot()
-        self.stop(self.instance)
-
-    def assertRefused(self, said: str) -> exception.NoneFree:
-        refused = self.assertRaises(exception.NoneFree, self.counting.count, self.instance)
-        self.assertIn(said, str(refused))
-        self.assertTrue(counting.is_without(self.instance))
-        return refused
 
 
 class StartTest(StartsTestCase):

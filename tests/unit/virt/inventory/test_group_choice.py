@@ -10,12 +10,11 @@ from oslo_utils import timeutils
 
 from nova_gpu.core import names
 from nova_gpu.core.placement import reserved_hosts
-from tests.unit.virt.inventory import test_counting
-from tests.unit.virt.lifecycle.test_stops import OTHER, RELEASES
-from tests.unit.virt.test_host_gpus import ONE, TWO
+from tests.fixtures.bases.compute import ONE, TWO
+from tests.fixtures.bases.stops import OTHER, RELEASES, StartsTestCase
 
 
-class ChooseTest(test_counting.StartsTestCase):
+class ChooseTest(StartsTestCase):
     def test_others_have_them(self) -> None:
         self.placement.counted[OTHER] = {self.group: {"resources": {"PGPU": 1}}}
         refused = self.assertRefused("at most 1 free on its host")

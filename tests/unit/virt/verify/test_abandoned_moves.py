@@ -5,7 +5,6 @@ from typing import Any
 from unittest import mock
 
 import fixtures
-from nova import context as nova_context
 from nova import objects
 from oslotest import base
 
@@ -263,9 +262,7 @@ class EndedTest(base.BaseTestCase):
                     deleted=at == "deleted",
                     instance_type_id=flavor,
                 )
-                found = mock.patch.object(
-                    objects.Instance, "get_by_uuid", return_value=instance
-                )
+                found = mock.patch.object(objects.Instance, "get_by_uuid", return_value=instance)
                 with (
                     found,
                     mock.patch.object(objects.Migration, "get_by_uuid", return_value=migration),
