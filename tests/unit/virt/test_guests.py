@@ -15,6 +15,7 @@ from oslotest import base
 
 from nova_gpu.core import names
 from nova_gpu.virt.driver import GPULibvirtDriver
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, resources
 from tests.fixtures.histories import Domain
@@ -70,7 +71,7 @@ class GuestsTest(base.BaseTestCase):
         self.begin()
         instance = self.instance(ONE)
         self.compute.spawn(instance)
-        with self.compute.gpus.starts.starting(instance):
+        with self.compute.gpus.starts.starting(instance, Kind.REBOOT):
             with self.compute.gpus.releases.domain_goes(instance):
                 domain = self.compute.libvirt.domains.pop(instance.uuid)
             self.compute.libvirt.domains[instance.uuid] = Domain(instance.uuid, domain.xml)
@@ -84,7 +85,7 @@ class GuestsTest(base.BaseTestCase):
             old_resources=resources((self.provider, ONE))
         )
         instance.resources = resources((self.provider, TWO))
-        self.compute.spawn(instance, arriving=True)
+        self.compute.spawn(instance, Kind.MOVE)
         self.reset.assert_not_called()
         self.compute.gpus.releases.confirmed(instance)
         self.reset.assert_called_once_with(ONE)

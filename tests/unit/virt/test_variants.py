@@ -23,6 +23,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.core.model import MIGInstance, PciAddress
 from nova_gpu.host.nvidia import nvml
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import (
     ailments,
     dividing_kernel,
@@ -66,7 +67,7 @@ class VariantsTestCase(base.BaseTestCase):
 
     def start_again(self, instance: objects.Instance) -> None:
         """As a user's start does of an instance that is stopped"""
-        self.compute.spawn(instance, spawning=False)
+        self.compute.spawn(instance, Kind.REBOOT)
 
     def inventory(self, product: str) -> tuple[int, int]:
         """Total and reserved of its whole cards"""
