@@ -7,6 +7,8 @@ Tenants make a rebuild fail with an image of their own that no guest starts with
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,7 +19,7 @@ from oslo_limit import fixture as limit_fixture
 from oslo_utils import uuidutils
 
 from tests.fixtures import economy
-from tests.functional import base, kvm, test_recoveries, test_stopped
+from tests.functional import base, failing_steps, kvm, test_stopped
 from tests.functional.readings import Server
 
 # The compute node's own part of an allocation
@@ -34,9 +36,22 @@ class Counted(kvm.KVMServersTestBase):
         self.kept = self.node()
 
     def fail_rebuild(self, server: Server) -> None:
-        self.refused({"rebuild": {"imageRef": self.bad}}, server)
-        self._wait_until_settled(server, "ERROR")
-        self.assertEqual({}, self.allocations(server))
+        """Placement refuses what nova-compute writes as soon as Nova has deleted the allocation."""
+        with self.refused_allocations():
+            self.refused({"rebuild": {"imageRef": self.bad}}, server)
+            self._wait_until_settled(server, "ERROR")
+            self.assertEqual({}, self.allocations(server))
+
+    @contextlib.contextmanager
+    def refused_allocations(self) -> Iterator[None]:
+        """Placement takes allocations away, and gives none."""
+        put = report.SchedulerReportClient.put_allocations
+
+        def refuse(client: Any, context: Any, consumer: str, payload: dict[str, Any]) -> bool:
+            return not payload["allocations"] and bool(put(client, context, consumer, payload))
+
+        with mock.patch.object(report.SchedulerReportClient, "put_allocations", refuse):
+            yield
 
     def node(self) -> dict[str, int]:
         """What the host keeps of its own"""
@@ -57,13 +72,17 @@ class Counted(kvm.KVMServersTestBase):
 
 
 class LostAllocationTest(Counted):
+    def test_it_comes_back_with_the_end_of_the_rebuild(self) -> None:
+        server = self.boot(self.one)
+        self.refused({"rebuild": {"imageRef": self.bad}}, server)
+        self._wait_until_settled(server, "ERROR")
+        self.assertWhole(server, 1)
+
     def test_in_every_state_it_is_reserved_until_it_is_counted(self) -> None:
         server = self.boot(self.one)
         self.fail_rebuild(server)
         with self.soft_deleted(server):
-            with mock.patch.object(
-                report.SchedulerReportClient, "put_allocations", return_value=False
-            ):
+            with self.refused_allocations():
                 self.period()
                 self.assertInventory(reserved=1)
                 self.assertEqual(0, self.usage())
@@ -142,10 +161,7 @@ class LostAllocationTest(Counted):
         server = self.boot(self.gpu_flavor(2))
         self.boot(self.gpu_flavor(2))
         self.fail_rebuild(server)
-        refused = mock.patch.object(
-            report.SchedulerReportClient, "put_allocations", return_value=False
-        )
-        with refused:
+        with self.refused_allocations():
             self.periods(2)
         self.assertInventory(reserved=2, used=2)
         self.assertIn("none", self.boot_refused(self.one))
@@ -247,6 +263,7 @@ class QuotaTest(Limited):
 
     def test_a_limit_that_was_lowered_since(self) -> None:
         """A guest that is counted starts, also while Placement is down."""
+        self.leaves = {"limit": "it was lowered below what the project has"}
         self.limit(2)
         server = self.boot(self.gpu_flavor(2))
         self.limits.projlimits[self.api.project_id]["class:PGPU"] = 1
@@ -299,7 +316,7 @@ class BilledTest(base.GPUServersTestBase):
         server = self.boot(self.gpu_flavor(1), host="host1")
         self._shelve_server(server)
         self.sent()
-        with test_recoveries.GUEST.failing():
+        with failing_steps.GUEST.failing():
             self.api.post_server_action(server["id"], {"unshelve": None})
             self._wait_until_settled(server, "SHELVED_OFFLOADED")
         (claim, release) = self.told()
@@ -309,7 +326,7 @@ class BilledTest(base.GPUServersTestBase):
         source = self.host_of(server)
         self.sent()
         self.force_down(source)
-        with test_recoveries.GUEST.failing():
+        with failing_steps.GUEST.failing():
             self.api.post_server_action(server["id"], {"evacuate": {}})
             self._wait_until_settled(server, "ERROR")
         (other,) = self.hosts.keys() - {source}
