@@ -65,15 +65,19 @@ class Publication:
                 self.assigned.whole.sort_neighbours()
 
     def _reserve(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
-        """Reserve what instances lack of the node, and note all that is so reserved."""
+        """Reserve what instances lack of the node; note what is reserved for other reasons."""
         usage, classes = self.ledger.now, self.assigned.classes()
-        reserves = {
-            uuid: dict.fromkeys(classes[uuid], len(devices))
-            for uuid, devices in usage.uncovered_by_provider().items()
-            if uuid in classes
-        }
         node = provider_tree.reserve(tree, nodename, usage.lacking().values())
-        self.ledger.published({**reserves, tree.data(nodename).uuid: node})
+        reserves = {tree.data(nodename).uuid: node}
+        for uuid, devices in usage.uncovered_by_provider().items():
+            if devices and uuid in classes:
+                inventory = tree.data(uuid).inventory
+                reserves[uuid] = {
+                    name: max(inventory[name]["reserved"] - len(devices), 0)
+                    for name in classes[uuid]
+                    if name in inventory
+                }
+        self.ledger.published(reserves)
 
     def stats(self) -> str | None:
         """Return this host's GPU report for the scheduler.

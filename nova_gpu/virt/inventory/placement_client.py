@@ -7,6 +7,7 @@ They read and write an instance's allocations of GPUs and vGPUs. Each *client* i
 
 from __future__ import annotations
 
+import collections
 import enum
 import math
 from collections.abc import Collection, Mapping
@@ -115,7 +116,8 @@ def write_consumer(
     :param consumer: the instance's allocations now, from :func:`read_consumer`
     :param has_them: whether the instance has the GPUs already: then they are written even if the
         node has no room left for the rest
-    :param reserves: what is reserved because no allocation covers it: it makes room for this one
+    :param reserves: of providers of which something is reserved because no allocation covers it,
+        which makes room for this one: what is reserved of each class for other reasons
     :raises nova.exception.AllocationUpdateFailed: if the allocations have changed since they were
         read
     """
@@ -158,48 +160,53 @@ def _put(
     """Write an allocation, if needed in place of what is reserved; return whether that worked."""
     if _put_once(client, instance, consumer, allocated):
         return True
-    lowered = {}
-    for uuid in allocated.keys() & reserves.keys():
-        before = consumer["allocations"].get(uuid, {}).get("resources", {})
-        lacking = {
-            name: amount - before.get(name, 0)
-            for name, amount in allocated[uuid]["resources"].items()
-        }
-        if less := _lower(client, uuid, lacking, reserves[uuid]):
-            lowered[uuid] = less
-    is_written = False
+    is_written, before = False, dict[str, Mapping[str, int]]()
     try:
-        is_written = bool(lowered) and _put_once(client, instance, consumer, allocated)
+        for uuid in allocated.keys() & reserves.keys():
+            has = consumer["allocations"].get(uuid, {}).get("resources", {})
+            lacking = collections.Counter(allocated[uuid]["resources"])
+            lacking.subtract(has)
+            before[uuid] = _lower(client, uuid, +lacking, reserves[uuid])
+        is_written = any(before.values()) and _put_once(client, instance, consumer, allocated)
     finally:
-        for uuid, less in {} if is_written else lowered.items():
-            _reserve_less(client, uuid, {name: -amount for name, amount in less.items()})
+        for uuid, reserved in {} if is_written else before.items():
+            _set_reserved(client, uuid, reserved)
     return is_written
 
 
 def _lower(
-    client: Any, provider_uuid: str, lacking: Mapping[str, int], reserves: Mapping[str, int]
+    client: Any, provider_uuid: str, lacking: Mapping[str, int], own: Mapping[str, int]
 ) -> dict[str, int]:
-    """Reserve less of a provider, for an allocation of *lacking*; return how much less."""
+    """Reserve less of a provider, for an allocation of *lacking*.
+
+    :param own: what stays reserved of each class in any case
+    :returns: what was reserved before of each class of which less is reserved now
+    """
     inventories = get(client, f"/resource_providers/{provider_uuid}/inventories")["inventories"]
-    less = {}
-    for name in lacking.keys() & reserves.keys() & inventories.keys():
+    before, less = {}, {}
+    for name in lacking.keys() & own.keys() & inventories.keys():
         # The amount is of what is offered, and the reserve of what there is.
         wanted = math.ceil(lacking[name] / inventories[name]["allocation_ratio"])
-        if (amount := min(wanted, reserves[name])) > 0:
-            less[name] = amount
-    if less:
-        _reserve_less(client, provider_uuid, less)
-    return less
+        reserved = inventories[name]["reserved"]
+        if (lower := max(reserved - wanted, own[name])) < reserved:
+            before[name], less[name] = reserved, lower
+    _set_reserved(client, provider_uuid, less)
+    return before
 
 
-def _reserve_less(client: Any, provider_uuid: str, less: Mapping[str, int]) -> None:
-    """Reserve less of each class in *less*, or more for a negative amount."""
+def _set_reserved(client: Any, provider_uuid: str, reserved: Mapping[str, int]) -> None:
+    """Set what is reserved of each class in *reserved*."""
+    if not reserved:
+        return
     url = f"/resource_providers/{provider_uuid}/inventories"
     body = get(client, url)
-    for name, amount in less.items():
-        record = body["inventories"][name]
-        record["reserved"] = max(record["reserved"] - amount, 0)
-    answer = client.put(url, body, version=_VERSION)
+    for name, amount in reserved.items():
+        body["inventories"][name]["reserved"] = amount
+    try:
+        answer = client.put(url, body, version=_VERSION)
+    finally:
+        # Nova writes only what differs from what it has read: it must read this anew.
+        client.invalidate_resource_provider(provider_uuid, cacheonly=True)
     if answer.status_code != 200:
         reason = f"{answer.status_code} {answer.text}"
         raise exception.PlacementFailed(url, reason, verb="PUT")

@@ -205,7 +205,8 @@ def reserve(
 ) -> dict[str, int]:
     """Reserve on the compute node what its instances lack of their allocations from it.
 
-    Nova wrote the node's own inventory anew just before. Return how much more is reserved.
+    Nova wrote the node's own inventory anew just before. Return what was reserved of each class of
+    which more is reserved now.
 
     :param lacking: the resources that each instance lacks
     """
@@ -213,17 +214,16 @@ def reserve(
     for resources in lacking:
         amounts.update(resources)
     inventory = dict(tree.data(nodename).inventory)
-    reserved: dict[str, int] = {}
+    before: dict[str, int] = {}
     for name in amounts.keys() & inventory.keys():
         record = inventory[name]
         # The amount is of what is offered, and the reserve of what there is.
         more = math.ceil(amounts[name] / record.get("allocation_ratio", 1.0))
-        before = record.get("reserved", 0)
-        reserved[name] = min(more, record["total"] - before)
-        inventory[name] = {**record, "reserved": before + reserved[name]}
-    if reserved:
+        before[name] = record.get("reserved", 0)
+        inventory[name] = {**record, "reserved": min(before[name] + more, record["total"])}
+    if before:
         tree.update_inventory(nodename, inventory)
-    return reserved
+    return before
 
 
 class Providers:

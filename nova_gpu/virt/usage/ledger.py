@@ -102,8 +102,8 @@ class Snapshot:
     ``cleaning``: the devices that are being cleaned.
     ``records``: the last answer of the database, ``None`` before the first one.
     ``allocations``: the last answer of Placement, ``None`` before the first one.
-    ``reserves``: what was last published as reserved because no allocation covers it, of each
-    resource class, by the provider's uuid.
+    ``reserves``: of the providers of which something was last published as reserved because no
+    allocation covers it, what is reserved of each resource class for other reasons, by uuid.
     ``written``: the instances whose allocation this process has written since that answer.
     ``doubtful``: what each instance lacks of its allocation from the node, and all of its GPUs, if
     Nova deletes its allocation, which may have happened since that answer.
@@ -598,7 +598,7 @@ class Ledger:
             )
 
     def published(self, reserves: Mapping[str, Mapping[str, int]]) -> None:
-        """Note what is published as reserved because no allocation covers it."""
+        """Note what is reserved of providers beside what no allocation covers."""
         with self._lock:
             self._now = _with(self._now, reserves=reserves)
 
