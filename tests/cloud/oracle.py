@@ -110,7 +110,8 @@ class _View:
         in the database what it had."""
         if instance.uuid in self.resizes:
             return {*instance.devices, *instance.old, *instance.new}
-        if (instance.uuid, instance.host) in self.failed:
+        # With the end of the move's record it has what the database says, as any other has.
+        if (instance.uuid, instance.host) in self.failed and (instance.old or instance.new):
             return {*instance.new}
         return {*instance.devices} if instance.host and instance.vm_state != _AWAY else set()
 
@@ -143,6 +144,9 @@ def _of_domain(view: _View, host: Host, domain: Domain, instance: Instance) -> I
         text = f"its domain on {host.name} has {_words(named)}, and the database {_words(own)}"
         yield Difference("devices", instance.uuid, text)
         return
+    if instance.uuid in view.resizes:
+        # After a resize on its own host the guest has the new ones only.
+        own = sorted(device.address for device in instance.devices)
     lost = collections.Counter(own) - collections.Counter(named)
     if lost and domain.is_running and instance.host == host.name:
         text = f"it runs on {host.name} without {_words(lost)}, which the database has"

@@ -8,6 +8,7 @@ They read and write an instance's allocations of GPUs and vGPUs. Each *client* i
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import math
 from collections.abc import Collection, Mapping
@@ -21,8 +22,8 @@ from nova import objects
 from nova_gpu.core import exception, names
 from nova_gpu.virt.usage import allocations as placement_allocations
 
-# The microversion that has traits
-_VERSION = "1.6"
+# The first one in which all that a provider has may be reserved (Nova uses it as well)
+_VERSION = "1.26"
 
 # The amount of each resource class, by the UUID of the provider
 Amounts = Mapping[str, Mapping[str, int]]
@@ -160,18 +161,18 @@ def _put(
     """Write an allocation, if needed in place of what is reserved; return whether that worked."""
     if _put_once(client, instance, consumer, allocated):
         return True
-    is_written, before = False, dict[str, Mapping[str, int]]()
-    try:
+    with contextlib.ExitStack() as undoing:
+        is_lowered = False
         for uuid in allocated.keys() & reserves.keys():
-            has = consumer["allocations"].get(uuid, {}).get("resources", {})
             lacking = collections.Counter(allocated[uuid]["resources"])
-            lacking.subtract(has)
-            before[uuid] = _lower(client, uuid, +lacking, reserves[uuid])
-        is_written = any(before.values()) and _put_once(client, instance, consumer, allocated)
-    finally:
-        for uuid, reserved in {} if is_written else before.items():
-            _set_reserved(client, uuid, reserved)
-    return is_written
+            lacking.subtract(consumer["allocations"].get(uuid, {}).get("resources", {}))
+            before = _lower(client, uuid, +lacking, reserves[uuid])
+            undoing.callback(_set_reserved, client, uuid, before)
+            is_lowered = is_lowered or bool(before)
+        if is_lowered and _put_once(client, instance, consumer, allocated):
+            undoing.pop_all()
+            return True
+    return False
 
 
 def _lower(
