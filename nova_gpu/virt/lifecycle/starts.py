@@ -131,14 +131,14 @@ class Starts:
         start = Start(kind, instance)
         self.refusals.forget(start.instance)
         with contextlib.ExitStack() as stack:
-            given = None
+            ready = None
             try:
-                given = stack.enter_context(self._counted_and_given(start, end))
+                ready = stack.enter_context(self._counted_and_given(start, end))
             except nova_exception.NovaException as error:
                 if not self._stays(start, error):
                     raise
                 self.refusals.refuse_start(start.instance, error)
-            yield given
+            yield ready
 
     @contextlib.contextmanager
     def _counted_and_given(self, start: Start, end: Callable[[], None] | None) -> Iterator[Start]:

@@ -598,7 +598,7 @@ class Ledger:
             )
 
     def published(self, reserves: Mapping[str, Mapping[str, int]]) -> None:
-        """Note what is reserved of providers beside what no allocation covers."""
+        """Note what is reserved of providers for other reasons than a missing allocation."""
         with self._lock:
             self._now = _with(self._now, reserves=reserves)
 

@@ -11,6 +11,7 @@ from nova import objects
 from oslotest import base
 
 from nova_gpu.core.scheduling import stats
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import hosts, nvfm, profiling_kernel, vgpu
 from tests.fixtures.compute import Compute
 from tests.fixtures.partitions import H100, MODULES, build
@@ -63,12 +64,11 @@ class FabricTestCase(base.BaseTestCase):
         self.compute.spawn(instance)
         return instance
 
-    def refused(self, instance: objects.Instance, *, arriving: bool = True) -> str:
+    def refused(self, instance: objects.Instance, kind: Kind = Kind.MOVE) -> str:
         """Why its guest does not start"""
         raised = self.assertRaises(
             nova_exception.ComputeResourcesUnavailable,
-            *(self.compute.spawn, instance),
-            arriving=arriving,
+            *(self.compute.spawn, instance, kind),
         )
         return str(raised)
 

@@ -9,6 +9,7 @@ from nova import objects
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.sets import set_traits
 from nova_gpu.host import child
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures import hosts
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100, MODULES
@@ -52,7 +53,7 @@ class LifeTest(FabricTestCase):
         self.compute.libvirt.domains.clear()
         self.compute.period()
         self.assertEqual({1}, self.manager.active)
-        self.compute.spawn(instance, arriving=False)
+        self.compute.spawn(instance, Kind.REBOOT)
         self.assertEqual({1}, self.manager.active)
 
     def test_cards_that_cannot_be_joined(self) -> None:
@@ -159,15 +160,15 @@ class FaultsTest(FabricTestCase):
                 self.boot(4)
                 stopped = self.stopped(2)
                 self.manager.says(f"connect {code}")
-                self.assertIn(said, self.refused(stopped, arriving=False))
+                self.assertIn(said, self.refused(stopped, Kind.REBOOT))
                 self.compute.period()
-                self.assertIn(said, self.refused(stopped, arriving=False))
+                self.assertIn(said, self.refused(stopped, Kind.REBOOT))
                 self.assertIn(f"given to no other: {begin}{said}", self.log.output)
                 self.assertNotIn("fails the instance", self.log.output)
                 self.boot_beside()
                 self.assertEqual({1, 5}, self.manager.active)
                 self.manager.says()
-                self.compute.spawn(stopped, arriving=False)
+                self.compute.spawn(stopped, Kind.REBOOT)
                 self.assertEqual({1, 5}, self.manager.active)
                 for instance in [*self.compute.instances.values()]:
                     self.compute.delete(instance)
@@ -207,7 +208,7 @@ class FaultsTest(FabricTestCase):
         self.compute.period()
         self.assertIn("cannot offer the partitions 0, 1, 2", self.log.output)
         self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed", self.log.output)
-        said = self.refused(stopped, arriving=False)
+        said = self.refused(stopped, Kind.REBOOT)
         self.assertIn("no partition of 4 (sizes: 1, 2)", said)
         self.assertEqual({}, self.free())
         self.compute.delete(stopped)

@@ -14,6 +14,7 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core.sets.partitions import Partition
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures.bases import fuzz
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100
@@ -162,19 +163,19 @@ class CrashPointsTest(FabricTestCase):
 
     def is_started_again(self) -> Callable[[], None]:
         guest = self.stop(self.boot(4))
-        return lambda: self.then(lambda: self.compute.spawn(guest, arriving=False))
+        return lambda: self.then(lambda: self.compute.spawn(guest, Kind.REBOOT))
 
     def is_started_after_the_host_has_booted(self) -> Callable[[], None]:
         guest = self.stop(self.boot(8))
         self.manager.restart()
-        return lambda: self.then(lambda: self.compute.spawn(guest, arriving=False))
+        return lambda: self.then(lambda: self.compute.spawn(guest, Kind.REBOOT))
 
     def is_rebooted(self) -> Callable[[], None]:
         guest = self.boot(2)
 
         def reboot() -> None:
             del self.compute.libvirt.domains[guest.uuid]
-            self.compute.spawn(guest, arriving=False)
+            self.compute.spawn(guest, Kind.REBOOT)
 
         return lambda: self.then(reboot)
 

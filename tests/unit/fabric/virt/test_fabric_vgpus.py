@@ -7,6 +7,7 @@ import shutil
 
 from nova_gpu.core import device
 from nova_gpu.core.sets import set_traits
+from nova_gpu.virt.lifecycle.start import Kind
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import MODULES
 from tests.unit.fabric.virt.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
@@ -96,7 +97,7 @@ class LifeTest(VGPUs, FabricTestCase):
     def test_a_guest_that_may_run_is_not_parted(self) -> None:
         instance = self.boot(2)
         self.at_hand.fails = lambda when: self.assertNotIn("deactivate", when)
-        with self.compute.spawning(instance, arriving=False):
+        with self.compute.spawning(instance, Kind.REBOOT):
             pass
         self.assertEqual(1, len(self.manager.functions()))
 
@@ -142,12 +143,12 @@ class FaultsTest(VGPUs, FabricTestCase):
         self.assertEqual({}, self.free())
         whole = self.compute.tree.data(self.provider).inventory["VGPU"]
         self.assertEqual((8, 6), (whole["total"], whole["reserved"]))
-        self.assertIn("it does not answer", self.refused(stopped, arriving=False))
+        self.assertIn("it does not answer", self.refused(stopped, Kind.REBOOT))
         # What needs no fabric starts
         self.compute.spawn(half)
         self.manager.says()
         self.compute.period()
-        self.compute.spawn(stopped, arriving=False)
+        self.compute.spawn(stopped, Kind.REBOOT)
         self.assertEqual(1, len(self.manager.active))
 
     def test_a_manager_of_the_other_mode(self) -> None:
