@@ -16,8 +16,8 @@ from nova_gpu.host.roots import Roots
 # whatever drives them (driver_managed_dma in the kernel's pcieport and shpchp).
 _BRIDGES = frozenset({0x0600, 0x0604, 0x0609})
 
-# include/linux/pci_ids.h: PCI_BASE_CLASS_CRYPT
-_ENCRYPTION = 0x10
+# include/linux/pci_ids.h: PCI_BASE_CLASS_MULTIMEDIA and PCI_BASE_CLASS_CRYPT
+_MULTIMEDIA, _ENCRYPTION = 0x04, 0x10
 
 # drivers/vfio/group.c: the group that enable_unsafe_noiommu_mode puts a device into gives no
 # protection.
@@ -162,14 +162,16 @@ def _shared_slot(gpu: model.GPU, roots: Roots) -> str | None:
     """Return that the card's slot has functions of the host, as a processor's graphics has.
 
     AMD's processors have their security processor and USB controllers next to it, with the ids of
-    another vendor than the graphics. A guest gets all functions of a slot.
+    another vendor than the graphics. A guest gets all functions of a slot. Sound is the card's,
+    whoever made its controller.
     """
     others = []
     for address in gpu.companions:
         device = sysfs.device(address, roots)
         vendor_id, _ = sysfs.ids(device)
-        is_encryption = sysfs.hexadecimal(device, "class") >> 16 == _ENCRYPTION
-        if vendor_id != gpu.product.vendor_id or is_encryption:
+        kind = sysfs.hexadecimal(device, "class") >> 16
+        is_other = vendor_id != gpu.product.vendor_id and kind != _MULTIMEDIA
+        if is_other or kind == _ENCRYPTION:
             others.append(_described(str(address), roots))
     if not others:
         return None

@@ -83,6 +83,13 @@ class TestObstacles(PassthroughTestCase):
             (reason,) = reasons(gpu, self.host.roots)
             self.assertIn(f"its slot has devices of the host: {others}; a processor's", reason)
 
+    def test_sound_by_another_maker(self) -> None:
+        """As a card in a virtual machine has it by QEMU's intel-hda"""
+        self.host.add_gpu(CARD, "10de", "1091", driver="vfio-pci", iommu_group=99)
+        ids, kind = ("8086", "2668"), {"class_code": pci.AUDIO, "driver": "snd_hda_intel"}
+        self.host.add_device(f"{CARD[:-1]}1", *ids, iommu_group=99, **kind)
+        self.assertEqual([], list(passthrough.obstacles(self.gpu_at(CARD), self.host.roots)))
+
     def test_the_usb_controllers_of_a_card(self) -> None:
         """As a GeForce RTX 2080 has them for its USB-C plug"""
         self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO, 0x0C0330, 0x0C8000))
