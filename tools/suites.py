@@ -82,10 +82,10 @@ def _stestr(folder: str, inputs: int = 0) -> str:
 
 
 # What the short tier leaves out of the functional suite: the classes that cost most for what only
-# they find, by test and by module. The long tier has them, and .ci/run has the whole suite.
+# they find, by test and by module. The long tier has them, each night.
 _COSTLY = (
     r"test_(adopt|adopt_vgpus|leave|takeover_crashes|there_and_back|killed|concurrency)[.]"
-    r"|test_(lost_writes|lost_repairs|preemption|operations_moves|cross_cell)[.]"
+    r"|test_(lost_writes|lost_repairs|preemption|operations_moves|cross_cell|recoveries)[.]"
 )
 
 # The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is, and

@@ -17,6 +17,7 @@ from tests.fixtures import economy
 MANAGER = "nova.compute.manager.ComputeManager"
 DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
 RPC = "nova.compute.rpcapi.ComputeAPI"
+CLIENT = "nova.scheduler.client.report.SchedulerReportClient"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,3 +71,15 @@ class Hosts:
     def hard_reboot(self) -> None:
         self.act(reboot={"type": "HARD"})
         self.settles("ACTIVE")
+
+
+@contextlib.contextmanager
+def refused_allocations() -> Iterator[None]:
+    """Placement takes allocations away, and gives none."""
+    put = importutils.import_class(CLIENT).put_allocations
+
+    def refuse(client: Any, context: Any, consumer: str, payload: Mapping[str, Any]) -> bool:
+        return not payload["allocations"] and bool(put(client, context, consumer, payload))
+
+    with fixtures.MonkeyPatch(f"{CLIENT}.put_allocations", refuse):
+        yield

@@ -7,8 +7,6 @@ Tenants make a rebuild fail with an image of their own that no guest starts with
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -36,21 +34,10 @@ class Counted(kvm.KVMServersTestBase):
 
     def fail_rebuild(self, server: Server) -> None:
         """Placement refuses what nova-compute writes as soon as Nova has deleted the allocation."""
-        with self.refused_allocations():
+        with failing_steps.refused_allocations():
             self.refused({"rebuild": {"imageRef": self.bad}}, server)
             self._wait_until_settled(server, "ERROR")
             self.assertEqual({}, self.allocations(server))
-
-    @contextlib.contextmanager
-    def refused_allocations(self) -> Iterator[None]:
-        """Placement takes allocations away, and gives none."""
-        put = report.SchedulerReportClient.put_allocations
-
-        def refuse(client: Any, context: Any, consumer: str, payload: dict[str, Any]) -> bool:
-            return not payload["allocations"] and bool(put(client, context, consumer, payload))
-
-        with mock.patch.object(report.SchedulerReportClient, "put_allocations", refuse):
-            yield
 
     def node(self) -> dict[str, int]:
         """What the host keeps of its own"""
@@ -81,7 +68,7 @@ class LostAllocationTest(Counted):
         server = self.boot(self.one)
         self.fail_rebuild(server)
         with self.soft_deleted(server):
-            with self.refused_allocations():
+            with failing_steps.refused_allocations():
                 self.period()
                 self.assertInventory(reserved=1)
                 self.assertEqual(0, self.usage())
@@ -118,7 +105,7 @@ class LostAllocationTest(Counted):
         self.fail_rebuild(server)
         total = self._get_provider_inventory(self.compute_rp_uuids["host1"])["MEMORY_MB"]["total"]
         self.flags(reserved_host_memory_mb=total - NODE_PART["MEMORY_MB"] + 1)
-        with self.refused_allocations():
+        with failing_steps.refused_allocations():
             self.period()
         self.periods(2)
         self.assertInventory(used=1)
@@ -159,7 +146,7 @@ class LostAllocationTest(Counted):
         server = self.boot(self.gpu_flavor(2))
         self.boot(self.gpu_flavor(2))
         self.fail_rebuild(server)
-        with self.refused_allocations():
+        with failing_steps.refused_allocations():
             self.periods(2)
         self.assertInventory(reserved=2, used=2)
         self.assertIn("none", self.boot_refused(self.one))

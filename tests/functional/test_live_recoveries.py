@@ -166,7 +166,7 @@ class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
                 "project_id": self.api.project_id,
                 "user_id": "user",
             }
-            self.placement.put(f"/allocations/{migration.uuid}", body, "1.28")
+            self.placement.put(f"/allocations/{migration.uuid}", body, version="1.28")
             self.assertEqual(2, self.inventories("host1")[64][2])
             self.assertIsAt("host2")
 

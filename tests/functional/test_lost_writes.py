@@ -305,10 +305,12 @@ class RebuildTest(Repairs, kvm.KVMServersTestBase):
 
     def fail_rebuild(self, server: Server) -> None:
         image = self._show_server(server)["image"]["id"]
-        with mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError):
-            self.refused({"rebuild": {"imageRef": image}}, server)
-        self._wait_for_state_change(server, "ERROR")
-        self.assertEqual({}, self.allocations(server))
+        fails = mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError)
+        with failing_steps.refused_allocations():
+            with fails:
+                self.refused({"rebuild": {"imageRef": image}}, server)
+            self._wait_for_state_change(server, "ERROR")
+            self.assertEqual({}, self.allocations(server))
 
 
 class EndedMoveTest(Repairs, base.GPUServersTestBase):
