@@ -13,14 +13,19 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+from nova_gpu.core.printable import MOST_OF_A_LINE, printable
+
 LOG = logging.getLogger(__name__)
 
 
 class Failure(Exception):
-    """A failed call of outside code; its text is that of ``error``, the original exception."""
+    """A failed call of outside code; its text is that of ``error``, the original exception.
+
+    The text is one line: Placement's answers, for example, have line feeds.
+    """
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(printable(str(error).strip(), MOST_OF_A_LINE))
         self.error = error
 
     @property
@@ -29,7 +34,8 @@ class Failure(Exception):
 
         An error of another service also has its stack trace, below the first line.
         """
-        return next(iter(str(self).strip().splitlines()), type(self.error).__name__)
+        first, *_ = str(self.error).strip().splitlines() or [type(self.error).__name__]
+        return printable(first)
 
 
 @contextlib.contextmanager

@@ -39,7 +39,8 @@ class EnabledTest(alone.Alone, divided.DividedServersTestBase):
         self._delete_server(whole)
         self.restart_host("host1")
         self.assertEqual([f"{second} 2", f"{first} 2"], self.kernel_of_functions.done)
-        self.leaves = {"reserved": "the group of whole cards has none any more"}
+        why = "the group of whole cards has none any more: what Placement has of it stays, reserved"
+        self.leaves = dict.fromkeys(("reserved", "inventory"), why)
 
 
 class RefusalsTest(alone.Alone, plain.PlainServersTestBase):
